@@ -37,14 +37,14 @@ def executable() -> str | None:
 @asynccontextmanager
 async def running() -> AsyncGenerator[Browser]:
     """Run a browser; without one the test is skipped, or fails where ROLLBOOK_REQUIRE_BROWSER is set."""
-    found = executable()
-    if found is None:
+    program = executable()
+    if program is None:
         told = "no chromium, chromium-browser or google-chrome on the path: apt-get install chromium"
         if os.environ.get("ROLLBOOK_REQUIRE_BROWSER"):
             pytest.fail(told)
         pytest.skip(told)
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=found, args=list(_FLAGS), timeout=120_000)
+        browser = await driver.chromium.launch(executable_path=program, args=list(_FLAGS), timeout=120_000)
         try:
             yield browser
         finally:
@@ -84,8 +84,8 @@ class Watch:
 
     def forget(self) -> None:
         """Forget what was recorded for the previous page."""
-        for each in (self.asked, self.foreign, self.complaints, self.pending):
-            each.clear()
+        for requests in (self.asked, self.foreign, self.complaints, self.pending):
+            requests.clear()
 
     def check(self) -> None:
         """Fail if a request left the origin, or anything was complained of."""

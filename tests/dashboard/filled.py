@@ -177,5 +177,5 @@ def address(path: str, filled: Filled) -> str:
     ids = filled.ids()
     if path.startswith("/ui/runs/"):
         ids["rollout_id"] = filled.run_id
-    found = re.sub(r"\{(\w+)\}", lambda name: segment(ids[name[1]]), path)
-    return f"{found}?a={filled.rollout_id}&b={filled.sibling_id}" if path == "/ui/compare" else found
+    url = re.sub(r"\{(\w+)\}", lambda name: segment(ids[name[1]]), path)
+    return f"{url}?a={filled.rollout_id}&b={filled.sibling_id}" if path == "/ui/compare" else url

@@ -79,11 +79,11 @@ async def _shown(db: str) -> tuple[str, str]:
     """Return a rollout that was tried again, if there is one, and the run with most attempts."""
     async with await open_store(db, read_only=True) as store:
         ended = await store.query_rollouts(status_in=["succeeded"], sort_by="start_time", sort_order="desc")
-        tried = [each for each in ended.items if isinstance(each, AttemptedRollout)]
+        tried = [rollout for rollout in ended.items if isinstance(rollout, AttemptedRollout)]
         runs, rollouts = list[str](), list[str]()
-        for each in sorted(tried, key=lambda one: one.attempt.sequence_id, reverse=True)[:50]:
-            is_run = (await store.runs.query_events(each.rollout_id, limit=1)).items
-            (runs if is_run else rollouts).append(each.rollout_id)
+        for rollout in sorted(tried, key=lambda one: one.attempt.sequence_id, reverse=True)[:50]:
+            is_run = (await store.runs.query_events(rollout.rollout_id, limit=1)).items
+            (runs if is_run else rollouts).append(rollout.rollout_id)
         return rollouts[0], (runs or rollouts)[0]
 
 

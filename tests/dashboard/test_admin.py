@@ -45,9 +45,9 @@ async def made(keyed: Keyed, key: str | None, **fields: str) -> Answer:
 
 def secret_in(answer: Answer) -> str:
     """Return the key that a page shows."""
-    found = re.search(r"rbk_[0-9a-f]{10}_[a-z2-7]{32}", answer.body.decode())
-    assert found is not None, answer
-    return found[0]
+    match = re.search(r"rbk_[0-9a-f]{10}_[a-z2-7]{32}", answer.body.decode())
+    assert match is not None, answer
+    return match[0]
 
 
 async def enforced(keyed: Keyed, key: str | None, delay: str) -> Answer:
@@ -90,9 +90,9 @@ async def test_a_secret_is_shown_once_and_nowhere_else(keyed: Keyed) -> None:
     assert answer.headers["cache-control"] == "no-store"
     assert (await keyed.ask(secret, path="/statistics")).status == 200
     for path in ("//ui/admin", "//ui/admin.json", "//ui/admin?all=1"):
-        shown = await keyed.ask(admin, path=path)
-        assert secret.encode() not in shown.body
-        assert secret.rpartition("_")[2].encode() not in shown.body
+        page = await keyed.ask(admin, path=path)
+        assert secret.encode() not in page.body
+        assert secret.rpartition("_")[2].encode() not in page.body
     read = Read((await keyed.ask(admin, path="//ui/admin")).body)
     assert HOSTILE in read.text
     assert not [mark for mark in read.marks if "onerror" in mark]
@@ -101,9 +101,9 @@ async def test_a_secret_is_shown_once_and_nowhere_else(keyed: Keyed) -> None:
 
 
 async def test_a_revoked_key_counts_no_more_and_ones_own_is_not_revoked(keyed: Keyed) -> None:
-    own, admin = await keyed.make("admin")
+    admin_key, admin = await keyed.make("admin")
     other, text = await keyed.make("reader")
-    refused = await keyed.ask(admin, "POST", f"//ui/admin/keys/{own.key_id}/revoke")
+    refused = await keyed.ask(admin, "POST", f"//ui/admin/keys/{admin_key.key_id}/revoke")
     assert refused.status == 409
     assert "log in with another admin key" in Read(refused.body).text
     done = await keyed.ask(admin, "POST", f"//ui/admin/keys/{other.key_id}/revoke", allow_redirects=False)
@@ -112,7 +112,7 @@ async def test_a_revoked_key_counts_no_more_and_ones_own_is_not_revoked(keyed: K
     assert (await keyed.ask(text)).status == 401
     assert (await keyed.ask(admin)).status == 200
     page = (await keyed.ask(admin, path="//ui/admin.json")).ok()
-    assert ([row["key_id"] for row in page["keys"]], page["ended"]) == ([own.key_id], 1)
+    assert ([row["key_id"] for row in page["keys"]], page["ended"]) == ([admin_key.key_id], 1)
     every = (await keyed.ask(admin, path="//ui/admin.json?all=1")).ok()["keys"]
     assert [row["state"] for row in every] == ["active", "revoked"]
     assert (await keyed.ask(admin, "POST", "//ui/admin/keys/nope/revoke")).status == 404
@@ -139,11 +139,11 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
     key = await keyed.key("admin", partition="default")
     page = (await keyed.ask(key, path="//ui/admin.json")).ok()
     assert [row["partition"] for row in page["keys"]] == ["default"]
-    assert [each["name"] for each in page["partitions"]] == ["default"]
+    assert [partition["name"] for partition in page["partitions"]] == ["default"]
     assert (await keyed.ask(key, "POST", f"//ui/admin/keys/{head.key_id}/revoke")).status == 403
     assert (await enforced(keyed, key, "")).status == 403
     await made(keyed, key, role="admin", partition="")
-    assert [each.partition for each in await keyed.keys.unrevoked()].count(None) == 1
+    assert [row.partition for row in await keyed.keys.unrevoked()].count(None) == 1
     links = Read((await keyed.ask(key, path="//ui/admin")).body).links
     assert "/metrics" not in links
     assert "/ui/admin/checks" not in links
@@ -155,11 +155,11 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
 async def test_the_database_is_described_without_its_password(keyed: Keyed, store: Store) -> None:
     await succeeded(store)
     page: Any = (await keyed.ask(None, path="//ui/admin.json")).ok()
-    whole = page["whole"]
-    assert (whole["rollouts"], whole["attempts"]) == (1, 1)
-    assert whole["size_bytes"] > 0
-    assert whole["events"] == len([event async for event in store.log.tail()])
-    assert whole["chain_head"] == (await store.log.verify()).chain_head
+    counts = page["whole"]
+    assert (counts["rollouts"], counts["attempts"]) == (1, 1)
+    assert counts["size_bytes"] > 0
+    assert counts["events"] == len([event async for event in store.log.tail()])
+    assert counts["chain_head"] == (await store.log.verify()).chain_head
     text = Read((await keyed.ask(None, path="//ui/admin")).body).text
     assert "no event is deleted" in text
     assert re.search(r"Migrations revision \d{4}", text)
@@ -167,12 +167,14 @@ async def test_the_database_is_described_without_its_password(keyed: Keyed, stor
 
 @ON_BOTH
 async def test_checks_show_problems_and_their_remedies(keyed: Keyed, store_url: str) -> None:
-    found = (await keyed.ask(None, path="//ui/admin/checks.json")).ok()["diagnosis"]
-    names = [each["name"] for each in found["checks"]]
+    diagnosis = (await keyed.ask(None, path="//ui/admin/checks.json")).ok()["diagnosis"]
+    names = [check["name"] for check in diagnosis["checks"]]
     assert {"schema", "guards", "sequences", "open files"} <= set(names)
     assert "port" not in names
     # Whether the disk has enough space depends on the machine.
-    assert [each for each in found["checks"] if each["outcome"] == "problem" and each["name"] != "disk space"] == []
+    assert [
+        check for check in diagnosis["checks"] if check["outcome"] == "problem" and check["name"] != "disk space"
+    ] == []
     await run_sql(store_url, "DROP INDEX ix_idempotency_expires_at")
     text = Read((await keyed.ask(None, path="//ui/admin/checks")).body).text
     assert re.search(r"guards problem .*idempotency.* is missing", text)
@@ -203,11 +205,11 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
     partitions = Partitions(store, store_url)
     scheduler = Scheduler(partitions, store_url, Schedule(sample_seconds=None, verify_at=time(3)))
     async with speaking_to(partitions, scheduler=scheduler) as api:
-        shown, sample, compress = (await api.get("//ui/admin.json")).ok()["operations"]
-        assert [each["operation"] for each in (sample, compress)] == ["verify_sample", "compress"]
+        verify, sample, compress = (await api.get("//ui/admin.json")).ok()["operations"]
+        assert [operation["operation"] for operation in (sample, compress)] == ["verify_sample", "compress"]
         assert (sample["next_at"], compress["next_at"]) == (None, None)
-        assert (shown["operation"], shown["state"], shown["attempted_at"]) == ("verify", None, None)
-        assert shown["next_at"] is not None
+        assert (verify["operation"], verify["state"], verify["attempted_at"]) == ("verify", None, None)
+        assert verify["next_at"] is not None
         page = Read((await api.get("//ui/admin")).body)
         assert "Verify everything" in page.text
         assert page.marked("action").count("/ui/admin/operations/verify/run") == 1
@@ -218,10 +220,10 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
         started = await api.send("POST", "//ui/admin/operations/verify/run", allow_redirects=False)
         assert (started.status, started.headers["location"]) == (303, "/ui/admin")
         async with asyncio.timeout(60):
-            while not shown["ended_at"]:
+            while not verify["ended_at"]:
                 await asyncio.sleep(0.05)
-                shown = (await api.get("//ui/admin.json")).ok()["operations"][0]
-        assert (shown["state"], shown["differences"], shown["runs"]) == ("succeeded", 0, 1)
+                verify = (await api.get("//ui/admin.json")).ok()["operations"][0]
+        assert (verify["state"], verify["differences"], verify["runs"]) == ("succeeded", 0, 1)
         text = Read((await api.get("//ui/admin")).body).text
         assert "0 differences" in text
         # It is not scheduled, but needs no setting.
@@ -247,9 +249,9 @@ async def test_the_quota_of_a_partition_is_one_line(store: Store, store_url: str
         await api.enqueue(1, 2)
         text = Read((await api.get("//ui/admin")).body).text
         assert re.search(r"Quota\s*2 of 5,000,000 events; \d+ KiB of 18\.6 GiB; 500 calls per second", text), text
-        found = (await api.get("//ui/admin.json")).ok()
-        size = found["whole"]["size_bytes"]
-        assert found["quota"] == [
+        values = (await api.get("//ui/admin.json")).ok()
+        size = values["whole"]["size_bytes"]
+        assert values["quota"] == [
             {"kind": "events", "limit": 5_000_000, "used": 2},
             {"kind": "bytes", "limit": 20 * 10**9, "used": size},
             {"kind": "calls", "limit": 500, "used": None},

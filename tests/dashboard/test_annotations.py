@@ -60,9 +60,9 @@ async def test_the_form_makes_one_event_in_the_visitors_name(store: Store, api: 
     note = "two\r\nlines "
     led = await say(api, rollout.rollout_id, add="infra, needs review,", remove="new", note=note, tab="events")
     assert led == f"/ui/rollouts/{rollout.rollout_id}/events"
-    found = await store.annotations.query(rollout.rollout_id)
-    assert found.labels == ["infra", "needs review"]
-    assert [(note.number, note.text, note.actor) for note in found.notes] == [(3, "two\nlines", "dashboard")]
+    state = await store.annotations.query(rollout.rollout_id)
+    assert state.labels == ["infra", "needs review"]
+    assert [(note.number, note.text, note.actor) for note in state.notes] == [(3, "two\nlines", "dashboard")]
 
 
 async def test_a_form_that_says_nothing_records_nothing(store: Store, api: Api) -> None:
@@ -81,9 +81,9 @@ async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, ap
     first, second = [await store.enqueue_rollout({"q": number}) for number in (1, 2)]
     await store.annotations.annotate(first.rollout_id, add_labels=["infra", "new"])
     await store.annotations.annotate(second.rollout_id, add_labels=["new"])
-    found = (await api.get("//ui/rollouts.json?label=infra")).ok()
-    assert [row["rollout_id"] for row in found["rollouts"]] == [first.rollout_id]
-    assert found["labels"] == {first.rollout_id: ["infra", "new"]}
+    page = (await api.get("//ui/rollouts.json?label=infra")).ok()
+    assert [row["rollout_id"] for row in page["rollouts"]] == [first.rollout_id]
+    assert page["labels"] == {first.rollout_id: ["infra", "new"]}
     assert (await api.get("//ui/rollouts.json?label=none")).ok()["rollouts"] == []
 
 

@@ -35,9 +35,9 @@ async def test_missing_page_is_answered_in_the_format_of_the_request(api: Api) -
     wrong = await api.get("//ui/rollouts.json?limit=many")
     assert wrong.status == 422
     assert "is not an integer" in str(wrong.detail)
-    shown = await api.get("//ui/rollouts?limit=%3Cb%3Emany", headers=HTML)
-    assert shown.status == 422
-    assert "&lt;b&gt;many" in shown.body.decode()
+    answer = await api.get("//ui/rollouts?limit=%3Cb%3Emany", headers=HTML)
+    assert answer.status == 422
+    assert "&lt;b&gt;many" in answer.body.decode()
 
 
 async def test_head_requests_are_answered_without_a_body(api: Api) -> None:
@@ -48,11 +48,11 @@ async def test_head_requests_are_answered_without_a_body(api: Api) -> None:
         "//ui/nothing",
         "//ui/live",
     ):
-        asked, found = await api.send("HEAD", path), None if "live" in path else await api.get(path)
+        asked, body = await api.send("HEAD", path), None if "live" in path else await api.get(path)
         assert asked.body == b""
-        assert found is None or (asked.status, asked.headers["content-type"]) == (
-            found.status,
-            found.headers["content-type"],
+        assert body is None or (asked.status, asked.headers["content-type"]) == (
+            body.status,
+            body.headers["content-type"],
         )
 
 

@@ -24,12 +24,12 @@ async def logged(store: Store) -> list[LoggedEvent]:
 
 async def walked(api: Api, query: str = "") -> list[Any]:
     """Return all events that the pages show, page by page."""
-    found, before = list[Any](), ""
+    rows, before = list[Any](), ""
     while True:
         page = (await api.get(f"//ui/audit.json?limit=3{query}{before}")).ok()
-        found += page["events"]
+        rows += page["events"]
         if page["next_before"] is None:
-            return found
+            return rows
         before = f"&before={page['next_before']}"
 
 
@@ -38,8 +38,8 @@ async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: 
     await succeeded(store)
     await failed(store)
     await store.update_worker("w-2", {"cpu": 1})
-    shown = await walked(api)
-    for event, row in zip(await logged(store), shown, strict=True):
+    rows = await walked(api)
+    for event, row in zip(await logged(store), rows, strict=True):
         assert (row["position"], row["stream"], row["version"]) == (event.position, event.stream, event.number)
         assert (row["type"], row["actor"], row["cause"]) == (event.type, event.actor, event.cause)
         assert (row["commit_id"], row["at"] / 1e6, row["data"]) == (event.commit_id, event.at, event.data)
@@ -50,15 +50,17 @@ async def test_events_are_found_by_stream_type_and_actor(api: Api, store: Store)
     first = await succeeded(store)
     await failed(store, worker="w-1")
     log = await logged(store)
-    wanted = {
-        f"&stream=rollout/{first.rollout_id}": [each for each in log if each.stream == f"rollout/{first.rollout_id}"],
-        "&type=attempt.started": [each for each in log if each.type == "attempt.started"],
-        "&actor=worker:w-1": [each for each in log if each.actor == "worker:w-1"],
-        "&actor=worker:w-1&type=worker.seen": [each for each in log if each.type == "worker.seen"],
+    expected = {
+        f"&stream=rollout/{first.rollout_id}": [
+            event for event in log if event.stream == f"rollout/{first.rollout_id}"
+        ],
+        "&type=attempt.started": [event for event in log if event.type == "attempt.started"],
+        "&actor=worker:w-1": [event for event in log if event.actor == "worker:w-1"],
+        "&actor=worker:w-1&type=worker.seen": [event for event in log if event.type == "worker.seen"],
     }
-    for query, events in wanted.items():
+    for query, events in expected.items():
         assert events
-        assert [row["position"] for row in await walked(api, query)] == [each.position for each in events], query
+        assert [row["position"] for row in await walked(api, query)] == [event.position for event in events], query
     nothing = await api.get("//ui/audit?actor=nobody")
     assert "No event matches" in Read(nothing.body).text
 

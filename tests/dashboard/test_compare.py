@@ -21,28 +21,28 @@ async def compared(api: Api, a: str, b: str, query: str = "") -> dict[str, Any]:
 
 
 def text(segments: list[list[Any]]) -> str:
-    return "".join(each[0] for each in segments)
+    return "".join(segment[0] for segment in segments)
 
 
 def other(segments: list[list[Any]]) -> str:
     """Return what differs in a text."""
-    return "".join(each[0] for each in segments if each[1])
+    return "".join(segment[0] for segment in segments if segment[1])
 
 
 async def test_differences_of_two_rollouts_are_marked_from_the_first_place(api: Api, store: Store) -> None:
     one = await member(store, "g", 1.0, "It is forty-two.", worker_id="w-1")
     two = await member(store, "g", 0.0, "It is forty-three.", worker_id="w-2")
-    shown = await compared(api, one.rollout_id, two.rollout_id)
-    differing = {fact["name"]: (fact["a"], fact["b"]) for fact in shown["facts"] if fact["differs"]}
+    comparison = await compared(api, one.rollout_id, two.rollout_id)
+    differing = {fact["name"]: (fact["a"], fact["b"]) for fact in comparison["facts"] if fact["differs"]}
     assert differing["Reward"] == (1.0, 0.0)
     assert differing["Worker"] == ("w-1", "w-2")
     assert "Status" not in differing
     assert "Group" not in differing
-    first = next(row for row in shown["said"] if row["is_first"])
+    first = next(row for row in comparison["said"] if row["is_first"])
     assert (first["who_a"], text(first["a"]).strip(), other(first["a"])) == ("assistant", "It is forty-two.", "two")
     assert (text(first["b"]).strip(), other(first["b"])) == ("It is forty-three.", "three")
-    assert shown["said_differing"] == 2
-    assert shown["paths_differing"] == 0
+    assert comparison["said_differing"] == 2
+    assert comparison["paths_differing"] == 0
 
 
 async def test_two_attempts_of_one_rollout_are_addressed_by_number(api: Api, store: Store) -> None:
@@ -52,16 +52,16 @@ async def test_two_attempts_of_one_rollout_are_addressed_by_number(api: Api, sto
     second = await store.start_attempt(first.rollout_id)
     spans = [a_span(second, 1, "agent"), a_span(second, 2, "tool", 1), a_span(second, 3, "chat", 1)]
     await store.add_many_spans([*spans[:2], spans[2].model_copy(update={"attributes": answered("Who?", "Me.")})])
-    shown = await compared(api, f"{first.rollout_id}:1", first.rollout_id)
-    assert [side["attempt"] for side in shown["sides"]] == [1, 2]
-    assert [(path["name"], path["depth"], path["change"]) for path in shown["paths"]] == [
+    comparison = await compared(api, f"{first.rollout_id}:1", first.rollout_id)
+    assert [side["attempt"] for side in comparison["sides"]] == [1, 2]
+    assert [(path["name"], path["depth"], path["change"]) for path in comparison["paths"]] == [
         ("tool", 1, "status"),
         ("chat", 1, "only b"),
     ]
     same = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:{second.attempt.attempt_id}")
     assert (same["said_differing"], same["paths"]) == (0, [])
-    whole = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:2", "&all=1")
-    assert [path["name"] for path in whole["paths"]] == ["agent", "tool", "chat"]
+    everything = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:2", "&all=1")
+    assert [path["name"] for path in everything["paths"]] == ["agent", "tool", "chat"]
 
 
 async def test_a_call_that_agent_and_proxy_recorded_counts_once(api: Api, store: Store) -> None:
@@ -80,8 +80,8 @@ async def test_missing_sides_of_a_comparison_are_not_found(api: Api, store: Stor
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}&b=nobody")).status == 404
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}:7&b={rollout.rollout_id}")).status == 404
     # Two that nobody has worked on yet differ in nothing.
-    shown = await compared(api, rollout.rollout_id, rollout.rollout_id)
-    assert (shown["said_differing"], shown["paths"]) == (0, [])
+    comparison = await compared(api, rollout.rollout_id, rollout.rollout_id)
+    assert (comparison["said_differing"], comparison["paths"]) == (0, [])
 
 
 async def test_hostile_words_stay_words(api: Api, store: Store) -> None:
@@ -96,8 +96,8 @@ async def test_long_traces_give_a_page_of_bounded_size(api: Api, store: Store) -
     for number, side in enumerate(sides):
         words = f"{number} " + "<b>& " * 1_000
         spans = [
-            a_span(side, each, f"{number} step {each}", attributes=answered("Go on", words + str(each)))
-            for each in range(1, 2 * MOST_PATHS)
+            a_span(side, step, f"{number} step {step}", attributes=answered("Go on", words + str(step)))
+            for step in range(1, 2 * MOST_PATHS)
         ]
         await store.add_many_spans(spans)
     answer = await api.get(f"//ui/compare?a={sides[0].rollout_id}&b={sides[1].rollout_id}")
@@ -107,7 +107,7 @@ async def test_long_traces_give_a_page_of_bounded_size(api: Api, store: Store) -
 
 
 def said(*words: str) -> list[SideMessage]:
-    return [SideMessage("assistant", each, None) for each in words]
+    return [SideMessage("assistant", content, None) for content in words]
 
 
 def kinds(rows: list[MessageRow]) -> list[str]:
@@ -115,31 +115,31 @@ def kinds(rows: list[MessageRow]) -> list[str]:
 
 
 def test_equal_messages_are_folded_except_beside_a_difference() -> None:
-    found = compare_messages(said(*"abcdefg"), said(*"abcXefg"))
-    assert kinds(found.rows) == ["gap", "same", "changed", "same", "gap"]
-    assert (found.rows[0].skipped, found.rows[-1].skipped, found.differing) == (2, 2, 1)
-    found = compare_messages(said(*"abcdefg"), said(*"abcXefg"), folds=False)
-    assert kinds(found.rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
-    found = compare_messages(said(*"abcd"), said(*"abcde"))
-    assert kinds(found.rows) == ["gap", "same", "only_b"]
+    diff = compare_messages(said(*"abcdefg"), said(*"abcXefg"))
+    assert kinds(diff.rows) == ["gap", "same", "changed", "same", "gap"]
+    assert (diff.rows[0].skipped, diff.rows[-1].skipped, diff.differing) == (2, 2, 1)
+    diff = compare_messages(said(*"abcdefg"), said(*"abcXefg"), folds=False)
+    assert kinds(diff.rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
+    diff = compare_messages(said(*"abcd"), said(*"abcde"))
+    assert kinds(diff.rows) == ["gap", "same", "only_b"]
 
 
 def test_message_of_one_side_has_a_row_alone() -> None:
-    found = compare_messages(said("a", "b", "c"), said("a", "c"))
-    assert kinds(found.rows) == ["same", "only_a", "same"]
-    assert (found.differing, found.rows[1].is_first) == (1, True)
-    found = compare_messages([], said("a"))
-    assert (kinds(found.rows), found.differing) == (["only_b"], 1)
+    diff = compare_messages(said("a", "b", "c"), said("a", "c"))
+    assert kinds(diff.rows) == ["same", "only_a", "same"]
+    assert (diff.differing, diff.rows[1].is_first) == (1, True)
+    diff = compare_messages([], said("a"))
+    assert (kinds(diff.rows), diff.differing) == (["only_b"], 1)
 
 
 def test_truncated_messages_with_equal_beginnings_are_not_equal() -> None:
-    found = compare_messages([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
-    assert (kinds(found.rows), found.differing) == (["changed"], 1)
+    diff = compare_messages([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
+    assert (kinds(diff.rows), diff.differing) == (["changed"], 1)
 
 
 def test_omitted_rows_are_counted_and_frequent_messages_are_not_matched() -> None:
-    found = compare_messages(said(*map(str, range(MOST_ROWS + 5))), said("x"))
-    assert (len(found.rows), found.left_out, found.differing, found.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
+    diff = compare_messages(said(*map(str, range(MOST_ROWS + 5))), said("x"))
+    assert (len(diff.rows), diff.left_out, diff.differing, diff.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
     often = said("first a", *["again"] * 3_000, "last a"), said("first b", *["again"] * 3_000, "last b")
     assert compare_messages(*often).is_rough
 
@@ -148,8 +148,8 @@ async def test_comparison_states_its_omissions(api: Api, store: Store) -> None:
     sides = [await store.start_rollout("task") for _ in range(2)]
     for number, side in enumerate(sides):
         spans = [
-            a_span(side, each, "agentlightning.message", attributes={"agentlightning.message.body": f"{each} {number}"})
-            for each in range(1, MOST_READ + 2)
+            a_span(side, step, "agentlightning.message", attributes={"agentlightning.message.body": f"{step} {number}"})
+            for step in range(1, MOST_READ + 2)
         ]
         await store.add_many_spans(spans)
     address = f"//ui/compare?a={sides[0].rollout_id}&b={sides[1].rollout_id}"
@@ -175,8 +175,8 @@ def test_paths_mark_steps_that_differ_in_presence_count_status_or_speed() -> Non
         row(5, "check", 1),
         row(6, "agent"),
     ]
-    found = {(each.name, each.depth): each.change for each in compare_paths(a, b)}
-    assert found == {
+    changes = {(path.name, path.depth): path.change for path in compare_paths(a, b)}
+    assert changes == {
         ("agent", 0): "count",
         ("plan", 1): "only a",
         ("search", 1): "slower",
@@ -184,12 +184,12 @@ def test_paths_mark_steps_that_differ_in_presence_count_status_or_speed() -> Non
         ("check", 2): "faster",
         ("check", 1): "only b",
     }
-    assert {each.change for each in compare_paths(a, a)} == {"same"}
+    assert {path.change for path in compare_paths(a, a)} == {"same"}
 
 
 def test_paths_of_broken_and_deep_traces_are_found() -> None:
     circle = [row(1, "a", 2), row(2, "b", 1), row(3, "orphan", 99), row(4, "self", 4)]
-    assert sorted((each.name, each.depth) for each in compare_paths(circle, [])) == [
+    assert sorted((path.name, path.depth) for path in compare_paths(circle, [])) == [
         ("a", 1),
         ("b", 0),
         ("orphan", 0),

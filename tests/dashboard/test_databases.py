@@ -30,7 +30,7 @@ class Names:
     """Replaces ids by their numbers, and other values that differ by a dash."""
 
     def __init__(self, ids: list[str]) -> None:
-        self._numbers = {each: f"id {number}" for number, each in enumerate(ids)}
+        self._numbers = {id_: f"id {number}" for number, id_ in enumerate(ids)}
         self._pattern = re.compile("|".join(map(re.escape, ids)))
 
     def replace(self, text: str) -> str:

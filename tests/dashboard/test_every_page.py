@@ -55,12 +55,12 @@ async def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
     if await page.evaluate("() => !globalThis.axe"):
         await page.evaluate(axe())
     options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
-    found = await page.evaluate("(options) => axe.run(document, options)", options)
+    report = await page.evaluate("(options) => axe.run(document, options)", options)
     return [
-        f"{each['id']}: {node['html'][:160]} {node['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in {"serious", "critical"}
-        for node in each["nodes"][:3]
+        f"{violation['id']}: {node['html'][:160]} {node['failureSummary']}"
+        for violation in report["violations"]
+        if violation["impact"] in {"serious", "critical"}
+        for node in violation["nodes"][:3]
     ]
 
 
@@ -68,12 +68,12 @@ async def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
 async def test_page_escapes_texts_loads_only_own_files_and_is_accessible(
     tab: tuple[Page, Watch], filled: tuple[Site, Filled], path: str
 ) -> None:
-    site, given = filled
+    site, contents = filled
     page, watch = tab
     await clear(page, watch)
     await page.emulate_media(color_scheme="light", reduced_motion="reduce")
     try:
-        answer = await page.goto(site.url + address(path, given))
+        answer = await page.goto(site.url + address(path, contents))
     except Error as error:
         # What is to be saved is no page.
         if "Download is starting" not in str(error):
@@ -82,17 +82,17 @@ async def test_page_escapes_texts_loads_only_own_files_and_is_accessible(
     assert answer is not None
     assert answer.status == 200, await answer.text()
     await watch.settled(page)
-    found = {"light": await violations(page), "wide": await page.evaluate(_TOO_WIDE)}
+    problems = {"light": await violations(page), "wide": await page.evaluate(_TOO_WIDE)}
     await page.emulate_media(color_scheme="dark")
     await watch.settled(page)
-    found["dark"] = await violations(page, _RULES_OF_COLOURS)
+    problems["dark"] = await violations(page, _RULES_OF_COLOURS)
     for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": 900})
         await watch.settled(page)
-        found[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
+        problems[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
     await page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")
     await watch.settled(page)
-    found["markup"] = await page.evaluate(_MARKUP)
-    found["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
-    assert found == {name: [None] if name == "hit" else [] for name in found}
+    problems["markup"] = await page.evaluate(_MARKUP)
+    problems["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
+    assert problems == {name: [None] if name == "hit" else [] for name in problems}
     watch.check()

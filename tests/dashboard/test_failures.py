@@ -57,13 +57,13 @@ async def test_attempts_are_counted_by_type_and_message(api: Api, store: Store, 
     )
     assert limited["workers"] == 2
     assert first < limited["first_at"] <= limited["last_at"]
-    assert [(each["message"], each["count"]) for each in limited["sayings"]] == [
+    assert [(saying["message"], saying["count"]) for saying in limited["sayings"]] == [
         ("try again in # s", 2),
         ("quota used up", 1),
     ]
     assert limited["newest"]["rollout_id"] == newest.rollout_id
     # What was said once is told as it was.
-    assert [each["message"] for each in key["sayings"]] == ["'reward'"]
+    assert [saying["message"] for saying in key["sayings"]] == ["'reward'"]
 
 
 async def test_attempts_out_of_time_and_silent_ones_are_kinds_of_their_own(
@@ -73,8 +73,8 @@ async def test_attempts_out_of_time_and_silent_ones_are_kinds_of_their_own(
     for config in (RolloutConfig(timeout_seconds=5), RolloutConfig(unresponsive_seconds=5)):
         await store.start_rollout({"question": 1}, config=config, worker_id="w-1")
     clock.advance(10)
-    found = {(kind["status"], kind["type"]) for kind in await kinds(api)}
-    assert found == {("failed", None), ("timeout", None), ("unresponsive", None)}
+    pairs = {(kind["status"], kind["type"]) for kind in await kinds(api)}
+    assert pairs == {("failed", None), ("timeout", None), ("unresponsive", None)}
     text = Read((await api.get("//ui/failures")).body).text
     assert "past the time limit" in text
     assert "no sign of life" in text
@@ -127,7 +127,7 @@ async def test_texts_of_errors_are_escaped(api: Api, store: Store) -> None:
 async def test_an_error_whose_type_is_empty_is_one_without_a_type(api: Api, store: Store) -> None:
     for error in (AttemptError(type="", message="gone"), None, AttemptError(type="KeyError", message='"type":""')):
         await failed(store, error)
-    found = {kind["type"]: kind["rollouts"] for kind in await kinds(api)}
-    assert found == {None: 2, "KeyError": 1}
+    counts = {kind["type"]: kind["rollouts"] for kind in await kinds(api)}
+    assert counts == {None: 2, "KeyError": 1}
     links = [link for link in Read((await api.get("//ui/failures")).body).links if "error=%28none%29" in link]
     assert (await api.get(f"/{links[0].replace('?', '.json?')}")).ok()["total"] == 2

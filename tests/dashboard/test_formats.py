@@ -10,7 +10,7 @@ from store.dashboard.views import formats
 
 
 @pytest.mark.parametrize(
-    "shown, value, expected",
+    "formatter, value, expected",
     [
         (formats.duration, 0.9996, "1000 ms"),
         (formats.duration, 0.000_999_6, "1000 µs"),
@@ -28,6 +28,6 @@ from store.dashboard.views import formats
     ],
 )
 def test_a_large_number_is_never_written_as_a_power_of_ten(
-    shown: Callable[[float], str], value: float, expected: str
+    formatter: Callable[[float], str], value: float, expected: str
 ) -> None:
-    assert shown(value) == expected
+    assert formatter(value) == expected

@@ -111,15 +111,15 @@ async def test_rewards_that_no_sum_can_hold_are_shown_all_the_same(api: Api, sto
 async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_and_worst(
     api: Api, store: Store
 ) -> None:
-    made = [await member(store, "g", reward) for reward in (0.5, None, 1.0, 0.0)]
-    shown = (await api.get("//ui/groups/g.json")).ok()
-    assert [row["reward"] for row in shown["rollouts"]] == [1.0, 0.5, 0.0, None]
+    rollouts = [await member(store, "g", reward) for reward in (0.5, None, 1.0, 0.0)]
+    group = (await api.get("//ui/groups/g.json")).ok()
+    assert [row["reward"] for row in group["rollouts"]] == [1.0, 0.5, 0.0, None]
     page = Read((await api.get("//ui/groups/g")).body)
     chosen = {mark["name"]: mark["value"] for mark in page.marks if mark.get("type") == "radio" and "checked" in mark}
-    assert chosen == {"a": made[2].rollout_id, "b": made[3].rollout_id}
+    assert chosen == {"a": rollouts[2].rollout_id, "b": rollouts[3].rollout_id}
     assert "/ui/compare" in page.marked("action")
     oldest_first = (await api.get("//ui/groups/g.json?sort=started&desc=0")).ok()["rollouts"]
-    assert [row["rollout_id"] for row in oldest_first] == [rollout.rollout_id for rollout in made]
+    assert [row["rollout_id"] for row in oldest_first] == [rollout.rollout_id for rollout in rollouts]
 
 
 async def test_group_with_equal_rewards_shows_no_training_signal(api: Api, store: Store) -> None:
@@ -155,13 +155,13 @@ async def test_a_hostile_group_stays_text(api: Api, store: Store) -> None:
 def test_bars_begin_at_zero_and_share_a_scale(
     values: list[float | None], value: float, bar: tuple[float, float, float]
 ) -> None:
-    found = Scale.of(values).bar(value)
-    assert (found.x, found.width, found.zero) == bar
+    value_bar = Scale.of(values).bar(value)
+    assert (value_bar.x, value_bar.width, value_bar.zero) == bar
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-12, 1e308, -1e308])
 def test_bars_of_odd_values_stay_in_their_field(value: float) -> None:
-    found = Scale.of([value, -1e308, 1e308]).bar(value)
-    assert found.x >= 0
-    assert found.x + found.width <= WIDTH
-    assert found.width > 0
+    bar = Scale.of([value, -1e308, 1e308]).bar(value)
+    assert bar.x >= 0
+    assert bar.x + bar.width <= WIDTH
+    assert bar.width > 0

@@ -85,18 +85,18 @@ async def test_a_person_logs_in_and_out_and_acts_between(browser: Browser, tmp_p
         assert cancelled.actor.startswith("key:")
 
 
-async def _act(page: Page, wanted: str, key: str) -> None:
-    await page.goto(wanted)
+async def _act(page: Page, url: str, key: str) -> None:
+    await page.goto(url)
     await page.get_by_label("Key").fill(key)
     await page.get_by_role("button", name="Log in").click()
-    await expect(page).to_have_url(wanted)
+    await expect(page).to_have_url(url)
     await expect(page.locator("#live-state")).to_have_text("live")
     await page.get_by_role("button", name="Cancel").first.click()
     await page.locator("dialog[open] button:not([type=button])").click()
     await expect(page.locator(".status[data-status=cancelled]").first).to_be_visible()
     await page.get_by_role("button", name="Log out").click()
     await expect(page.get_by_label("Key")).to_be_visible()
-    await page.goto(wanted)
+    await page.goto(url)
     await expect(page.get_by_label("Key")).to_be_visible()
 
 

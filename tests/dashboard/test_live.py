@@ -25,13 +25,13 @@ async def told(store: Store, after: int) -> dict[str, Any]:
 
 @ON_BOTH
 async def test_a_page_hears_which_streams_changed_since_it_was_drawn(store: Store) -> None:
-    made = [await store.enqueue_rollout(number) for number in range(3)]
+    rollouts = [await store.enqueue_rollout(number) for number in range(3)]
     assert isinstance(store, SQLStore)
     drawn = await store.core.position()
-    await store.update_rollout(made[1].rollout_id, status="cancelled")
+    await store.update_rollout(rollouts[1].rollout_id, status="cancelled")
     assert await told(store, drawn) == {
         "position": await store.core.position(),
-        "streams": [f"rollout/{made[1].rollout_id}"],
+        "streams": [f"rollout/{rollouts[1].rollout_id}"],
     }
 
 

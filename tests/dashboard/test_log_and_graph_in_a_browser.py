@@ -18,7 +18,7 @@ pytestmark = BROWSER
 async def positions(page: Page) -> list[int]:
     """Return the positions that the page of the log shows, from the top."""
     ids = await page.locator("#events tbody tr").evaluate_all("rows => rows.map((row) => row.id)")
-    return [int(each.removeprefix("at-")) for each in ids]
+    return [int(element_id.removeprefix("at-")) for element_id in ids]
 
 
 def asked(count: int) -> list[EnqueueRolloutRequest]:

@@ -29,7 +29,7 @@ async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybo
     filled = await fill(site.store)
     await page.set_viewport_size(PHONE)
     rollout, run = segment(filled.rollout_id), segment(filled.run_id)
-    found = dict[str, list[str]]()
+    problems = dict[str, list[str]]()
     for path in ("admin", f"rollouts/{rollout}", f"runs/{run}"):
         await page.goto(site.at(path))
         for number in range(await page.locator("[data-opens], details.copies > summary").count()):
@@ -38,9 +38,9 @@ async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybo
             await page.locator("[data-opens], details.copies > summary").nth(number).click()
             opened = page.locator("dialog[open], details.copies[open] > ul")
             await expect(opened).to_be_in_viewport(ratio=1)
-            found[f"{path} {number}"] = await violations(page)
-    assert len(found) >= 5
-    assert not any(found.values()), found
+            problems[f"{path} {number}"] = await violations(page)
+    assert len(problems) >= 5
+    assert not any(problems.values()), problems
 
 
 async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:

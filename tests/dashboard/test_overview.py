@@ -127,10 +127,14 @@ async def test_the_last_verification_is_shown_with_its_commit(api: Api, store: S
     await succeeded(store)
     await store.log.verify()
     values = (await api.get("//ui/overview.json")).ok()
-    whole = values["verified"]["whole"]
-    assert (whole["commit_id"], whole["differences"], whole["state"]) == (values["log"]["commit_id"], 0, "succeeded")
+    verification = values["verified"]["whole"]
+    assert (verification["commit_id"], verification["differences"], verification["state"]) == (
+        values["log"]["commit_id"],
+        0,
+        "succeeded",
+    )
     page = Read((await api.get("//ui/")).body)
-    assert f"Verified up to commit {whole['commit_id']:,}" in page.text
+    assert f"Verified up to commit {verification['commit_id']:,}" in page.text
     assert "alert" not in page.marked("role")
 
 

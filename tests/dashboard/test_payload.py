@@ -79,9 +79,9 @@ async def _ended(store: Store, operation: str) -> OperationRun:
     """Wait until an operation has ended, and return its run."""
     async with asyncio.timeout(60):
         while True:
-            found = (await _runs(store)).get(operation)
-            if found is not None and found.runner is None:
-                return found
+            run = (await _runs(store)).get(operation)
+            if run is not None and run.runner is None:
+                return run
             await asyncio.sleep(0.05)
 
 
@@ -103,15 +103,15 @@ async def _span(store: Store, rollout: AttemptedRollout) -> Span:
         rollout_id=rollout.rollout_id,
         attempt_id=rollout.attempt.attempt_id,
     )
-    found = await store.add_span(span)
-    assert found is not None
-    return found
+    recorded = await store.add_span(span)
+    assert recorded is not None
+    return recorded
 
 
 async def _input(store: Store, rollout: AttemptedRollout) -> Any:
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    return found.input
+    current = await store.get_rollout_by_id(rollout.rollout_id)
+    assert current is not None
+    return current.input
 
 
 @ON_BOTH
@@ -134,7 +134,7 @@ async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store
     assert (ended.error, ended.runs) == (None, 1)
     assert (ended.detail or "").startswith("payload of 1 rollout, ")
     assert (await _input(store, old), await _input(store, active)) == (None, {"question": 2})
-    assert {(each["type"], each["actor"], each["policy"]) for each in await _removals(store)} == {
+    assert {(removal["type"], removal["actor"], removal["policy"]) for removal in await _removals(store)} == {
         ("store.bodies_dropped", "dashboard", "status succeeded, failed")
     }
     assert (await store.log.verify()).ok
@@ -253,7 +253,7 @@ async def test_the_payload_with_a_text_is_removed_for_a_reason(
     assert "jane" not in str(answer.headers)
     assert "jane" not in caplog.text
     assert (await _input(store, rollout), await _input(store, other)) == (None, {"question": 2})
-    assert [each["reason"] for each in await _removals(store)] == ["request 17"]
+    assert [removal["reason"] for removal in await _removals(store)] == ["request 17"]
     files = list(Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*"))
     assert files
     assert not any(SECRET.upper().encode() in file.read_bytes() for file in files)
@@ -275,9 +275,9 @@ async def test_a_large_log_is_searched_with_the_command(
     await succeeded(store)
     for limit, most in (("SEARCHED_AT_MOST", 1), ("SEARCHED_AT_MOST", 200_000), ("SEARCHED_BYTES_AT_MOST", 1)):
         monkeypatch.setattr(f"store.dashboard.pages.payload.{limit}", most)
-        found = await _sent(api, "admin/payload/search", text=SECRET)
+        answer = await _sent(api, "admin/payload/search", text=SECRET)
         expected = (200, False) if most > 1 else (409, True)
-        assert (found.status, "rollbook forget --match" in Read(found.body).text) == expected
+        assert (answer.status, "rollbook forget --match" in Read(answer.body).text) == expected
     monkeypatch.setattr("store.dashboard.pages.payload.COUNTED_AT_MOST", 1)
     refused = await _shown(api, "admin/payload", **ALL_STATUSES)
     assert (refused.status, "rollbook retention" in Read(refused.body).text) == (409, True)
@@ -288,19 +288,19 @@ async def test_payload_of_single_events_is_removed(api: Api, store: Store, choic
     rollout = await succeeded(store, input={"question": SECRET})
     span = await _span(store, rollout)
     page = f"rollouts/{rollout.rollout_id}/payload"
-    given = {"span": {"span": span.span_id}, "event": {"event": "1"}}.get(choice, {})
-    shown = Read((await _shown(api, f"{page}", **given)).body)
-    assert f"/ui/{page}" in shown.marked("action")
-    assert (await _shown(api, f"{page}.json", **given)).ok()["choice"] == (choice if given else "everything")
-    assert (await _sent(api, page, choice=choice, **given)).status == 422
-    answer = await _sent(api, page, choice=choice, reason="request 17", **given)
+    query = {"span": {"span": span.span_id}, "event": {"event": "1"}}.get(choice, {})
+    form = Read((await _shown(api, f"{page}", **query)).body)
+    assert f"/ui/{page}" in form.marked("action")
+    assert (await _shown(api, f"{page}.json", **query)).ok()["choice"] == (choice if query else "everything")
+    assert (await _sent(api, page, choice=choice, **query)).status == 422
+    answer = await _sent(api, page, choice=choice, reason="request 17", **query)
     ended = await _ended(store, "redact")
     assert (answer.status, answer.headers["location"]) == (303, f"/ui/rollouts/{rollout.rollout_id}")
     assert ended.error is None
-    (found,) = await store.query_spans(rollout.rollout_id)
-    assert ("prompt" in found.attributes) == (choice != "span")
+    (current,) = await store.query_spans(rollout.rollout_id)
+    assert ("prompt" in current.attributes) == (choice != "span")
     assert await _input(store, rollout) == ({"question": SECRET} if choice == "span" else None)
-    assert [each["reason"] for each in await _removals(store)] == ["request 17"]
+    assert [removal["reason"] for removal in await _removals(store)] == ["request 17"]
     assert (await store.log.verify()).ok
 
 
@@ -378,7 +378,7 @@ async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(
 async def test_payload_of_another_partition_is_removed(store: Store, store_url: str) -> None:
     url = with_partition(store_url, "other")
     async with await open_store(url) as other:
-        rollouts = [await succeeded(each) for each in (store, other)]
+        rollouts = [await succeeded(target) for target in (store, other)]
         async with _serving(store, store_url) as api:
             answer = await api.send(
                 "POST", "//p/other/ui/admin/payload/remove", data=ALL_STATUSES, allow_redirects=False
@@ -421,7 +421,7 @@ async def test_only_an_admin_sees_and_removes(store: Store, store_url: str, cloc
         assert removed.status == 303
         await _ended(store, "remove")
     await scheduler.close()
-    assert [each["actor"][:4] for each in await _removals(store)] == ["key:"]
+    assert [removal["actor"][:4] for removal in await _removals(store)] == ["key:"]
 
 
 @pytest.mark.parametrize("is_read_only", [False, True])

@@ -66,8 +66,8 @@ async def test_payload_is_removed_with_the_forms(browser: Browser, tmp_path: Pat
             await expect(page.locator("#operation-forget")).to_contain_text(
                 "payload of 2 events of 2 rollouts (request 17)"
             )
-            found = await store.query_rollouts()
-            assert [each.input for each in found] == [None] * 3
+            rollouts = await store.query_rollouts()
+            assert [rollout.input for rollout in rollouts] == [None] * 3
 
             await expect(page.locator("#live-state")).to_have_text("live")
             sample = page.locator("#operation-verify_sample")

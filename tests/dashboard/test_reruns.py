@@ -42,8 +42,8 @@ async def test_rerun_of_a_node_runs_its_phase_and_the_dependent_phases(api: Api,
     again = {(node["scope"], node["node_id"]) for node in page["nodes"] if node["runs_again"]}
     reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
     assert again == {("RIG", name) for name in (*DEBATE, *RISK)} | {(FUND, name) for name in PORTFOLIO}
-    kept = {(MARKET, name) for name in SCAN} | {("RIG", name) for name in ANALYSTS}
-    assert reused == kept | {("TSDD", name) for name in (*ANALYSTS, *DEBATE, *RISK)}
+    ancestors = {(MARKET, name) for name in SCAN} | {("RIG", name) for name in ANALYSTS}
+    assert reused == ancestors | {("TSDD", name) for name in (*ANALYSTS, *DEBATE, *RISK)}
     assert page["sums"]["again"]["tokens"] == 15 * len(again)
     plan = (await api.post(f"/rollouts/{run.rollout_id}/forks:plan", {"node": "Trader", "scopes": ["RIG"]})).ok()
     assert page["plan"] == plan
@@ -62,7 +62,7 @@ async def test_confirmed_rerun_matches_its_plan(api: Api, store: Store) -> None:
     assert (await store.annotations.query(run.rollout_id)).labels == ["rerun requested"]
     await claimed(store, run)
     head = await seen(store, run)
-    assert {(each.scope, each.node_id) for each in head.items if each.node_id not in {None, "tool_x"}} == reused
+    assert {(event.scope, event.node_id) for event in head.items if event.node_id not in {None, "tool_x"}} == reused
     (_, second) = await store.runs.list_lineage(run.rollout_id)
     assert second.fork is not None
     assert (second.fork.state_patch, second.fork.reason) == ({"news": "a strike"}, HOSTILE)

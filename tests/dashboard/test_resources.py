@@ -28,8 +28,8 @@ async def _used(store: Store, resources_id: str, reward: float) -> None:
 
 async def _versions(store: Store, *published: NamedResources) -> str:
     first = await store.add_resources(published[0])
-    for each in published[1:]:
-        await store.update_resources(first.resources_id, each)
+    for resources in published[1:]:
+        await store.update_resources(first.resources_id, resources)
     return first.resources_id
 
 
@@ -55,19 +55,19 @@ async def test_list_shows_names_use_and_rewards_of_resources(api: Api, store: St
     assert first["use"] == {"rollouts": 1, "mean_reward": 1.0, "rewarded": 1}
     assert (second["resources_id"], second["is_latest"]) == (older, False)
     assert second["use"]["mean_reward"] == 0.5
-    assert [each["resources_id"] for each in (await api.get(f"//ui/resources.json?q={older}")).ok()["resources"]] == [
-        older
-    ]
+    assert [
+        resource["resources_id"] for resource in (await api.get(f"//ui/resources.json?q={older}")).ok()["resources"]
+    ] == [older]
 
 
 async def test_resource_list_is_paged(api: Api, store: Store) -> None:
     ids = [await _versions(store, make_prompt(str(number))) for number in range(5)]
-    shown: list[str] = []
+    listed: list[str] = []
     for offset in (0, 2, 4):
         page = (await api.get(f"//ui/resources.json?limit=2&offset={offset}")).ok()
         assert page["total"] == 5
-        shown += [each["resources_id"] for each in page["resources"]]
-    assert shown == ids[::-1]
+        listed += [resource["resources_id"] for resource in page["resources"]]
+    assert listed == ids[::-1]
 
 
 @ON_BOTH
@@ -89,7 +89,7 @@ async def test_any_version_is_shown_as_it_was(api: Api, store: Store) -> None:
     resources_id = await _versions(store, make_prompt("first"), make_prompt("second"), make_prompt("third"))
     for version, text in ((1, "first"), (2, "second"), (3, "third")):
         values = await _one(api, resources_id, f"?version={version}")
-        assert [each["text"] for each in values["content"]] == [text]
+        assert [entry["text"] for entry in values["content"]] == [text]
     assert (await _one(api, resources_id))["version"] == 3
 
 
@@ -109,7 +109,7 @@ async def test_another_id_can_be_compared_with(api: Api, store: Store) -> None:
     newer = await _versions(store, {**make_prompt("same"), "come": PromptTemplate(template="y", engine="jinja")})
     values = await _one(api, newer, f"?against_id={older}")
     assert values["against"] == {"resources_id": older, "version": 1}
-    assert {each["name"]: each["state"] for each in values["changes"]} == {
+    assert {change["name"]: change["state"] for change in values["changes"]} == {
         "come": "added",
         "gone": "removed",
         "prompt": "same",
@@ -139,8 +139,8 @@ async def test_long_texts_are_cut_unless_all_is_asked_for(api: Api, store: Store
     (cut,) = (await _one(api, resources_id))["content"]
     assert cut["is_cut"]
     assert len(cut["text"]) == 50_000
-    (whole,) = (await _one(api, resources_id, "?whole=1"))["content"]
-    assert len(whole["text"]) == 200_000
+    (entry,) = (await _one(api, resources_id, "?whole=1"))["content"]
+    assert len(entry["text"]) == 200_000
 
 
 async def test_texts_too_long_to_compare_are_marked_as_different(api: Api, store: Store) -> None:
@@ -190,14 +190,14 @@ def test_diff_reproduces_both_texts_and_omits_only_equal_lines() -> None:
         after = [line for line in before if drawn.random() > 0.1]
         for _ in range(drawn.randrange(4)):
             after.insert(drawn.randrange(len(after) + 1), drawn.choice(("new", "a b", "c d f")))
-        found = diff("\n".join(before) + "\n", "\n".join(after) + "\n")
-        old, new = _sides(found.rows)
+        texts = diff("\n".join(before) + "\n", "\n".join(after) + "\n")
+        old, new = _sides(texts.rows)
         assert all(before[number - 1] == line for number, line in old.items())
         assert all(after[number - 1] == line for number, line in new.items())
         hidden_old = [line for number, line in enumerate(before, 1) if number not in old]
         hidden_new = [line for number, line in enumerate(after, 1) if number not in new]
         assert hidden_old == hidden_new
-        assert len(before) - found.removed + found.added == len(after)
+        assert len(before) - texts.removed + texts.added == len(after)
 
 
 def test_within_a_changed_line_only_the_words_that_differ_are_marked() -> None:
@@ -211,9 +211,9 @@ def test_texts_in_which_all_recurs_are_compared_roughly_and_truly() -> None:
     work = Work(500_000)
     drawn = random.Random(5)
     before, after = (["".join(drawn.choices(".,", k=1_000)) for _ in range(20)] for _ in range(2))
-    found = diff("\n".join(before), "\n".join(after), work)
-    assert (found.is_rough, work.is_spent, work.left >= 0) == (True, True, True)
-    assert _sides(found.rows) == (dict(enumerate(before, 1)), dict(enumerate(after, 1)))
+    texts = diff("\n".join(before), "\n".join(after), work)
+    assert (texts.is_rough, work.is_spent, work.left >= 0) == (True, True, True)
+    assert _sides(texts.rows) == (dict(enumerate(before, 1)), dict(enumerate(after, 1)))
     assert not diff("a b", "a c", work).is_rough
     assert not is_comparable("\r" * MOST_LINES)
 
@@ -221,6 +221,6 @@ def test_texts_in_which_all_recurs_are_compared_roughly_and_truly() -> None:
 def test_only_texts_of_bounded_length_are_compared() -> None:
     assert is_comparable("x\n" * (MOST_LINES - 1))
     assert not is_comparable("x\n" * MOST_LINES)
-    found = diff("\n".join(f"a{n}" for n in range(MOST_LINES - 1)), "\n".join(f"b{n}" for n in range(MOST_LINES - 1)))
-    assert found.is_cut
-    assert len(found.rows) == 2_000
+    texts = diff("\n".join(f"a{n}" for n in range(MOST_LINES - 1)), "\n".join(f"b{n}" for n in range(MOST_LINES - 1)))
+    assert texts.is_cut
+    assert len(texts.rows) == 2_000

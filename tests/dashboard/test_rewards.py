@@ -123,7 +123,7 @@ async def test_each_dimension_that_is_chosen_has_a_curve(api: Api, store: Store)
     await _rewarded(store, 1.0, 0.25, step=1, names=("primary", "brevity"))
     await _rewarded(store, 0.0, 0.75, step=1, names=("primary", "brevity"))
     values = await _curves(api, "?name=brevity")
-    assert {each["name"]: each["count"] for each in values["names"]} == {"primary": 2, "brevity": 2}
+    assert {curve["name"]: curve["count"] for curve in values["names"]} == {"primary": 2, "brevity": 2}
     assert _line(values, "reward", "train")["mean"] == [0.5]
     assert _line(values, "reward-0", "train")["mean"] == [0.5]
     assert (await _curves(api, "?name=brevity"))["charts"][1]["title"] == "Reward “brevity”"
@@ -140,11 +140,11 @@ async def test_every_bar_of_the_histogram_leads_to_the_rollouts_it_counts(api: A
     for _ in range(25):
         await _rewarded(store, round(drawn.gauss(0, 2), 3), step=1)
     bins = (await _curves(api))["histogram"]
-    assert sum(each["count"] for each in bins) == 25
+    assert sum(bar["count"] for bar in bins) == 25
     links = [link for link in Read((await api.get("//ui/rewards")).body).links if "reward_min" in link]
     assert len(links) == len(bins)
-    for link, each in zip(links, bins, strict=True):
-        assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == each["count"]
+    for link, bar in zip(links, bins, strict=True):
+        assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == bar["count"]
 
 
 async def test_every_row_under_a_chart_leads_to_the_rollouts_it_counts(api: Api, store: Store) -> None:
@@ -177,8 +177,8 @@ async def test_of_many_rollouts_the_page_stands_before_they_are_counted(
     await _rewarded(store, 0.75, step=2)
     page = Read((await api.get("//ui/rewards?by=step&mode=train")).body)
     assert "Counting 3 rollouts" in page.text
-    (whole,) = [link for link in page.links if "whole=1" in link]
-    there = (await api.get(f"/{whole}")).body
+    (full_link,) = [link for link in page.links if "whole=1" in link]
+    there = (await api.get(f"/{full_link}")).body
     assert "Counting" not in Read(there).text
     assert b"data-chart=" in there
     assert _line(await _curves(api, "?by=step&mode=train"), "reward", "train")["mean"] == [0.375, 0.75]
@@ -216,8 +216,8 @@ def _cells(values: list[float], edges: list[float]) -> list[Cell]:
     for value in values:
         held.setdefault(sum(edge <= value for edge in edges), []).append(value)
     return [
-        Cell(0, None, index, len(each), sum(each), min(each), max(each), 0.0, 0, 0, 0, 0.0)
-        for index, each in held.items()
+        Cell(0, None, index, len(rewards), sum(rewards), min(rewards), max(rewards), 0.0, 0, 0, 0, 0.0)
+        for index, rewards in held.items()
     ]
 
 
@@ -228,8 +228,8 @@ def test_quantiles_of_few_values_are_exact(values: list[float]) -> None:
         ordered, rank = sorted(values), share * (len(values) - 1)
         below = int(rank)
         above = min(below + 1, len(values) - 1)
-        wanted = ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
-        assert quantile(cells, share) == pytest.approx(wanted)
+        expected = ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+        assert quantile(cells, share) == pytest.approx(expected)
 
 
 def test_quantiles_of_many_values_are_near_even_beside_outliers() -> None:
@@ -237,8 +237,8 @@ def test_quantiles_of_many_values_are_near_even_beside_outliers() -> None:
     values = [drawn.random() for _ in range(2_000)] + [-1e9, 1e9]
     cells = _cells(values, edges_for(values))
     deciles = statistics.quantiles(values, n=10, method="inclusive")
-    for share, wanted in ((0.1, deciles[0]), (0.5, deciles[4]), (0.9, deciles[8])):
-        assert quantile(cells, share) == pytest.approx(wanted, abs=0.02)
+    for share, expected in ((0.1, deciles[0]), (0.5, deciles[4]), (0.9, deciles[8])):
+        assert quantile(cells, share) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_bins_of_any_rewards_are_few_and_hold_all_of_them(values: list[float]) -
     edges = edges_for(values)
     assert edges == sorted(set(edges))
     assert len(edges) <= MOST_BINS * 2
-    assert sum(each.count for each in histogram(_cells(values, edges), edges)) == len(values)
+    assert sum(bar.count for bar in histogram(_cells(values, edges), edges)) == len(values)

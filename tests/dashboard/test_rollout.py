@@ -74,13 +74,13 @@ async def test_page_at_each_event_equals_the_state_of_the_store_then(store: SQLS
         assert then is not None
         twin = await _twin(api, rollout_id, "/raw", at=event.number)
         assert twin["rollout"]["status"] == then.status
-        assert [(each["attempt_id"], each["status"]) for each in twin["attempts"]] == [
-            (each.attempt_id, each.status) for each in attempts
+        assert [(attempt["attempt_id"], attempt["status"]) for attempt in twin["attempts"]] == [
+            (attempt.attempt_id, attempt.status) for attempt in attempts
         ]
         assert (twin["at"], twin["last"], twin["event"]["type"]) == (event.number, len(history), event.type)
         if attempts:
             spans = await store.query_spans(rollout_id, attempts[-1].attempt_id, at=event.number)
-            assert [each["span_id"] for each in twin["index"]] == [each.span_id for each in spans.items]
+            assert [span["span_id"] for span in twin["index"]] == [span.span_id for span in spans.items]
 
 
 async def test_every_tab_shows_the_moment_and_leads_to_the_others_at_it(store: SQLStore, api: Api) -> None:
@@ -175,8 +175,8 @@ async def test_no_page_is_larger_than_two_megabytes_unasked(store: SQLStore, api
                 assert len((await api.get(f"//ui/rollouts/{rollout_id}{tab}{suffix}")).body) < 2_000_000, tab
     cut = (await _twin(api, rollout_id))["entries"][0]
     assert len(cut["text"]["shown"]) < cut["text"]["length"] == 500_001
-    whole = (await _twin(api, rollout_id, "", full=cut["span_id"]))["entries"][0]
-    assert len(whole["text"]["shown"]) > 100_000
+    entry = (await _twin(api, rollout_id, "", full=cut["span_id"]))["entries"][0]
+    assert len(entry["text"]["shown"]) > 100_000
 
 
 @ON_BOTH
@@ -184,18 +184,18 @@ async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: A
     rollout_id = await _story(store)
     history = await store.log.history(rollout_id)
     first = await _twin(api, rollout_id, "/events", limit=4)
-    assert [each["number"] for each in first["events"]] == [1, 2, 3, 4]
+    assert [event["number"] for event in first["events"]] == [1, 2, 3, 4]
     assert first["more"]
     rest = await _twin(api, rollout_id, "/events", after=4)
-    assert [each["number"] for each in rest["events"]] == [each.number for each in history[4:]]
+    assert [event["number"] for event in rest["events"]] == [event.number for event in history[4:]]
     assert not rest["more"]
     spans = await _twin(api, rollout_id, "/events", type="span.recorded")
-    assert [each["number"] for each in spans["events"]] == [e.number for e in history if e.type == "span.recorded"]
+    assert [event["number"] for event in spans["events"]] == [e.number for e in history if e.type == "span.recorded"]
     assert ["span.recorded", 6] in spans["types"]
     assert (await _twin(api, rollout_id, "/events", type="no.such"))["events"] == []
-    known = {each["number"]: each for each in first["events"]}
-    assert known[1]["body_hash"] == history[0].body_hash
-    assert known[2]["actor"] == "worker:w-1"
+    events = {event["number"]: event for event in first["events"]}
+    assert events[1]["body_hash"] == history[0].body_hash
+    assert events[2]["actor"] == "worker:w-1"
 
 
 async def test_waiting_rollout_shows_its_place_in_the_queue(store: SQLStore, api: Api) -> None:
@@ -222,9 +222,9 @@ async def test_rollout_is_cancelled_and_retried_from_its_page(store: SQLStore, a
     assert (await _act(api, rollout.rollout_id, "cancel")).status == 409
     assert (await _act(api, rollout.rollout_id, "retry")).status == 303
     assert (await _act(api, rollout.rollout_id, "retry")).status == 409
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    assert found.status == "requeuing"
+    current = await store.get_rollout_by_id(rollout.rollout_id)
+    assert current is not None
+    assert current.status == "requeuing"
     changes = [event for event in await store.log.history(rollout.rollout_id) if event.type == "rollout.status_changed"]
     assert [(event.data["to"], event.actor) for event in changes] == [
         ("cancelled", "dashboard"),
@@ -249,7 +249,7 @@ async def test_a_call_is_of_whom_its_task_acts_for_unless_it_says_so_itself(stor
     finally:
         context.actor.reset(token)
     third = await store.enqueue_rollout(3)
-    named = [(await store.log.history(each.rollout_id))[0].actor for each in (first, second, third)]
+    named = [(await store.log.history(rollout.rollout_id))[0].actor for rollout in (first, second, third)]
     assert named == ["key:k-1", "worker:w-1", None]
 
 
@@ -279,9 +279,9 @@ async def test_an_attempt_before_those_that_are_shown_is_found_and_the_lanes_are
         if number < MOST_ATTEMPTS + 2:
             rollout = await store.start_attempt(rollout.rollout_id)
     path = f"//ui/rollouts/{rollout.rollout_id}"
-    for wanted in ("1", first):
-        shown = (await api.get(f"{path}.json?attempt={wanted}")).ok()
-        assert (shown["attempt"], len(shown["attempts"])) == (first, MOST_ATTEMPTS)
+    for attempt in ("1", first):
+        values = (await api.get(f"{path}.json?attempt={attempt}")).ok()
+        assert (values["attempt"], len(values["attempts"])) == (first, MOST_ATTEMPTS)
     assert (await api.get(f"{path}.json?attempt={MOST_ATTEMPTS + 3}")).status == 422
     page = Read((await api.get(path)).body)
     assert page.marked("data-status").count("running") == 1

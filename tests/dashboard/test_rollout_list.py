@@ -25,8 +25,8 @@ async def ids(api: Api, **params: Any) -> list[str]:
 
 async def enqueued(store: Store, count: int) -> list[str]:
     """Return the ids of new rollouts, the newest first."""
-    made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(count)])
-    return [rollout.rollout_id for rollout in reversed(made)]
+    rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(count)])
+    return [rollout.rollout_id for rollout in reversed(rollouts)]
 
 
 async def linked(api: Api, path: str, rel: str) -> str | None:
@@ -44,7 +44,7 @@ async def shown(api: Api, path: str) -> list[str]:
 @ON_BOTH
 @pytest.mark.parametrize("order", ["", "&desc=0", "&sort=reward"])
 async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: Api, store: Store, order: str) -> None:
-    made = await enqueued(store, 7)
+    rollout_ids = await enqueued(store, 7)
     path: str | None = f"/ui/rollouts?limit=3{order}"
     there: list[str] = []
     visited: list[str] = []
@@ -53,7 +53,7 @@ async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: 
         there += await shown(api, path)
         path = await linked(api, path, "next")
     assert len(visited) == 3
-    assert sorted(there) == sorted(made)
+    assert sorted(there) == sorted(rollout_ids)
     back = await linked(api, visited[-1], "prev")
     assert back is not None
     assert await shown(api, back) == there[3:6]
@@ -64,28 +64,28 @@ async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: 
 
 
 async def test_a_page_past_the_first_stays_as_it_is_while_new_rollouts_come(api: Api, store: Store) -> None:
-    made = await enqueued(store, 6)
+    rollout_ids = await enqueued(store, 6)
     second = await linked(api, "/ui/rollouts?limit=2", "next")
     assert second is not None
-    assert await shown(api, second) == made[2:4]
+    assert await shown(api, second) == rollout_ids[2:4]
     new = await enqueued(store, 3)
-    assert await shown(api, second) == made[2:4]
+    assert await shown(api, second) == rollout_ids[2:4]
     # Back from there no row is left out, though the first page is another one now.
     before = await linked(api, second, "prev")
     assert before is not None
-    assert await shown(api, before) == made[0:2]
+    assert await shown(api, before) == rollout_ids[0:2]
     newest = await linked(api, before, "prev")
     assert newest is not None
     assert await shown(api, newest) == new[1:3]
 
 
 async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, store: Store) -> None:
-    made = await enqueued(store, 3)
+    rollout_ids = await enqueued(store, 3)
     page = Read((await api.get("//ui/rollouts?status=queuing")).body)
     (again,) = page.marked("data-again")
     new = await enqueued(store, 2)
     await failed(store)
-    assert await shown(api, again) == made
+    assert await shown(api, again) == rollout_ids
     told = Read((await api.get(f"/{again}")).body)
     assert "2 new" in told.text
     # It goes on being asked for like that, and no link of it but that to its own JSON stays in the past.
@@ -93,7 +93,7 @@ async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, stor
     assert not [link for link in told.links if "upto" in link and ".json" not in link]
     (pill,) = [mark["href"] for mark in told.marks if mark.get("id") == "newer"]
     assert pill is not None
-    assert await shown(api, pill) == [*new, *made]
+    assert await shown(api, pill) == [*new, *rollout_ids]
 
 
 @ON_BOTH
@@ -138,10 +138,10 @@ async def test_a_status_that_is_named_twice_counts_once(api: Api, store: Store) 
 
 @ON_BOTH
 async def test_steps_lie_within_a_range_whose_ends_are_no_whole_numbers(api: Api, store: Store) -> None:
-    made = {step: await succeeded(store, metadata={"rollbook.step": step}) for step in (-2, -1, 1, 2)}
-    assert await ids(api, step_min=1.5) == [made[2].rollout_id]
-    assert await ids(api, step_max=-1.5) == [made[-2].rollout_id]
-    assert await ids(api, step_min=-1.5, step_max=1.5) == [made[1].rollout_id, made[-1].rollout_id]
+    by_step = {step: await succeeded(store, metadata={"rollbook.step": step}) for step in (-2, -1, 1, 2)}
+    assert await ids(api, step_min=1.5) == [by_step[2].rollout_id]
+    assert await ids(api, step_max=-1.5) == [by_step[-2].rollout_id]
+    assert await ids(api, step_min=-1.5, step_max=1.5) == [by_step[1].rollout_id, by_step[-1].rollout_id]
 
 
 async def test_invalid_list_parameters_are_refused_by_name(api: Api) -> None:
@@ -178,15 +178,15 @@ async def test_empty_list_explains_the_next_step(api: Api) -> None:
     assert "No rollout matches these filters." in Read((await api.get("//ui/rollouts?status=failed")).body).text
 
 
-async def previewed(api: Api, store: Store, given: Any) -> str:
+async def previewed(api: Api, store: Store, value: Any) -> str:
     """Return what is shown of an input."""
-    rollout = await store.enqueue_rollout(given)
+    rollout = await store.enqueue_rollout(value)
     values = (await api.get(f"//ui/previews.json?id={rollout.rollout_id}")).ok()
     return values["previews"][rollout.rollout_id]
 
 
 async def test_an_input_is_known_by_how_it_begins(api: Api, store: Store) -> None:
-    for given, text in (
+    for value, text in (
         ("What is 2 + 2?", "What is 2 + 2?"),
         ({"question": "What is\n 2 + 2?"}, "What is 2 + 2?"),
         ({"question": 1, "of": "many", "with": {"x": 2}}, 'question: 1, of: many, with: {"x":2}'),
@@ -196,15 +196,15 @@ async def test_an_input_is_known_by_how_it_begins(api: Api, store: Store) -> Non
         ("x" * 500, "x" * 119 + "…"),
         (HOSTILE, HOSTILE),
     ):
-        assert await previewed(api, store, given) == text
+        assert await previewed(api, store, value) == text
 
 
 @ON_BOTH
 async def test_a_long_input_is_shown_though_only_its_beginning_is_read(api: Api, store: Store) -> None:
     # The first is stored compressed, the second cannot be.
-    for given in ({"question": "é" * 300_000}, {"question": "".join(map(chr, range(0x4E00, 0x9FFF))) * 2}):
-        text = await previewed(api, store, given)
-        assert text.startswith('{"question":"' + given["question"][:20])
+    for value in ({"question": "é" * 300_000}, {"question": "".join(map(chr, range(0x4E00, 0x9FFF))) * 2}):
+        text = await previewed(api, store, value)
+        assert text.startswith('{"question":"' + value["question"][:20])
         assert len(text) == 120
 
 

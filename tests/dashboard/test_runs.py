@@ -34,15 +34,15 @@ async def test_rollouts_that_say_nothing_as_runs_do_are_not_listed(api: Api, sto
     newest, *rest = (await api.get("//ui/runs.json?limit=1")).ok()["runs"]
     assert not rest
     assert (newest["rollout_id"], newest["attempts"], newest["head"]) == (runs[2].rollout_id, 1, 1)
-    found = list[str]()
+    listed = list[str]()
     query = ""
     while True:
         page = (await api.get(f"//ui/runs.json?limit=1{query}")).ok()
-        found += [row["rollout_id"] for row in page["runs"]]
+        listed += [row["rollout_id"] for row in page["runs"]]
         if page["next_before"] is None:
             break
         query = f"&before={page['next_before']}"
-    assert found == [run.rollout_id for run in reversed(runs)]
+    assert listed == [run.rollout_id for run in reversed(runs)]
 
 
 @ON_BOTH
@@ -78,11 +78,11 @@ async def test_page_draws_the_nodes_of_the_api_graph(api: Api, store: Store) -> 
         page = await drawn(api, run, f"?view={view}")
         assert list(page) == [(node["scope"], node["node_id"]) for node in nodes]
         for node in nodes:
-            shown: Any = page[node["scope"], node["node_id"]]
+            box: Any = page[node["scope"], node["node_id"]]
             metrics: Any = node["metrics"] or {}
             same = ("status", "phase", "executions", "errors", "attempt", "first_version", "last_version")
-            assert {name: shown[name] for name in same} == {name: node[name] for name in same}
-            assert shown["tokens_in"] == metrics.get("tokens_in")
+            assert {name: box[name] for name in same} == {name: node[name] for name in same}
+            assert box["tokens_in"] == metrics.get("tokens_in")
 
 
 async def test_a_node_keeps_its_last_result_and_goes_back_to_running_when_it_runs_again(api: Api, store: Store) -> None:
@@ -144,7 +144,7 @@ async def test_attempts_are_indented_below_their_base(api: Api, store: Store) ->
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "debate_and_trader", "RIG", base="attempt:1")
     attempts = (await seen(api, run))["attempts"]
-    told = [(each["attempt"], each["depth"], each["base"], each["is_head"]) for each in attempts]
+    told = [(attempt["attempt"], attempt["depth"], attempt["base"], attempt["is_head"]) for attempt in attempts]
     assert told == [(1, 0, None, False), (2, 1, 1, False), (3, 1, 1, True)]
     assert attempts[1]["again"] == "risk of RIG, then portfolio"
 
@@ -196,8 +196,8 @@ async def test_two_attempts_are_compared_as_the_api_does(api: Api, store: Store)
     page = (await api.get(f"//ui/runs/{run.rollout_id}/compare.json")).ok()
     assert (page["a"], page["b"], page["counts"]) == (1, 2, answer["counts"])
     assert page["nodes"] == [node for node in answer["nodes"] if node["change"] != "kept"]
-    whole = (await api.get(f"//ui/runs/{run.rollout_id}/compare.json?a=1&b=2&all=1")).ok()
-    assert whole["nodes"] == answer["nodes"]
+    everything = (await api.get(f"//ui/runs/{run.rollout_id}/compare.json?a=1&b=2&all=1")).ok()
+    assert everything["nodes"] == answer["nodes"]
     assert "replaced" in Read((await api.get(f"//ui/runs/{run.rollout_id}/compare")).body).text
 
 

@@ -42,9 +42,9 @@ async def _shows(page: Page, site: Site, rollout_id: str, number: int) -> None:
     assert then is not None
     await expect(page.locator("#past")).to_contain_text(f"event {number} of")
     await expect(page.locator("#rollout-head .page-head .status")).to_have_text(then.status)
-    await expect(page.locator(".attempt-lane .status")).to_have_text([each.status for each in attempts])
+    await expect(page.locator(".attempt-lane .status")).to_have_text([attempt.status for attempt in attempts])
     spans = await site.store.query_spans(rollout_id, attempts[-1].attempt_id, at=number) if attempts else None
-    await expect(page.locator(".span-line code")).to_have_text([each.name for each in spans.items] if spans else [])
+    await expect(page.locator(".span-line code")).to_have_text([span.name for span in spans.items] if spans else [])
     assert page.url.endswith(f"at={number}")
 
 

@@ -53,8 +53,8 @@ def seen(*active: Active, waits: float | None = None, asked: float | None = None
     ],
 )
 def test_an_attempt_that_is_overdue_or_silent_is_named_with_the_reason(active: Active, reason: str) -> None:
-    (found,) = stuck(seen(active))
-    assert (found.rollout_id, found.attempt, found.worker_id, found.reason) == ("ro-1", 1, "w-1", reason)
+    (entry,) = stuck(seen(active))
+    assert (entry.rollout_id, entry.attempt, entry.worker_id, entry.reason) == ("ro-1", 1, "w-1", reason)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_an_attempt_within_its_limits_is_not_named(active: Active) -> None:
     ],
 )
 def test_rollout_waiting_without_active_workers_is_stuck(waits: float, asked: float | None, reason: str) -> None:
-    (found,) = stuck(seen(waits=waits, asked=asked))
-    assert (found.rollout_id, found.reason) == ("ro-2", reason)
+    (entry,) = stuck(seen(waits=waits, asked=asked))
+    assert (entry.rollout_id, entry.reason) == ("ro-2", reason)
 
 
 @pytest.mark.parametrize("waits, asked", [(10, None), (9000, 5)])
@@ -91,4 +91,4 @@ def test_rollout_waiting_for_its_turn_is_not_stuck(waits: float, asked: float | 
 @pytest.mark.parametrize("sign, since", [(1.79e308, [0]), (-1.79e308, [])])
 def test_a_sign_of_life_may_name_any_time(sign: float, since: list[int]) -> None:
     """Whoever reports one says when it was."""
-    assert [each.since for each in stuck(seen(an_active(began=900, sign=sign)))] == since
+    assert [entry.since for entry in stuck(seen(an_active(began=900, sign=sign)))] == since

@@ -69,8 +69,8 @@ async def test_login_returns_to_the_requested_page(keyed: Keyed, subtests: pytes
             assert login.startswith("/ui/login?next=%2F")
             page = await visit(keyed, login)
             assert page.status == 200
-            wanted = page.body.decode().partition('name="next" value="')[2].partition('"')[0].replace("&amp;", "&")
-            logged_in = await send(keyed, "/ui/login", {"key": key, "next": wanted})
+            target = page.body.decode().partition('name="next" value="')[2].partition('"')[0].replace("&amp;", "&")
+            logged_in = await send(keyed, "/ui/login", {"key": key, "next": target})
             assert logged_in.status == 303
             assert logged_in.headers["location"] == path
 
@@ -89,12 +89,12 @@ async def test_the_cookie_is_for_this_server_and_no_program_of_a_page(keyed: Key
     key = await keyed.key("reader")
     for forwarded, is_secure in ({}, False), ({"X-Forwarded-Proto": "https"}, True):
         origin = keyed.api.url.replace("http", "https") if is_secure else keyed.api.url
-        given = set_cookie(await send(keyed, "/ui/login", {"key": f" {key}\n"}, Origin=origin, **forwarded))
-        assert given.value == key
-        assert (given["httponly"], given["samesite"], given["path"]) == (True, "Strict", "/")
-        assert bool(given["secure"]) == is_secure
+        cookie = set_cookie(await send(keyed, "/ui/login", {"key": f" {key}\n"}, Origin=origin, **forwarded))
+        assert cookie.value == key
+        assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
+        assert bool(cookie["secure"]) == is_secure
         # It ends with the browser's session, and at the latest with its key.
-        assert (given["expires"], given["max-age"]) == ("", "")
+        assert (cookie["expires"], cookie["max-age"]) == ("", "")
 
 
 ELSEWHERE = (
@@ -120,8 +120,8 @@ async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep
     key = await keyed.key("reader")
     for others in ('seen={"a": 1}; ', "=; ", "a b; ", 'x="', "\xe9=\xe9; ", "{}; [](); "):
         with subtests.test(others=others):
-            kept = f"{others}; {COOKIE}={key}; last={{}}"
-            assert (await visit(keyed, "/ui/rollouts", Cookie=kept)).status == 200
+            cookies = f"{others}; {COOKIE}={key}; last={{}}"
+            assert (await visit(keyed, "/ui/rollouts", Cookie=cookies)).status == 200
 
 
 async def test_login_is_skipped_when_no_key_is_required(keyed: Keyed) -> None:
@@ -224,7 +224,7 @@ async def test_every_answer_has_a_strict_content_security_policy(keyed: Keyed, s
         "/ui/static/0/app.js",
     ):
         headers = (await visit(keyed, path, key)).headers
-        rules = [each.strip().partition(" ") for each in headers["content-security-policy"].split(";")]
+        rules = [rule.strip().partition(" ") for rule in headers["content-security-policy"].split(";")]
         policy = {name: sources for name, _, sources in rules}
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"

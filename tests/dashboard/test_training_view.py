@@ -42,10 +42,10 @@ def test_view_equals_the_report_of_the_adapter() -> None:
     of_proxy = {"gen_ai.response.id": "resp-1", "agl.call.backend": "vllm"}
     spans = [_call(1), _span(1.25, "openai.chat.completion", of_proxy), _reward(3, 0.5), _reward(4, 0.25)]
     report, view = TracerTraceToTriplet().adapt_report(spans), training_view(spans)
-    assert [each.span_ids for each in view.kept] == [each.metadata["span_ids"] for each in report.triplets]
-    assert [each.reward for each in view.kept] == [each.reward for each in report.triplets]
-    assert [(each.span_id, each.reason) for each in view.dropped] == [each[:2] for each in report.dropped]
-    assert [(each.span_id, each.value, each.reason) for each in view.lost] == list(report.lost_rewards)
+    assert [call.span_ids for call in view.kept] == [triplet.metadata["span_ids"] for triplet in report.triplets]
+    assert [call.reward for call in view.kept] == [triplet.reward for triplet in report.triplets]
+    assert [(span.span_id, span.reason) for span in view.dropped] == [omission[:2] for omission in report.dropped]
+    assert [(loss.span_id, loss.value, loss.reason) for loss in view.lost] == list(report.lost_rewards)
     assert (view.kept[0].prompt_tokens, view.kept[0].response_tokens) == (3, 2)
     assert view.dropped[0].name == "openai.chat.completion"
 
@@ -83,5 +83,5 @@ def test_the_verdict_counts_spans_and_triplets() -> None:
 
 def test_the_proxys_adapter_may_be_asked_instead() -> None:
     view = training_view([_call(1, tokens=False), _call(2), _reward(3, 1.0)], "proxy")
-    assert [each.sequence_id for each in view.kept] == [2]
+    assert [call.sequence_id for call in view.kept] == [2]
     assert view.kept[0].reward == 1.0

@@ -28,8 +28,8 @@ def _call(number: int, asked: list[str], answer: str, response: str | None = Non
         attributes[f"gen_ai.prompt.{place}.role"] = "user" if place % 2 == 0 else "assistant"
         attributes[f"gen_ai.prompt.{place}.content"] = text
     attributes["gen_ai.response.id"] = response or f"resp-{number}"
-    made = _span(number, "openai.chat.completion", **more)
-    return made.model_copy(update={"attributes": attributes | dict(made.attributes)})
+    span = _span(number, "openai.chat.completion", **more)
+    return span.model_copy(update={"attributes": attributes | dict(span.attributes)})
 
 
 def _texts(entries: list[Entry]) -> list[tuple[str, str]]:
@@ -97,19 +97,19 @@ def test_a_failed_span_says_why() -> None:
 
 def test_a_long_text_is_cut_unless_its_span_is_named() -> None:
     span = _call(1, ["x" * (LONGEST + 1)], "short")
-    cut, whole = transcript([span]), transcript([span], whole=[span.span_id])
+    cut, full = transcript([span]), transcript([span], whole=[span.span_id])
     assert cut[0].text is not None
     assert (len(cut[0].text.shown), cut[0].text.length, cut[0].text.is_cut) == (LONGEST, LONGEST + 1, True)
-    assert whole[0].text is not None
-    assert not whole[0].text.is_cut
+    assert full[0].text is not None
+    assert not full[0].text.is_cut
 
 
 def test_a_page_keeps_to_its_budget_however_much_there_is() -> None:
     spans = [_call(number, [f"{number} " + "x" * LONGEST], "y" * LONGEST) for number in range(1, 201)]
     entries = transcript(spans)
-    shown = sum(len(entry.text.shown) for entry in entries if entry.text)
+    length = sum(len(entry.text.shown) for entry in entries if entry.text)
     assert len(entries) == 400
-    assert shown < BUDGET + 400 * 301
+    assert length < BUDGET + 400 * 301
 
 
 def test_invalid_reward_is_a_separate_entry() -> None:

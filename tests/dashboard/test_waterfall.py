@@ -28,14 +28,14 @@ async def test_following_the_pages_gives_every_span_once_in_the_order_in_which_t
 ) -> None:
     rollout = await store.start_rollout("task")
     await store.add_many_spans([a_span(rollout, number) for number in range(1, 8)])
-    found: list[str] = []
+    ids: list[str] = []
     after: int | None = 0
     while after is not None:
         page = await columns(api, rollout, limit=3, after=after)
         assert len(page["columns"]["id"]) <= 3
-        found += page["columns"]["id"]
+        ids += page["columns"]["id"]
         after = page["next"]
-    assert found == [span_id(number) for number in range(1, 8)]
+    assert ids == [span_id(number) for number in range(1, 8)]
 
 
 @ON_BOTH
@@ -110,15 +110,15 @@ async def test_no_page_of_spans_is_large_even_if_names_are(api: Api, store: Stor
     rollout = await store.start_rollout("task")
     # As JSON each of these characters takes six bytes.
     await store.add_many_spans([a_span(rollout, number, f"{number}" + "\x01" * 1_000) for number in range(1, 501)])
-    found: list[str] = []
+    ids: list[str] = []
     after: int | None = 0
     while after is not None:
         answer = await api.get(f"//ui/rollouts/{rollout.rollout_id}/spans.json?limit=10000&after={after}")
         assert len(answer.body) < 2_000_000
         page = orjson.loads(answer.body)
-        found += page["columns"]["id"]
+        ids += page["columns"]["id"]
         after = page["next"]
-    assert found == [span_id(number) for number in range(1, 501)]
+    assert ids == [span_id(number) for number in range(1, 501)]
 
 
 async def test_without_a_program_the_first_spans_are_a_table_that_leads_to_the_rest(api: Api, store: Store) -> None:
@@ -143,9 +143,9 @@ async def test_a_span_shows_all_it_holds_and_hostile_texts_stay_texts(api: Api, 
         page = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}/{path}")).body)
         assert [mark for mark in page.marks if mark.get("src") == "x"] == []
         assert HOSTILE[:30] in page.text
-    shown = (await api.get(f"//ui/rollouts/{rollout.rollout_id}/spans/{quote(HOSTILE, safe='')}.json")).ok()
-    assert {field["name"]: field["text"] for field in shown["attributes"]}[HOSTILE] == HOSTILE
-    assert shown["events"][0]["name"] == HOSTILE
+    values = (await api.get(f"//ui/rollouts/{rollout.rollout_id}/spans/{quote(HOSTILE, safe='')}.json")).ok()
+    assert {field["name"]: field["text"] for field in values["attributes"]}[HOSTILE] == HOSTILE
+    assert values["events"][0]["name"] == HOSTILE
 
 
 async def test_a_span_is_cut_until_all_of_it_is_asked_for(api: Api, store: Store) -> None:
@@ -153,15 +153,15 @@ async def test_a_span_is_cut_until_all_of_it_is_asked_for(api: Api, store: Store
     attributes = {f"key.{number}": "v" * 20_000 for number in range(MOST_FIELDS + 50)}
     await store.add_many_spans([a_span(rollout, 1, attributes=attributes)])
     path = f"//ui/rollouts/{rollout.rollout_id}/spans/{span_id(1)}"
-    cut, whole = await api.get(path), await api.get(f"{path}?all=1")
+    cut, full = await api.get(path), await api.get(f"{path}?all=1")
     assert len(cut.body) < 2_000_000
     assert "Show all of it" in Read(cut.body).text
-    assert len(whole.body) > 20_000 * (MOST_FIELDS + 50)
-    assert "Show all of it" not in Read(whole.body).text
+    assert len(full.body) > 20_000 * (MOST_FIELDS + 50)
+    assert "Show all of it" not in Read(full.body).text
 
 
 def test_attributes_are_ordered_by_their_numbers_and_json_is_laid_out() -> None:
-    given = {
+    attributes = {
         "prompt.10": "ten",
         "prompt.2": "two",
         "json": '{"a":1}',
@@ -169,9 +169,9 @@ def test_attributes_are_ordered_by_their_numbers_and_json_is_laid_out() -> None:
         "count": 3,
         "deep": "[" * 900 + "]" * 900,
     }
-    found = {field.name: field.text for field in fields_of(given)}
-    assert list(found) == ["broken", "count", "deep", "json", "prompt.2", "prompt.10"]
-    assert found["json"] == '{\n  "a": 1\n}'
-    assert found["broken"] == "{a"
-    assert found["count"] == "3"
-    assert found["deep"] == given["deep"]
+    texts = {field.name: field.text for field in fields_of(attributes)}
+    assert list(texts) == ["broken", "count", "deep", "json", "prompt.2", "prompt.10"]
+    assert texts["json"] == '{\n  "a": 1\n}'
+    assert texts["broken"] == "{a"
+    assert texts["count"] == "3"
+    assert texts["deep"] == attributes["deep"]

@@ -49,13 +49,13 @@ def path(rollout: AttemptedRollout, query: str = "") -> str:
 
 async def rows(page: Page) -> list[str]:
     """Return the names that are drawn, from top to bottom, two blanks for each level below the first."""
-    found = await page.locator(".wf-row:visible").evaluate_all(
+    texts = await page.locator(".wf-row:visible").evaluate_all(
         """(rows) => rows.map((row) => [
             Number(row.getAttribute("aria-rowindex")),
             "  ".repeat(row.getAttribute("aria-level") - 1) + row.querySelector(".wf-text").textContent,
         ]).sort(([a], [b]) => a - b).map(([, name]) => name)"""
     )
-    return list(found)
+    return list(texts)
 
 
 TREE = [
@@ -88,7 +88,7 @@ async def test_keys_move_collapse_and_open(page: Page, site: Site) -> None:
     await page.locator(".wf-scroll").focus()
     for key in ("ArrowDown", "j", "ArrowLeft"):
         await page.keyboard.press(key)
-    assert await rows(page) == [each for each in TREE if each != "    chat"]
+    assert await rows(page) == [row for row in TREE if row != "    chat"]
     await page.keyboard.press("ArrowRight")
     assert await rows(page) == TREE
     await page.keyboard.press("ArrowRight")

@@ -17,8 +17,8 @@ from tests.server.api import Api
 
 
 async def _listed(api: Api, query: str = "") -> dict[str, Any]:
-    found = (await api.get(f"//ui/workers.json{query}")).ok()
-    return {each["worker"]["worker_id"]: each for each in found["workers"]}
+    page = (await api.get(f"//ui/workers.json{query}")).ok()
+    return {worker["worker"]["worker_id"]: worker for worker in page["workers"]}
 
 
 async def test_an_empty_store_says_when_a_worker_appears(api: Api) -> None:
@@ -47,8 +47,8 @@ async def test_released_claim_counts_for_no_worker(api: Api, store: Store) -> No
     assert claimed is not None
     assert isinstance(store, SQLStore)
     await store.queue.release_claims([claimed])
-    found = (await api.get("//ui/workers/w-1.json")).ok()
-    assert (found["hour"], found["lane"], found["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
+    page = (await api.get("//ui/workers/w-1.json")).ok()
+    assert (page["hour"], page["lane"], page["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
 
 
 @ON_BOTH
@@ -73,9 +73,9 @@ async def test_an_attempt_that_was_given_up_ended_when_it_was(api: Api, store: S
     clock.advance(5_401)
     await store.query_rollouts()
     clock.advance(1_800)
-    found = (await _listed(api))["w-1"]
-    assert found["hour"] == {"succeeded": 0, "failed": 1}
-    (lost,) = found["lane"]
+    worker = (await _listed(api))["w-1"]
+    assert worker["hour"] == {"succeeded": 0, "failed": 1}
+    (lost,) = worker["lane"]
     assert (lost["outcome"], lost["x"]) == ("failed", 0)
     assert abs(lost["width"] - LANE_WIDTH / 2) < 1
 
@@ -83,9 +83,9 @@ async def test_an_attempt_that_was_given_up_ended_when_it_was(api: Api, store: S
 async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store: Store, clock: ManualClock) -> None:
     await succeeded(store, worker_id="w-1")
     clock.advance(86_400)
-    found = (await api.get("//ui/workers.json")).ok()
-    assert not found["window"]["is_now"]
-    assert found["workers"][0]["hour"]["succeeded"] == 1
+    page = (await api.get("//ui/workers.json")).ok()
+    assert not page["window"]["is_now"]
+    assert page["workers"][0]["hour"]["succeeded"] == 1
     assert "the last hour with activity" in Read((await api.get("//ui/workers")).body).text
 
 
@@ -123,9 +123,9 @@ async def test_a_worker_tells_its_newest_attempts_and_its_heartbeat(api: Api, st
     await store.update_worker("w-1", {"cpu": 0.5, "host": "box"})
     first = await failed(store, worker="w-1")
     second = await succeeded(store, worker_id="w-1")
-    found = (await api.get("//ui/workers/w-1.json")).ok()
-    assert [each["rollout_id"] for each in found["attempts"]] == [second.rollout_id, first.rollout_id]
-    assert found["attempts_by_status"] == {"failed": 1, "succeeded": 1}
+    values = (await api.get("//ui/workers/w-1.json")).ok()
+    assert [attempt["rollout_id"] for attempt in values["attempts"]] == [second.rollout_id, first.rollout_id]
+    assert values["attempts_by_status"] == {"failed": 1, "succeeded": 1}
     page = Read((await api.get("//ui/workers/w-1")).body)
     assert "cpu 0.5 host box" in page.text
     assert f"/ui/rollouts/{first.rollout_id}" in page.links

@@ -10,7 +10,9 @@ from store.models import AttemptedRollout, Span, TraceStatus
 START = 1_700_000_000.0
 
 
-def a_span(rollout: AttemptedRollout, number: int, name: str = "step", parent: int | None = None, **given: Any) -> Span:
+def a_span(
+    rollout: AttemptedRollout, number: int, name: str = "step", parent: int | None = None, **details: Any
+) -> Span:
     """Return a span with an id made of its number, from `number` seconds after `START` on, for a second.
 
     Args:
@@ -25,9 +27,9 @@ def a_span(rollout: AttemptedRollout, number: int, name: str = "step", parent: i
         "parent_id": None if parent is None else span_id(parent),
         "start_time": START + number,
         "end_time": START + number + 1,
-        "status": TraceStatus(status_code=given.pop("status", "OK")),
+        "status": TraceStatus(status_code=details.pop("status", "OK")),
         "attributes": {},
-        **given,
+        **details,
     }
     return Span.from_attributes(
         rollout_id=rollout.rollout_id,
