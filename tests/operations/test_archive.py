@@ -68,7 +68,7 @@ async def read(url: str, place: Place, rollout_id: str) -> tuple[Any, ...]:
             await store.get_rollout_by_id(rollout_id),
             await store.query_spans(rollout_id, limit=-1),
             await store.query_attempts(rollout_id),
-            [each.model_dump() for each in history],
+            [event.model_dump() for event in history],
             (await store.runs.query_events(rollout_id, view="raw")).items if rollout_id == place.run else None,
             await store.runs.query_artifacts(rollout_id=rollout_id),
         )
@@ -77,7 +77,7 @@ async def read(url: str, place: Place, rollout_id: str) -> tuple[Any, ...]:
 async def test_payload_moves_from_the_store_to_the_archive(place: Place, archive: Path) -> None:
     url = f"sqlite:///{archive}"
     state = (await verified(place.url)).state_hash
-    before = {each: await read(place.url, place, each) for each in (place.task, place.run)}
+    before = {rollout_id: await read(place.url, place, rollout_id) for rollout_id in (place.task, place.run)}
     active = await read(place.url, place, place.active)
     at_first = await payload_rows(place.url)
     counted = await archive_payload(place.url, archive, ALL, clock=place.clock)
@@ -88,9 +88,9 @@ async def test_payload_moves_from_the_store_to_the_archive(place: Place, archive
     assert (done.is_applied, done.archive_bytes) == (True, archive.stat().st_size)
 
     # The archive is one file, a store whose state and history are those of the store.
-    assert [each.name for each in archive.parent.glob("old.archive*")] == [archive.name]
-    for rollout_id, found in before.items():
-        assert await read(url, place, rollout_id) == found
+    assert [path.name for path in archive.parent.glob("old.archive*")] == [archive.name]
+    for rollout_id, answers in before.items():
+        assert await read(url, place, rollout_id) == answers
     async with await open_store(url, read_only=True) as store:
         report = await store.log.verify(Seal(**done.seal.model_dump(include=set(Seal.model_fields))))
         other = await store.get_rollout_by_id(place.active)
@@ -112,9 +112,9 @@ async def test_payload_moves_from_the_store_to_the_archive(place: Place, archive
         assert (rollout.input, rollout.metadata) == (None, {DROPPED: True})
         (note,) = (await store.annotations.query(place.task)).notes
         assert note.text == "look again"
-        orders = [each async for each in store.log.tail() if each.type.startswith("store.")]
+        orders = [event async for event in store.log.tail() if event.type.startswith("store.")]
     words = f"archived to old.archive at commit {done.seal.archive.commit_id}: {ALL}"
-    assert {(each.actor, each.data["policy"]) for each in orders} == {("cli", words)}
+    assert {(order.actor, order.data["policy"]) for order in orders} == {("cli", words)}
 
 
 async def test_readers_of_the_store_learn_where_the_payload_is(file_place: Place, archive: Path) -> None:
@@ -147,7 +147,7 @@ async def test_only_rollouts_selected_by_the_policy_are_archived(place: Place, a
     assert done.rollouts == 1
     assert await read(place.url, place, place.task) == task
     # The archive does not contain the notes of other rollouts either.
-    assert [await bodies_of(url, each) for each in (place.task, place.active)] == [0, 0]
+    assert [await bodies_of(url, rollout_id) for rollout_id in (place.task, place.active)] == [0, 0]
     assert await bodies_of(url, place.run) > 0
     assert await bodies_of(place.url, place.run) == 0
 
@@ -223,15 +223,15 @@ async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, 
 async def test_a_damaged_archive_removes_nothing(change: str, file_place: Place, archive: Path) -> None:
     path = parse(file_place.url).path
     assert path is not None
-    whole = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
+    complete = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
     await archived(file_place, archive)
     # The second call continues with a store from which nothing was removed yet, as after a kill.
-    before = await payload_rows(whole.url)
+    before = await payload_rows(complete.url)
     restored = f"sqlite:///{archive.parent / 'restored.db'}"
     await tamper(f"sqlite:///{archive}", change)
     with pytest.raises(Corrupt):
-        await archived(whole, archive)
-    assert await payload_rows(whole.url) == before
+        await archived(complete, archive)
+    assert await payload_rows(complete.url) == before
     with pytest.raises(Corrupt):
         await restore_store(archive, restored)
     assert not (archive.parent / "restored.db").exists()
@@ -241,16 +241,16 @@ async def test_a_damaged_archive_removes_nothing(change: str, file_place: Place,
 async def test_an_archive_that_was_written_before_a_kill_is_used(name: str, file_place: Place, archive: Path) -> None:
     path = parse(file_place.url).path
     assert path is not None
-    whole = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
+    complete = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
     done = await archived(file_place, archive)
     archive.rename(archive.with_name(name))
-    async with await opened(whole) as store:
+    async with await opened(complete) as store:
         rollout = await store.start_rollout("later")
         await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-    again = await archived(whole, archive)
+    again = await archived(complete, archive)
     assert (again.events, again.blobs, again.seal) == (done.events, done.blobs, done.seal)
     assert again.rollouts_left == 1
-    assert await bodies_of(whole.url, rollout.rollout_id) == 1
+    assert await bodies_of(complete.url, rollout.rollout_id) == 1
 
 
 async def test_a_complete_archive_that_was_not_renamed_is_not_deleted(file_place: Place, archive: Path) -> None:
@@ -298,7 +298,7 @@ async def test_two_calls_with_the_same_file_run_one_after_the_other(place: Place
     first, second = await asyncio.gather(archived(place, archive), archived(place, archive))
     assert first.seal == second.seal
     assert sorted((first.rollouts, second.rollouts)) == [0, 2]
-    assert [each.name for each in archive.parent.glob("old.archive*")] == [archive.name]
+    assert [path.name for path in archive.parent.glob("old.archive*")] == [archive.name]
     await verified(place.url)
 
 
@@ -363,7 +363,7 @@ async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -
 async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
     place: Place, archive: Path, rounds: Rounds
 ) -> None:
-    wanted = await _stored(place.url)
+    payload = await _stored(place.url)
     kills, complete = 0, list[Path]()
     while kills < rounds(200, few=2):
         file = archive.with_name(f"{len(complete)}.archive")
@@ -373,13 +373,13 @@ async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
         # The archives contain everything that was removed from the store.
         files = [*complete, *([file] if file.exists() else [])]
         assert (
-            set[Any]().union(*[await _stored(url) for url in (place.url, *(f"sqlite:///{each}" for each in files))])
-            >= wanted
+            set[Any]().union(*[await _stored(url) for url in (place.url, *(f"sqlite:///{name}" for name in files))])
+            >= payload
         )
         if process.exitcode == 0:
             complete.append(file)
             await _add_rollouts(place)
-            wanted = wanted | await _stored(place.url)
+            payload = payload | await _stored(place.url)
     last = archive.with_name("last.archive")
     unfinished = archive.with_name(f"{len(complete)}.archive")
     for file in (unfinished, last):
@@ -390,7 +390,7 @@ async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
     for file in (*complete, unfinished):
         async with await open_store(f"sqlite:///{file}", read_only=True) as store:
             reports.append(await store.log.verify())
-    assert [each.difference_count for each in reports] == [0] * len(reports)
+    assert [report.difference_count for report in reports] == [0] * len(reports)
     assert reports[-1].state_hash == state
     print(f"\n{kills} kills, {len(complete)} archives")
 
@@ -399,7 +399,7 @@ async def _add_rollouts(place: Place) -> None:
     async with await open_store(place.url) as store:
         for number in range(5):
             rollout = await store.start_rollout({"question": number})
-            await store.add_many_spans([make_span(rollout.attempt, each + 1) for each in range(5)])
+            await store.add_many_spans([make_span(rollout.attempt, index + 1) for index in range(5)])
             await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
 
 
@@ -420,7 +420,7 @@ async def test_writers_lose_nothing_during_an_archive(place: Place, archive: Pat
             written.append(span.span_id)
             await asyncio.sleep(0.01)
         assert (await archiving).rollouts == 2
-        assert [each.span_id for each in await store.query_spans(attempt.rollout_id, limit=-1)] == written
+        assert [item.span_id for item in await store.query_spans(attempt.rollout_id, limit=-1)] == written
     await verified(place.url)
 
 
@@ -481,7 +481,7 @@ def test_the_command_counts_moves_and_says_where_the_payload_is(
     assert moved.exit_code == 0, moved.output
     assert f"archive   {file}, " in moved.stdout
     assert "removing payload: 0 of " in moved.stderr
-    seal = orjson.loads(next(each for each in moved.stdout.splitlines() if each.startswith("seal"))[4:])
+    seal = orjson.loads(next(line for line in moved.stdout.splitlines() if line.startswith("seal"))[4:])
     assert seal["archive"]["policy"] == "status succeeded"
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)

@@ -34,20 +34,20 @@ INI = str(Path(__file__).parents[2] / "alembic.ini")
 
 
 @pytest.fixture(scope="session")
-def made(original: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CopyReport]:
+def original_backup(original: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CopyReport]:
     """A backup that tests get copies of."""
     path = tmp_path_factory.mktemp("backup") / "original.backup"
     return path, asyncio.run(backup_store(f"sqlite:///{original}", path))
 
 
 @pytest.fixture
-def backup(made: tuple[Path, CopyReport], tmp_path: Path) -> Path:
-    return Path(shutil.copy(made[0], tmp_path / "store.backup"))
+def backup(original_backup: tuple[Path, CopyReport], tmp_path: Path) -> Path:
+    return Path(shutil.copy(original_backup[0], tmp_path / "store.backup"))
 
 
 @pytest.fixture
-def report(made: tuple[Path, CopyReport]) -> CopyReport:
-    return made[1]
+def report(original_backup: tuple[Path, CopyReport]) -> CopyReport:
+    return original_backup[1]
 
 
 async def test_restored_store_equals_its_backup(source: str, make_url: MakeURL, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_backup_with_more_commits_than_its_seal_is_refused(backup: Path,
     target = make_url("sqlite")
     await copy_store(f"sqlite:///{backup}", target)
     async with await open_store(target) as store:
-        assert "changed" in [each.input for each in await store.query_rollouts()]
+        assert "changed" in [rollout.input for rollout in await store.query_rollouts()]
         await store.enqueue_rollout("goes on")
     await verified(target)
 

@@ -81,8 +81,8 @@ async def test_no_write_is_lost_that_is_acknowledged_meanwhile(place: Place) -> 
     done.set()
     await writing
     async with await open_store(place.url) as store:
-        found = await store.query_rollouts(rollout_id_in=written, limit=-1)
-        assert len(found) == len(written)
+        rollouts = await store.query_rollouts(rollout_id_in=written, limit=-1)
+        assert len(rollouts) == len(written)
     await verified(place.url)
 
 

@@ -129,28 +129,28 @@ async def filled(durable_url: str) -> Filled:
 
 async def everything(store: Store) -> list[Any]:
     """Return what the reads of a store return."""
-    found: list[Any] = [
-        [each async for each in store.log.tail()],
+    results: list[Any] = [
+        [event async for event in store.log.tail()],
         await store.query_rollouts(limit=-1),
     ]
-    for rollout in found[1]:
-        found += [
+    for rollout in results[1]:
+        results += [
             await store.query_spans(rollout.rollout_id, limit=-1),
-            await store.query_spans(rollout.rollout_id, as_at=found[0][-1].position, limit=-1),
+            await store.query_spans(rollout.rollout_id, as_at=results[0][-1].position, limit=-1),
             await store.query_attempts(rollout.rollout_id),
             await store.log.history(rollout.rollout_id),
         ]
-    return found
+    return results
 
 
 async def rows(url: str, statement: str) -> list[Any]:
     """Return the rows of a query; only the values if it has one column."""
     database = await databases.connect(url)
     try:
-        found = await database.rows(statement)
+        records = await database.rows(statement)
     finally:
         await database.close()
-    return [row[0] if len(row) == 1 else tuple(row) for row in found]
+    return [row[0] if len(row) == 1 else tuple(row) for row in records]
 
 
 async def codecs(url: str) -> set[int]:
@@ -265,8 +265,8 @@ async def test_a_redacted_body_leaves_no_trace_in_a_dictionary(filled: Filled) -
     assert await codecs(filled.url) == {0}
     if filled.url.startswith("sqlite"):
         path = Path(filled.url.removeprefix("sqlite:///"))
-        for each in path.parent.iterdir():
-            assert SECRET.encode() not in each.read_bytes()
+        for file in path.parent.iterdir():
+            assert SECRET.encode() not in file.read_bytes()
     assert (await verified(filled.url)).state_hash == before.state_hash
     # The next call trains another dictionary, with another number.
     await compact(filled.url)
@@ -392,9 +392,9 @@ async def test_a_read_during_the_removal_of_a_dictionary(filled: Filled, monkeyp
             await reading(self, session, codecs)
 
         monkeypatch.setattr(Dictionaries, "_read", remove_first)
-        found = await store.query_spans(filled.second, limit=50)
+        spans = await store.query_spans(filled.second, limit=50)
         assert removal.ident is not None
-        assert len(found) == 50
+        assert len(spans) == 50
     assert await contents(filled.url) == [(16, 0)]
 
 
@@ -492,7 +492,7 @@ async def test_a_missing_or_changed_dictionary_is_reported(damaged: tuple[Filled
             await store.query_spans(filled.first, limit=1)
         report = await store.log.verify()
     assert report.difference_count >= SPANS
-    assert any(each.check == "bodies" for each in report.differences)
+    assert any(difference.check == "bodies" for difference in report.differences)
     # Damaged bodies are left as they are.
     again = await compact(filled.url)
     assert again.bodies == 0
@@ -525,7 +525,9 @@ async def test_verify_names_each_changed_column_of_a_dictionary(damaged: tuple[F
                 connection.execute("CREATE TABLE saved AS SELECT * FROM dictionaries")
                 connection.execute(f"UPDATE dictionaries SET {edit}")
                 report = await store.log.verify()
-                assert ("dictionaries", column) in {(each.check, each.field) for each in report.differences}, edit
+                assert ("dictionaries", column) in {
+                    (difference.check, difference.field) for difference in report.differences
+                }, edit
                 connection.execute("DELETE FROM dictionaries")
                 connection.execute("INSERT INTO dictionaries SELECT * FROM saved")
                 connection.execute("DROP TABLE saved")
@@ -538,7 +540,7 @@ async def test_verify_names_changed_dictionaries_on_postgres(postgres_url: str) 
     await tamper(filled.url, f"UPDATE dictionaries SET {', '.join(edits)}")
     async with await open_store(filled.url) as store:
         report = await store.log.verify()
-    named = {each.field for each in report.differences if each.check == "dictionaries"}
+    named = {difference.field for difference in report.differences if difference.check == "dictionaries"}
     assert named == {"hash", "samples", "trained_at"}
     assert report.difference_count >= SPANS
 
@@ -576,7 +578,7 @@ async def test_a_body_of_another_form_than_its_codec_is_reported(damaged: tuple[
             await store.query_spans(filled.first, limit=2)
         report = await store.log.verify()
     # The row with a text for its codec is left out of the other checks, which causes further differences.
-    assert {each.check for each in report.differences} >= {"bodies"}
+    assert {difference.check for difference in report.differences} >= {"bodies"}
     assert 2 <= report.difference_count <= 6
 
 

@@ -61,12 +61,12 @@ async def test_a_copy_is_the_same_store(source: str, to: str, make_url: MakeURL,
     assert (report.store_id, report.position) == (proof.store_id, proof.last_position)
     assert (report.events, report.events_before, report.is_verified) == (proof.events, 0, True)
     # Each chunk is small, and nothing is left of the place in which the copy was made.
-    done = [each.done for each in seen if each.step == "copying the log"]
+    done = [progress.done for progress in seen if progress.step == "copying the log"]
     assert done[0] == 0
     assert done[-1] == report.events
     assert len(done) > report.events // 30
     for step in ("computing the tables", "comparing the tables", "checking the log"):
-        assert [each.done for each in seen if each.step == step][-1] == report.events
+        assert [progress.done for progress in seen if progress.step == step][-1] == report.events
     await _assert_nothing_unfinished(target)
 
 
@@ -291,7 +291,7 @@ async def test_an_unfinished_copy_of_another_store_is_refused(unfinished: str, m
 
 @UNFINISHED_ON_SQLITE
 async def test_an_unfinished_copy_of_another_log_is_refused(unfinished: str, full: str, chunks: Chunks) -> None:
-    kept = await ask(full, "SELECT hex(chain_hash) FROM commits WHERE commit_id = 3")
+    chain_hash = await ask(full, "SELECT hex(chain_hash) FROM commits WHERE commit_id = 3")
     path = parse(full).path
     assert path is not None
     before = path.read_bytes()
@@ -299,7 +299,7 @@ async def test_an_unfinished_copy_of_another_log_is_refused(unfinished: str, ful
     with pytest.raises(Incompatible, match=r"the source does not contain commit \d+ of the unfinished copy"):
         await copy_store(full, unfinished)
     path.write_bytes(before)
-    assert await ask(full, "SELECT hex(chain_hash) FROM commits WHERE commit_id = 3") == kept
+    assert await ask(full, "SELECT hex(chain_hash) FROM commits WHERE commit_id = 3") == chain_hash
     report = await copy_store(full, unfinished)
     assert report.events_before >= 30
 
@@ -328,7 +328,7 @@ async def test_of_two_copies_at_once_one_is_made(kind: str, make_url: MakeURL, f
     chunks(10)
     target = make_url(kind)
     ended = await asyncio.gather(*(copy_store(full, target) for _ in range(2)), return_exceptions=True)
-    errors = [each for each in ended if isinstance(each, BaseException)]
+    errors = [result for result in ended if isinstance(result, BaseException)]
     assert all(isinstance(error, StoreError) for error in errors), errors
     assert len(errors) < 2, errors
     await assert_equal(full, target)

@@ -56,44 +56,44 @@ async def checked(url: str, name: str, **options: Any) -> CheckResult:
     return results(await diagnose(url, **options))[name]
 
 
-def results(found: Diagnosis) -> dict[str, CheckResult]:
-    by_name = {each.name: each for each in found.checks}
-    assert len(by_name) == len(found.checks)
-    assert all((each.outcome in {"warning", "problem"}) == bool(each.remedy) for each in found.checks)
-    assert all((each.outcome == "problem") == bool(each.problem) for each in found.checks)
+def results(diagnosis: Diagnosis) -> dict[str, CheckResult]:
+    by_name = {check.name: check for check in diagnosis.checks}
+    assert len(by_name) == len(diagnosis.checks)
+    assert all((check.outcome in {"warning", "problem"}) == bool(check.remedy) for check in diagnosis.checks)
+    assert all((check.outcome == "problem") == bool(check.problem) for check in diagnosis.checks)
     return by_name
 
 
 async def test_a_sound_store_has_no_problem_and_is_not_changed(small: str, port: int) -> None:
     database = await databases.connect(small)
     before = await databases.read_log(database)
-    found = await diagnose(small, port=port)
+    diagnosis = await diagnose(small, port=port)
     assert await databases.read_log(database) == before
     await database.close()
-    assert found.problems == []
+    assert diagnosis.problems == []
     # The suite's Postgres does not wait for the disk.
-    assert {each.name for each in found.checks if each.outcome != "ok"} <= {"durability"}
+    assert {check.name for check in diagnosis.checks if check.outcome != "ok"} <= {"durability"}
     kind = parse(small).scheme
-    assert list(results(found)) == [each.name for each in CHECKS if each.kind in {None, kind, "database"}]
-    assert "rollbook verify --db" in results(found)["log and tables"].found
+    assert list(results(diagnosis)) == [check.name for check in CHECKS if check.kind in {None, kind, "database"}]
+    assert "rollbook verify --db" in results(diagnosis)["log and tables"].found
 
 
 @pytest.mark.new_partition
 async def test_a_missing_store_is_a_problem_and_is_not_created(durable_url: str) -> None:
     for _ in range(2):
-        found = await diagnose(durable_url)
-        assert {each.problem for each in found.problems} == {"missing"}
-        assert len(found.problems) == 1
-        assert str(found.problems[0].remedy).startswith("rollbook migrate --db ")
-        assert results(found)["guards"].outcome == "skipped"
-        assert results(found)["open files"].outcome != "skipped"
+        diagnosis = await diagnose(durable_url)
+        assert {problem.problem for problem in diagnosis.problems} == {"missing"}
+        assert len(diagnosis.problems) == 1
+        assert str(diagnosis.problems[0].remedy).startswith("rollbook migrate --db ")
+        assert results(diagnosis)["guards"].outcome == "skipped"
+        assert results(diagnosis)["open files"].outcome != "skipped"
     path = parse(durable_url).path
     assert path is None or list(path.parent.iterdir()) == []
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    found = await checked(f"sqlite:///{tmp_path}/none/run.db", "file")
-    assert (found.problem, found.remedy) == ("missing", f"make it first: mkdir -p '{tmp_path}/none'")
+    check = await checked(f"sqlite:///{tmp_path}/none/run.db", "file")
+    assert (check.problem, check.remedy) == ("missing", f"make it first: mkdir -p '{tmp_path}/none'")
 
 
 # `migrate` in other tests upgrades all partitions of the database, so a damaged one needs a database of its own.
@@ -103,10 +103,10 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 )
 async def test_another_revision_of_the_schema_is_a_problem(small: str, revision: str, remedy: str) -> None:
     await run_sql(small, f"UPDATE alembic_version SET version_num = '{revision}'")
-    found = await checked(small, "schema")
-    assert (found.outcome, found.problem) == ("problem", "other")
-    assert revision in found.found
-    assert str(found.remedy).startswith(remedy)
+    check = await checked(small, "schema")
+    assert (check.outcome, check.problem) == ("problem", "other")
+    assert revision in check.found
+    assert str(check.remedy).startswith(remedy)
 
 
 async def test_a_missing_trigger_is_damage(small: str) -> None:
@@ -119,10 +119,10 @@ async def test_a_missing_trigger_is_damage(small: str) -> None:
         await database.close()
         trigger = f"{name} ON events"
     await run_sql(small, f"DROP TRIGGER {trigger}")
-    found = await checked(small, "guards")
-    assert found.problem == "damage"
-    assert "table events: trigger" in found.found
-    assert "is missing" in found.found
+    check = await checked(small, "guards")
+    assert check.problem == "damage"
+    assert "table events: trigger" in check.found
+    assert "is missing" in check.found
 
 
 async def test_a_sequence_behind_the_log_is_damage(small: str) -> None:
@@ -132,20 +132,20 @@ async def test_a_sequence_behind_the_log_is_damage(small: str) -> None:
         else "SELECT setval('event_seq', 1, false)"
     )
     await run_sql(small, behind)
-    found = await checked(small, "sequences")
+    check = await checked(small, "sequences")
     is_sqlite = parse(small).path is not None
     name = "sqlite_sequence events" if is_sqlite else f"rollbook_{parse(small).partition}.event_seq"
-    assert (found.problem, found.found) == ("damage", f"the sequence {name} is at 0, and the log is at 2")
-    assert found.remedy == (
+    assert (check.problem, check.found) == ("damage", f"the sequence {name} is at 0, and the log is at 2")
+    assert check.remedy == (
         "the next write repairs it" if is_sqlite else f"as its owner, run: SELECT setval('{name}', 2)"
     )
 
 
 async def test_a_row_that_is_missing_is_damage(small: str) -> None:
     await run_sql(small, "DELETE FROM workers")
-    found = await checked(small, "log and tables")
-    assert (found.problem, found.found) == ("damage", "the table workers has 0 rows, but the log counts 1")
-    assert "rollbook rebuild --db" in str(found.remedy)
+    check = await checked(small, "log and tables")
+    assert (check.problem, check.found) == ("damage", "the table workers has 0 rows, but the log counts 1")
+    assert "rollbook rebuild --db" in str(check.remedy)
 
 
 VERIFIED = (
@@ -156,18 +156,18 @@ VERIFIED = (
 
 async def test_a_failed_verification_stays_a_problem(small: str) -> None:
     await run_sql(small, VERIFIED.format(1_750_000_000 * MICROSECONDS))
-    found = await checked(small, "last verification")
-    assert found.problem == "damage"
-    assert found.found == "the store was last verified at 2025-06-15T15:06:40Z, and 3 differences were found"
+    check = await checked(small, "last verification")
+    assert check.problem == "damage"
+    assert check.found == "the store was last verified at 2025-06-15T15:06:40Z, and 3 differences were found"
 
 
 @pytest.mark.own_database
 async def test_a_check_that_fails_is_a_problem_and_the_others_are_made(small: str) -> None:
     await run_sql(small, "ALTER TABLE operation_runs RENAME TO renamed")
-    found = results(await diagnose(small))
-    assert found["last verification"].outcome == "problem"
-    assert "operation_runs" in found["last verification"].found
-    assert [name for name, each in found.items() if each.outcome == "skipped"] == []
+    checks = results(await diagnose(small))
+    assert checks["last verification"].outcome == "problem"
+    assert "operation_runs" in checks["last verification"].found
+    assert [name for name, check in checks.items() if check.outcome == "skipped"] == []
     if parse(small).path is not None:
         await run_sql(small, "ALTER TABLE renamed RENAME TO operation_runs")
         await run_sql(small, VERIFIED.format("'yesterday'"))
@@ -181,13 +181,13 @@ async def test_overdue_attempts_and_a_queue_without_workers_are_found(durable_ur
         for number in range(3):
             await store.enqueue_rollout(number, config=RolloutConfig(timeout_seconds=5))
         await store.dequeue_rollout("w1")
-    found = results(await diagnose(durable_url))
-    assert found["running attempts"].outcome == "warning"
-    assert found["running attempts"].found == "1 rollout has an attempt that has been overdue for more than a minute"
-    assert str(found["running attempts"].remedy).endswith(f"rollbook serve {option(durable_url)}")
-    assert found["queue"].outcome == "warning"
-    assert found["queue"].found.startswith("2 rollouts wait, the first for ")
-    assert str(found["queue"].remedy) == f"rollbook runner AGENT {option(durable_url)}"
+    checks = results(await diagnose(durable_url))
+    assert checks["running attempts"].outcome == "warning"
+    assert checks["running attempts"].found == "1 rollout has an attempt that has been overdue for more than a minute"
+    assert str(checks["running attempts"].remedy).endswith(f"rollbook serve {option(durable_url)}")
+    assert checks["queue"].outcome == "warning"
+    assert checks["queue"].found.startswith("2 rollouts wait, the first for ")
+    assert str(checks["queue"].remedy) == f"rollbook runner AGENT {option(durable_url)}"
 
 
 @pytest.mark.parametrize("ago", [120, 200_000])
@@ -197,8 +197,8 @@ async def test_an_attempt_of_a_lost_worker_is_found(durable_url: str, ago: int) 
         await store.enqueue_rollout(1)
         await store.dequeue_rollout("w1")
         await store.update_worker("w1", {"heartbeat_interval": 1})
-    found = await checked(durable_url, "running attempts")
-    assert (found.outcome, found.found) == ("warning", "1 attempt belongs to a worker without a heartbeat")
+    check = await checked(durable_url, "running attempts")
+    assert (check.outcome, check.found) == ("warning", "1 attempt belongs to a worker without a heartbeat")
 
 
 async def test_missing_heartbeats_of_workers_are_reported(durable_url: str) -> None:
@@ -224,9 +224,9 @@ async def test_a_log_from_the_future_is_found(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ahead.db'}"
     async with await open_store(url, clock=ManualClock(system_clock() + 3600 * MICROSECONDS)) as store:
         await store.enqueue_rollout(1)
-    found = await checked(url, "time of the log")
-    assert found.outcome == "warning"
-    assert "s in the future" in found.found
+    check = await checked(url, "time of the log")
+    assert check.outcome == "warning"
+    assert "s in the future" in check.found
 
 
 def option(url: str) -> str:
@@ -236,9 +236,9 @@ def option(url: str) -> str:
 async def test_a_file_that_is_no_database_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.write_text("these are my notes, and they are long enough to be a page" * 100)
-    found = results(await diagnose(f"sqlite:///{path}"))
-    assert (found["file"].problem, found["schema"].outcome) == ("other", "skipped")
-    assert found["file"].found == f"{path} is not a SQLite database"
+    checks = results(await diagnose(f"sqlite:///{path}"))
+    assert (checks["file"].problem, checks["schema"].outcome) == ("other", "skipped")
+    assert checks["file"].found == f"{path} is not a SQLite database"
 
 
 async def test_second_hard_link_of_a_file_is_a_problem(full: str) -> None:
@@ -253,10 +253,10 @@ async def test_second_hard_link_of_a_file_is_a_problem(full: str) -> None:
 async def test_a_network_file_system_is_a_problem(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mounts").write_text(f"/dev/sda / ext4 rw 0 0\nhost:/ {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(schema, "MOUNTS", tmp_path / "mounts")
-    found = results(await diagnose(full))
-    assert found["file system"].outcome == "problem"
-    assert "a network file system (nfs4)" in found["file system"].found
-    assert found["schema"].outcome == "skipped"
+    checks = results(await diagnose(full))
+    assert checks["file system"].outcome == "problem"
+    assert "a network file system (nfs4)" in checks["file system"].found
+    assert checks["schema"].outcome == "skipped"
 
 
 async def test_the_journal_mode_and_a_long_log_are_found(full: str) -> None:
@@ -265,13 +265,13 @@ async def test_the_journal_mode_and_a_long_log_are_found(full: str) -> None:
     log = path.with_name(f"{path.name}-wal")
     log.touch()
     os.truncate(log, 70_000_000)
-    found = await checked(full, "write-ahead log")
-    assert (found.outcome, "has 70.0 MB" in found.found) == ("warning", True)
-    assert "wal_checkpoint(TRUNCATE)" in str(found.remedy)
+    check = await checked(full, "write-ahead log")
+    assert (check.outcome, "has 70.0 MB" in check.found) == ("warning", True)
+    assert "wal_checkpoint(TRUNCATE)" in str(check.remedy)
     log.unlink()
     await run_sql(full, "PRAGMA journal_mode = DELETE")
-    found = await checked(full, "write-ahead log")
-    assert (found.outcome, "the journal mode is delete" in found.found) == ("warning", True)
+    check = await checked(full, "write-ahead log")
+    assert (check.outcome, "the journal mode is delete" in check.found) == ("warning", True)
 
 
 @pytest.fixture
@@ -291,13 +291,13 @@ async def test_a_file_that_cannot_be_written_is_a_problem(full: str) -> None:
     path = parse(full).path
     assert path is not None
     path.chmod(0o444)
-    found = await checked(full, "permission")
-    assert found.found == f"the file {path} is read-only for this user"
-    assert (found.outcome, found.remedy) == ("problem", f"chmod u+w {path} {path.parent}")
+    check = await checked(full, "permission")
+    assert check.found == f"the file {path} is read-only for this user"
+    assert (check.outcome, check.remedy) == ("problem", f"chmod u+w {path} {path.parent}")
 
 
 @pytest.mark.parametrize(
-    "found,outcome",
+    "check,outcome",
     [
         (disk_space(10**12, 10**9), "ok"),
         (disk_space(10**9, 10**10), "warning"),
@@ -316,21 +316,21 @@ async def test_a_file_that_cannot_be_written_is_a_problem(full: str) -> None:
         (clocks(7.9, 9.0, 11.0, 1.0), "warning"),
     ],
 )
-def test_the_limits_between_outcomes(found: Any, outcome: str) -> None:
-    assert found.outcome == outcome
-    assert (found.remedy is None) == (outcome == "ok")
+def test_the_limits_between_outcomes(check: Any, outcome: str) -> None:
+    assert check.outcome == outcome
+    assert (check.remedy is None) == (outcome == "ok")
 
 
 async def test_harmful_settings_are_found(postgres_database: Callable[..., str]) -> None:
     url = postgres_database(synchronous_commit="off", statement_timeout="5s", idle_session_timeout="10s")
     async with await open_store(url):
         pass
-    found = results(await diagnose(url))
-    assert found["timeouts"].outcome == "warning"
-    assert "idle_session_timeout = 10000 ms, statement_timeout = 5000 ms" in found["timeouts"].found
-    assert 'ALTER ROLE "postgres" SET idle_session_timeout = 0' in str(found["timeouts"].remedy)
-    assert found["durability"].outcome == "warning"
-    assert "synchronous_commit" in found["durability"].found
+    checks = results(await diagnose(url))
+    assert checks["timeouts"].outcome == "warning"
+    assert "idle_session_timeout = 10000 ms, statement_timeout = 5000 ms" in checks["timeouts"].found
+    assert 'ALTER ROLE "postgres" SET idle_session_timeout = 0' in str(checks["timeouts"].remedy)
+    assert checks["durability"].outcome == "warning"
+    assert "synchronous_commit" in checks["durability"].found
 
 
 async def test_the_rights_of_roles(postgres_database: Callable[..., str]) -> None:
@@ -366,9 +366,9 @@ async def test_a_replica_is_examined_too() -> None:
         async with await open_store(primary.url) as store:
             await store.enqueue_rollout(1)
         with primary.replica() as replica:
-            found = await diagnose(replica.url)
-    assert found.problems == []
-    assert "is a replica" in results(found)["Postgres server"].found
+            diagnosis = await diagnose(replica.url)
+    assert diagnosis.problems == []
+    assert "is a replica" in results(diagnosis)["Postgres server"].found
 
 
 @pytest.mark.parametrize(
@@ -380,10 +380,10 @@ async def test_a_replica_is_examined_too() -> None:
     ],
 )
 async def test_a_server_that_is_not_there_is_unavailable_and_no_password_is_shown(url: str) -> None:
-    found = await diagnose(url)
-    assert [(each.name, each.problem) for each in found.problems] == [("connection", "unavailable")]
-    assert str(found.problems[0].remedy).endswith("pg_isready -h 127.0.0.1 -p 1")
-    assert "s3cret" not in found.model_dump_json()
+    diagnosis = await diagnose(url)
+    assert [(problem.name, problem.problem) for problem in diagnosis.problems] == [("connection", "unavailable")]
+    assert str(diagnosis.problems[0].remedy).endswith("pg_isready -h 127.0.0.1 -p 1")
+    assert "s3cret" not in diagnosis.model_dump_json()
 
 
 @pytest.fixture
@@ -404,9 +404,9 @@ async def keyed(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
 
 async def test_a_server_is_examined_with_and_without_a_key(keyed: tuple[str, str]) -> None:
     url, key = keyed
-    found = await diagnose(url, api_key=key)
-    assert {each.outcome for each in found.checks} == {"ok"}
-    assert list(results(found)) == ["server", "server database", "access", "version", "clock", "open files"]
+    diagnosis = await diagnose(url, api_key=key)
+    assert {check.outcome for check in diagnosis.checks} == {"ok"}
+    assert list(results(diagnosis)) == ["server", "server database", "access", "version", "clock", "open files"]
     for wrong in (None, "rbk_0123456789_secret"):
         refused = results(await diagnose(url, api_key=wrong))
         assert (refused["access"].problem, refused["version"].outcome) == ("other", "skipped")
@@ -422,7 +422,7 @@ async def test_a_partition_or_a_server_that_is_not_there() -> None:
         elsewhere = await checked(f"{served.url}/somewhere", "server")
         assert (elsewhere.problem, "not a Rollbook server" in elsewhere.found) == ("missing", True)
     gone = await diagnose(served.url)
-    assert [(each.name, each.problem) for each in gone.problems] == [("server", "unavailable")]
+    assert [(problem.name, problem.problem) for problem in gone.problems] == [("server", "unavailable")]
 
 
 async def test_the_program_that_holds_the_port_is_named(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,16 +431,16 @@ async def test_the_program_that_holds_the_port_is_named(full: str, monkeypatch: 
         listener.listen()
         listener.settimeout(0)
         number = listener.getsockname()[1]
-        found = await checked(full, "port", port=number)
-        assert found.outcome == "warning"
-        assert f"a program that does not speak HTTP listens on port {number}" in found.found
-        assert f"process {os.getpid()}" in found.found
-        assert str(found.remedy).endswith(f"rollbook serve --port {number + 1}")
+        check = await checked(full, "port", port=number)
+        assert check.outcome == "warning"
+        assert f"a program that does not speak HTTP listens on port {number}" in check.found
+        assert f"process {os.getpid()}" in check.found
+        assert str(check.remedy).endswith(f"rollbook serve --port {number + 1}")
     monkeypatch.setattr(probe, "_PROBE_SECONDS", 60.0)
     with Served() as served:
         number = int(served.url.rpartition(":")[2])
         assert (await checked(full, "port", port=number)).outcome == "ok"
-    assert "port" not in [each.name for each in (await diagnose(full, port=None)).checks]
+    assert "port" not in [row.name for row in (await diagnose(full, port=None)).checks]
 
 
 @pytest.mark.parametrize("url", ["memory://", "mysql://host/db", "rollbook.db", "sqlite:///a.db?durable=yes"])

@@ -43,7 +43,7 @@ async def made(url: str, name: str) -> str:
 
 def files(url: str) -> list[str]:
     path = parse(url).path
-    return [] if path is None else sorted(each.name for each in path.parent.iterdir())
+    return [] if path is None else sorted(file.name for file in path.parent.iterdir())
 
 
 async def test_a_partition_is_dropped_and_the_others_stay(url: str) -> None:
@@ -51,12 +51,12 @@ async def test_a_partition_is_dropped_and_the_others_stay(url: str) -> None:
     assert (report.partition, report.url, report.revoked_keys) == ("first", with_partition(url, "first"), [])
     assert await names(url) == ["default", "second"]
     if parse(url).path is not None:
-        assert [each for each in files(url) if each.startswith("run.first")] == []
+        assert [path for path in files(url) if path.startswith("run.first")] == []
         assert report.size_bytes is not None
         assert report.size_bytes > 100_000
     for name in ("default", "second"):
         async with await open_store(with_partition(url, name), create=False) as store:
-            assert [each.input for each in await store.query_rollouts()] == [name]
+            assert [rollout.input for rollout in await store.query_rollouts()] == [name]
             assert (await store.log.verify()).ok
     with pytest.raises(NotFound, match="there is no partition first"):
         await drop_partition(url, "first", confirm="first")
@@ -75,7 +75,7 @@ async def test_the_keys_of_the_partition_are_revoked(url: str) -> None:
     await keys.revoke(before.key_id)
     report = await drop_partition(with_partition(url, "second"), "first", confirm="first")
     assert report.revoked_keys == [ids["first"]]
-    assert {each.key_id for each in await keys.unrevoked()} == {ids["second"], ids[None]}
+    assert {row.key_id for row in await keys.unrevoked()} == {ids["second"], ids[None]}
     await keys.close()
     async with await open_store(url) as store:
         assert (await store.log.verify()).ok
@@ -184,7 +184,7 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next(url: str) -> None:
                 break
             await asyncio.sleep(0.1)
         assert await names(url) == ["default", "second"]
-        assert [each for each in files(url) if "first" in each and not each.endswith(".lock")] == []
+        assert [path for path in files(url) if "first" in path and not path.endswith(".lock")] == []
         await made(url, "first")
 
 

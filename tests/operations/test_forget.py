@@ -39,50 +39,50 @@ async def forgotten(place: Place, text: str, *, reason: str | None = None, ignor
 @ON_SQLITE
 async def test_a_search_finds_each_payload_and_changes_nothing(place: Place) -> None:
     before = await verified(place.url)
-    found = await forgotten(place, SECRET)
-    assert (found.is_applied, found.bodies, found.blobs, found.until) == (False, 0, 0, before.events)
-    ours = [(each.type, each.field) for each in found.matches if each.stream == f"rollout/{place.active}"]
+    report = await forgotten(place, SECRET)
+    assert (report.is_applied, report.bodies, report.blobs, report.until) == (False, 0, 0, before.events)
+    ours = [(match.type, match.field) for match in report.matches if match.stream == f"rollout/{place.active}"]
     assert ours == [("rollout.started", "input.text"), ("span.recorded", "attributes.text")]
-    assert all(SECRET in each.excerpt for each in found.matches)
-    assert found.kept == []
+    assert all(SECRET in match.excerpt for match in report.matches)
+    assert report.kept == []
     assert (await verified(place.url)).chain_head == before.chain_head
 
 
 async def test_matching_payload_is_removed_and_everything_else_stays(place: Place) -> None:
     before = await verified(place.url)
     counts = await payload_rows(place.url)
-    found = await forgotten(place, SECRET)
+    report = await forgotten(place, SECRET)
     done = await forgotten(place, SECRET, reason="request 17")
     assert (done.is_applied, done.is_clean) == (True, True)
-    assert done.matches == found.matches
-    assert done.rollouts == len({each.stream for each in found.matches})
+    assert done.matches == report.matches
+    assert done.rollouts == len({match.stream for match in report.matches})
     after = await verified(place.url)
     # One transaction removed the bodies, and at most one the blobs.
     assert after.state_hash == before.state_hash
     left = await payload_rows(place.url)
     assert left["bodies"] == counts["bodies"] - done.bodies
     assert left["blobs"] == counts["blobs"] - done.blobs
-    assert left["dropped"] == len(found.matches)
+    assert left["dropped"] == len(report.matches)
     async with await opened(place) as store:
         rollout = await store.get_rollout_by_id(place.active)
         assert rollout is not None
         assert (rollout.input, rollout.metadata) == (None, {DROPPED: True})
-        event = [each async for each in store.log.tail()][-1]
+        event = [event async for event in store.log.tail()][-1]
         assert (event.data["policy"], event.data["reason"], event.actor) == ("redact", "request 17", "cli")
     again = await forgotten(place, SECRET, reason="request 17")
     assert (again.matches, again.bodies, again.blobs) == ([], 0, 0)
     if place.url.startswith("sqlite"):
         path = Path(place.url.removeprefix("sqlite:///"))
         files = [path, *(Path(f"{path}{side}") for side in ("-wal", "-shm"))]
-        assert not any(SECRET.encode() in each.read_bytes() for each in files if each.exists())
+        assert not any(SECRET.encode() in file.read_bytes() for file in files if file.exists())
 
 
 @ON_SQLITE
 async def test_a_long_text_that_several_events_share_is_removed_with_all_of_them(place: Place) -> None:
-    found = await forgotten(place, sample_run.LONG[:1000])
-    streams = [each.stream for each in found.matches]
+    report = await forgotten(place, sample_run.LONG[:1000])
+    streams = [match.stream for match in report.matches]
     assert set(streams) == {f"rollout/{place.run}", f"rollout/{place.active}"}
-    assert {"run.event", "checkpoint.saved", "artifact.saved"} <= {each.type for each in found.matches}
+    assert {"run.event", "checkpoint.saved", "artifact.saved"} <= {match.type for match in report.matches}
     done = await forgotten(place, sample_run.LONG[:1000], reason="request 17")
     assert done.blobs > 3
     assert (await forgotten(place, sample_run.LONG[:1000])).matches == []
@@ -110,9 +110,9 @@ async def test_texts_keys_and_numbers_match(
     async with await opened(place) as store:
         rollout = await store.enqueue_rollout(value)
         await store.enqueue_rollout({"other": "words and 17"})
-    found = await forgotten(place, text, ignore_case=ignore_case)
-    assert [(each.stream, each.number) for each in found.matches] == [(f"rollout/{rollout.rollout_id}", 1)]
-    assert len(found.matches[0].excerpt) <= len(text) + 48
+    report = await forgotten(place, text, ignore_case=ignore_case)
+    assert [(match.stream, match.number) for match in report.matches] == [(f"rollout/{rollout.rollout_id}", 1)]
+    assert len(report.matches[0].excerpt) <= len(text) + 48
     if ignore_case:
         assert (await forgotten(place, text)).matches == []
 
@@ -125,7 +125,7 @@ async def test_places_that_cannot_be_removed_are_named(place: Place) -> None:
         await store.add_resources({"prompt": PromptTemplate(template="Mx. Doe", engine="f-string")})
     done = await forgotten(place, "Mx. Doe", reason="request 17")
     assert done.matches == []
-    assert [(each.type, each.field) for each in done.kept] == [
+    assert [(match.type, match.field) for match in done.kept] == [
         ("span.recorded", "name"),
         ("resources.published", "resources.prompt.template"),
     ]
@@ -150,8 +150,8 @@ async def test_the_answer_of_a_model_is_searched_as_a_text(
         long = f"{response}{' ' * 5000}"
         event = RunEvent(kind="thought", node_id="Bull", scope="RIG", response=long)
         await store.runs.append_events(attempt.rollout_id, attempt.attempt_id, [event])
-    found = await forgotten(place, text, ignore_case=True)
-    assert [each.type for each in found.matches] == ["run.event"]
+    report = await forgotten(place, text, ignore_case=True)
+    assert [match.type for match in report.matches] == ["run.event"]
     done = await forgotten(place, text, ignore_case=True, reason="request 17")
     assert (done.blobs, done.bodies) == (1, 0)
     await verified(place.url)
@@ -171,8 +171,8 @@ async def test_blobs_that_a_stopped_call_did_not_reach_are_removed_by_the_next(
         with pytest.raises(ConnectionError):
             await forgotten(place, text, reason="request 17")
     assert (await payload_rows(place.url))["blobs"] == before["blobs"]
-    found = await forgotten(place, text)
-    assert found.matches
+    report = await forgotten(place, text)
+    assert report.matches
     done = await forgotten(place, text, reason="request 17")
     assert done.blobs > 3
     assert (await forgotten(place, text)).matches == []
@@ -210,7 +210,7 @@ async def test_a_removal_killed_at_any_instant_is_completed_by_the_same_call(dur
     for number in range(rounds(100, few=2)):
         async with await open_store(durable_url) as store:
             await store.enqueue_rollout({"text": SECRET})
-            spans = [make_span(attempt, 100 * number + each, attributes={"text": SECRET}) for each in range(1, 100)]
+            spans = [make_span(attempt, 100 * number + index, attributes={"text": SECRET}) for index in range(1, 100)]
             await store.add_many_spans(spans)
         with processes.running(forget_secret, (durable_url,)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0, needed))

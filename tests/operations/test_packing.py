@@ -66,24 +66,24 @@ async def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 async def everything(store: Store) -> list[Any]:
     """Return what the reads of a store return, now and as at several positions."""
-    events = [each async for each in store.log.tail()]
+    events = [event async for event in store.log.tail()]
     rollouts = await store.query_rollouts(limit=-1)
     by_reward = await store.query_rollouts(limit=-1, sort_by="reward", sort_order="desc")
-    found: list[Any] = [events, list(rollouts), list(by_reward)]
-    ends = [each.position for each in events[:: max(1, len(events) // 3)]]
+    results: list[Any] = [events, list(rollouts), list(by_reward)]
+    ends = [event.position for event in events[:: max(1, len(events) // 3)]]
     for rollout in rollouts:
-        found += [
+        results += [
             await store.query_spans(rollout.rollout_id, limit=-1),
             await store.query_attempts(rollout.rollout_id),
             await store.log.history(rollout.rollout_id),
             await store.annotations.query(rollout.rollout_id),
             await store.runs.list_lineage(rollout.rollout_id),
         ]
-        found += [await store.query_spans(rollout.rollout_id, as_at=end, limit=-1) for end in ends]
-        created = next(each.position for each in events if each.stream == f"rollout/{rollout.rollout_id}")
-        found += [await store.annotations.query(rollout.rollout_id, as_at=end) for end in ends if end >= created]
-    found += [list(await store.query_rollouts(limit=-1, as_at=end)) for end in ends]
-    return found
+        results += [await store.query_spans(rollout.rollout_id, as_at=end, limit=-1) for end in ends]
+        created = next(event.position for event in events if event.stream == f"rollout/{rollout.rollout_id}")
+        results += [await store.annotations.query(rollout.rollout_id, as_at=end) for end in ends if end >= created]
+    results += [list(await store.query_rollouts(limit=-1, as_at=end)) for end in ends]
+    return results
 
 
 async def test_reads_return_the_same(place: Place) -> None:
@@ -152,13 +152,13 @@ async def test_long_data_and_data_that_is_not_json_stay(tmp_path: Path) -> None:
         connection.commit()
     before = await _differences(url)
     assert (await compact(url)).events == 2 * EVENTS
-    kept = dict(await rows(url, "SELECT position, data FROM events WHERE position IN (2, 3, 5)"))
-    assert kept == {position: odd[position] for position in (2, 3, 5)}
+    texts = dict(await rows(url, "SELECT position, data FROM events WHERE position IN (2, 3, 5)"))
+    assert texts == {position: odd[position] for position in (2, 3, 5)}
     assert await _differences(url) == before
 
 
 def _index(name: str) -> int:
-    (index,) = [at for at, each in enumerate(triggers.statements("sqlite")) if f"TRIGGER {name} " in each]
+    (index,) = [at for at, statement in enumerate(triggers.statements("sqlite")) if f"TRIGGER {name} " in statement]
     return index
 
 
@@ -219,8 +219,8 @@ async def test_writes_during_a_compaction(place: Place) -> None:
     done.set()
     await writing
     async with await open_store(place.url) as store:
-        found = {each.rollout_id for each in await store.query_rollouts(limit=-1)}
-        assert found >= set(written)
+        rollout_ids = {rollout.rollout_id for rollout in await store.query_rollouts(limit=-1)}
+        assert rollout_ids >= set(written)
     await verified(place.url)
 
 
@@ -228,7 +228,7 @@ async def test_two_compactions_at_once(place: Place) -> None:
     before = await verified(place.url)
     reports = await asyncio.gather(compact(place.url), compact(place.url))
     last = await compact(place.url)
-    assert sum(each.events for each in reports) + last.events == len(await rows(place.url, IN_BLOCKS))
+    assert sum(report.events for report in reports) + last.events == len(await rows(place.url, IN_BLOCKS))
     after = await verified(place.url)
     assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
 
@@ -238,7 +238,7 @@ async def test_two_compactions_at_once(place: Place) -> None:
 @pytest.mark.timeout(1800)
 async def test_a_compaction_killed_at_any_instant_continues(place: Place, rounds: Rounds) -> None:
     async with await open_store(place.url) as store:
-        seen = {each.rollout_id for each in await store.query_rollouts(limit=-1)}
+        seen = {rollout.rollout_id for rollout in await store.query_rollouts(limit=-1)}
     # Kills in the middle of the packing leave events that could be in a block.
     interrupted = 0
     for turn in range(rounds(100, few=2)):
@@ -256,7 +256,7 @@ async def test_a_compaction_killed_at_any_instant_continues(place: Place, rounds
         interrupted += len(await rows(place.url, BLOCKS)) < packed + 20
         async with await open_store(place.url) as store:
             after = await store.log.verify()
-            assert {each.rollout_id for each in await store.query_rollouts(limit=-1)} == seen, turn
+            assert {rollout.rollout_id for rollout in await store.query_rollouts(limit=-1)} == seen, turn
         assert (after.differences, after.state_hash, after.chain_head) == ([], before.state_hash, before.chain_head)
     assert interrupted
     await compact(place.url)
@@ -295,7 +295,7 @@ async def test_a_missing_or_damaged_block_is_reported(damaged: tuple[Place, Path
             connection.commit()
         # The store has the blocks in memory, and a verification finds the damage nevertheless.
         report = await store.log.verify()
-    assert {each.check for each in report.differences} & {"chain", "data_blocks"}
+    assert {difference.check for difference in report.differences} & {"chain", "data_blocks"}
     assert before
     async with await open_store(place.url, clock=place.clock) as store:
         with pytest.raises(Corrupt, match=r"a reference to block \d+, which is missing or damaged"):
@@ -311,7 +311,7 @@ async def test_another_last_position_is_reported(damaged: tuple[Place, Path], va
         first = "(SELECT max(first_position) FROM data_blocks)"
         connection.execute(f"UPDATE data_blocks SET last_position = {value} WHERE first_position = {first}")
         connection.commit()
-    assert "data_blocks" in {each.check for each in await _differences(place.url)}
+    assert "data_blocks" in {difference.check for difference in await _differences(place.url)}
 
 
 async def test_blocks_that_overlap_are_reported(damaged: tuple[Place, Path]) -> None:
@@ -324,8 +324,8 @@ async def test_blocks_that_overlap_are_reported(damaged: tuple[Place, Path]) -> 
         copied = (min(later), last, pack(list(later.items())))
         connection.execute("INSERT INTO data_blocks VALUES (?, ?, ?)", copied)
         connection.commit()
-    found = [each for each in await _differences(place.url) if each.check == "data_blocks"]
-    assert {each.field for each in found} == {"first_position", None}
+    differences = [difference for difference in await _differences(place.url) if difference.check == "data_blocks"]
+    assert {difference.field for difference in differences} == {"first_position", None}
 
 
 async def test_no_single_changed_bit_of_a_block_is_accepted() -> None:
@@ -346,7 +346,7 @@ async def test_other_data_in_a_block_is_reported(damaged: tuple[Place, Path]) ->
         swapped = list(zip(data, reversed(data.values()), strict=True))
         connection.execute("UPDATE data_blocks SET body = ? WHERE first_position = ?", (pack(swapped), first))
         connection.commit()
-    assert any(each.check == "chain" for each in await _differences(place.url))
+    assert any(difference.check == "chain" for difference in await _differences(place.url))
 
 
 async def test_a_block_to_which_no_event_refers_is_reported(damaged: tuple[Place, Path]) -> None:
@@ -354,8 +354,10 @@ async def test_a_block_to_which_no_event_refers_is_reported(damaged: tuple[Place
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO data_blocks SELECT 5000000, 5000001, body FROM data_blocks LIMIT 1")
         connection.commit()
-    found = [each for each in await _differences(place.url) if each.check == "data_blocks"]
-    assert ("block 5000000", "a block to which no event refers") in [(each.key, each.found) for each in found]
+    differences = [difference for difference in await _differences(place.url) if difference.check == "data_blocks"]
+    assert ("block 5000000", "a block to which no event refers") in [
+        (difference.key, difference.found) for difference in differences
+    ]
 
 
 @ON_SQLITE
@@ -380,12 +382,12 @@ async def test_a_block_is_read_once_for_the_events_of_a_page(place: Place, monke
 async def test_few_blocks_stay_in_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_blocks, "_KEPT_CHARACTERS", 2000)
     monkeypatch.setattr(data_blocks, "_READ_AT_ONCE", 3)
-    keeping, kept = DataBlocks._keep, list[list[int]]()  # pyright: ignore[reportPrivateUsage]
+    keeping, sizes = DataBlocks._keep, list[list[int]]()  # pyright: ignore[reportPrivateUsage]
 
     def keep(self: DataBlocks, blocks: Any, forgotten: int) -> None:
         keeping(self, blocks, forgotten)
-        kept.append([len(text) for block, _ in self._known.values() for text in block.values()])  # pyright: ignore[reportPrivateUsage]
-        assert sum(kept[-1]) == self._characters  # pyright: ignore[reportPrivateUsage]
+        sizes.append([len(text) for block, _ in self._known.values() for text in block.values()])  # pyright: ignore[reportPrivateUsage]
+        assert sum(sizes[-1]) == self._characters  # pyright: ignore[reportPrivateUsage]
 
     monkeypatch.setattr(DataBlocks, "_keep", keep)
     async with await open_store(place.url, clock=place.clock) as store:
@@ -393,16 +395,16 @@ async def test_few_blocks_stay_in_memory(place: Place, monkeypatch: pytest.Monke
         await compact(place.url)
         assert await everything(store) == seen
         assert (await store.log.verify()).ok
-    assert max(map(len, kept)) > EVENTS
-    assert all(sum(lengths) <= 2000 or len(lengths) == EVENTS for lengths in kept)
+    assert max(map(len, sizes)) > EVENTS
+    assert all(sum(lengths) <= 2000 or len(lengths) == EVENTS for lengths in sizes)
 
 
 async def reads(store: Store) -> list[Any]:
     """Return events, and rollouts now and as at a position within a block."""
-    events = [each async for each in store.log.tail()]
+    events = [event async for event in store.log.tail()]
     rollouts = list(await store.query_rollouts(limit=-1))
     before = list(await store.query_rollouts(limit=-1, as_at=events[70].position))
-    return [events, rollouts, before, [await store.log.history(each.rollout_id) for each in rollouts[::20]]]
+    return [events, rollouts, before, [await store.log.history(rollout.rollout_id) for rollout in rollouts[::20]]]
 
 
 async def test_blocks_of_the_real_size(durable_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

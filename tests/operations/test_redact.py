@@ -47,11 +47,11 @@ async def redacted(place: Place, rollout_id: str, *, rewrite: bool = False, **va
 
 def files_of(place: Place) -> list[Path]:
     path = Path(place.url.removeprefix("sqlite:///"))
-    return [each for each in (path, *(Path(f"{path}{side}") for side in ("-wal", "-shm"))) if each.exists()]
+    return [file for file in (path, *(Path(f"{path}{side}") for side in ("-wal", "-shm"))) if file.exists()]
 
 
 def contains(place: Place, text: str) -> bool:
-    return any(text.encode() in each.read_bytes() for each in files_of(place))
+    return any(text.encode() in path.read_bytes() for path in files_of(place))
 
 
 async def test_hashes_of_a_removed_input_stay_only_where_the_documentation_lists_them(tmp_path: Path) -> None:
@@ -63,16 +63,16 @@ async def test_hashes_of_a_removed_input_stay_only_where_the_documentation_lists
     guess = hashlib.sha256(b'{"answer":"yes"}').hexdigest()
     assert event.data["input_sha256"] == guess
     await redact(url, rollout.rollout_id, Redaction.of(input=True, reason="requested"))
-    found: dict[str, set[str]] = {guess: set(), event.body_hash: set()}
+    places_of: dict[str, set[str]] = {guess: set(), event.body_hash: set()}
     with closing(sqlite3.connect(tmp_path / "guess.db")) as connection:
         for table in metadata.tables.values():
             for column in table.columns:
-                for name, places in found.items():
+                for name, places in places_of.items():
                     value = f"CAST({column.name} AS BLOB)"
                     contained = f"instr({value}, CAST('{name}' AS BLOB)) OR instr({value}, X'{name}')"
                     if connection.execute(f"SELECT 1 FROM {table.name} WHERE {contained}").fetchone():
                         places.add(f"{table.name}.{column.name}")
-    assert found == {guess: {"events.data", "rollouts.input_sha256"}, event.body_hash: {"events.body_hash"}}
+    assert places_of == {guess: {"events.data", "rollouts.input_sha256"}, event.body_hash: {"events.body_hash"}}
 
 
 async def test_the_payload_of_a_span_of_a_running_rollout_is_removed(place: Place) -> None:
@@ -90,7 +90,7 @@ async def test_the_payload_of_a_span_of_a_running_rollout_is_removed(place: Plac
         rollout = await store.get_rollout_by_id(place.active)
         assert rollout is not None
         assert rollout.input == {"text": SECRET}
-        event = [each async for each in store.log.tail()][-1]
+        event = [event async for event in store.log.tail()][-1]
         assert (event.stream, event.type, event.actor) == ("store", "store.bodies_dropped", "cli")
         assert (event.data["policy"], event.data["reason"]) == ("redact", "requested")
         # The running rollout goes on.
@@ -117,7 +117,7 @@ async def test_no_file_contains_the_payload_afterwards(file: Place, choice: dict
         assert rollout is not None
         assert (rollout.input, rollout.metadata) == (None, {DROPPED: True})
         spans = await store.query_spans(attempt.rollout_id, limit=-1)
-        assert all((each.attributes == {DROPPED: True}) == ("everything" in choice) for each in spans)
+        assert all((span.attributes == {DROPPED: True}) == ("everything" in choice) for span in spans)
     await verified(file.url)
 
 
@@ -129,17 +129,17 @@ async def test_compressed_payload_is_gone_too_while_a_server_has_the_file_open(f
         async with speaking_to(Partitions(store)) as api:
             assert text in (await api.get(f"/rollouts/{rollout.rollout_id}")).body.decode()
             (stored,) = _bodies(file, rollout.rollout_id)
-            assert any(stored[:64] in each.read_bytes() for each in files_of(file))
+            assert any(stored[:64] in path.read_bytes() for path in files_of(file))
             assert text.encode() in zlib.decompress(stored)
             done = await redacted(file, rollout.rollout_id, input=True)
             assert done.is_clean
-            assert not any(stored[:64] in each.read_bytes() for each in files_of(file))
+            assert not any(stored[:64] in path.read_bytes() for path in files_of(file))
             for path in (f"/rollouts/{rollout.rollout_id}", "/rollouts", f"//ui/rollouts/{rollout.rollout_id}"):
                 assert "account 7" not in (await api.get(path)).body.decode(), path
             page = (await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body.decode()
             assert "Removed by policy: redact (requested)" in page
             claimed = await store.dequeue_many_rollouts(limit=10)
-            assert [each.input for each in claimed if each.rollout_id == rollout.rollout_id] == [None]
+            assert [row.input for row in claimed if row.rollout_id == rollout.rollout_id] == [None]
 
 
 def _bodies(place: Place, rollout_id: str) -> list[bytes]:
@@ -227,11 +227,11 @@ def test_redact_command_previews_and_lists_remaining_facts(
     assert "would remove 1 body, 0 blobs" in preview.out
     assert "nothing was removed; --yes" in preview.err
     assert SECRET in rollbook("show", file.active).out
-    shown = rollbook("redact", file.active, "--input", "--reason", "requested", "--yes")
-    assert shown.code == 0, shown.err
-    assert "removed 1 body, 0 blobs" in shown.out
-    assert "event 1 rollout.started" in shown.out
-    assert SECRET not in shown.out
+    printed = rollbook("redact", file.active, "--input", "--reason", "requested", "--yes")
+    assert printed.code == 0, printed.err
+    assert "removed 1 body, 0 blobs" in printed.out
+    assert "event 1 rollout.started" in printed.out
+    assert SECRET not in printed.out
     assert rollbook("show", file.active).code == 0
     assert rollbook("history", file.active).code == 0
     assert rollbook("ls", "rollouts").code == 0

@@ -76,10 +76,10 @@ async def test_dry_run_counts_like_the_removal_and_only_payload_changes(place: P
 async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_path: Path) -> None:
     async with await opened(place) as store:
         moment = (await store.log.history(place.task))[-1].position
-        kept = {each: await store.get_rollout_by_id(each) for each in (place.task, place.run)}
+        rollouts = {rollout_id: await store.get_rollout_by_id(rollout_id) for rollout_id in (place.task, place.run)}
     await removed(place)
     async with await opened(place) as store:
-        for rollout_id, before in kept.items():
+        for rollout_id, before in rollouts.items():
             for after in (
                 await store.get_rollout_by_id(rollout_id),
                 await store.get_rollout_by_id(rollout_id, as_at=moment if rollout_id == place.task else None),
@@ -91,16 +91,16 @@ async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_p
                 assert (after.status, after.reward, after.end_time) == (before.status, before.reward, before.end_time)
             spans = await store.query_spans(rollout_id)
             assert spans
-            assert all(each.attributes == {DROPPED: True} for each in spans)
-            assert all(each.body is None for each in await store.log.history(rollout_id) if "span" in each.type)
+            assert all(item.attributes == {DROPPED: True} for item in spans)
+            assert all(event.body is None for event in await store.log.history(rollout_id) if "span" in event.type)
         events = [event async for event in store.log.tail()]
         assert events[-1].type == "store.blobs_dropped"
         assert events[-1].actor == "cli"
         for view in ("head", "raw"):
             page = await store.runs.query_events(place.run, view=view)
-            told = [each for each in page.items if each.prompt_sha256 or each.source == "span"]
+            told = [row for row in page.items if row.prompt_sha256 or row.source == "span"]
             assert told
-            assert all(each.prompt is None and (each.extra or {}).get(DROPPED) for each in told)
+            assert all(row.prompt is None and (row.extra or {}).get(DROPPED) for row in told)
         snapshot = await store.runs.get_checkpoint(place.run, scope="RIG", name="debated")
         assert snapshot is not None
         assert snapshot.state is None
@@ -108,7 +108,7 @@ async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_p
         await store.runs.list_lineage(place.run)
         await store.runs.get_graph(place.run)
         await store.runs.compare_attempts(place.run, 1, 2)
-        for rollout_id in kept:
+        for rollout_id in rollouts:
             spans = await store.query_spans(rollout_id)
             assert TracerTraceToTriplet().adapt(spans) == []
             assert LlmProxyTraceToTriplet().adapt(spans) == []
@@ -116,21 +116,23 @@ async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_p
         await export_run_folder(store, place.run, tmp_path / "folders")
         # A rollout without input may still be claimed.
         await store.update_rollout(place.task, status="requeuing")
-        claimed = {found.rollout_id: found for found in await store.dequeue_many_rollouts(limit=10)}
+        claimed = {rollout.rollout_id: rollout for rollout in await store.dequeue_many_rollouts(limit=10)}
         assert claimed[place.task].input is None
         assert isinstance(store, SQLStore)
         async with speaking_to(Partitions(store)) as api:
             for tab in ("", "/waterfall", "/events", "/training", "/raw"):
-                shown = await api.get(f"//ui/rollouts/{place.task}{tab}")
-                assert shown.status == 200, tab
-                assert "removed by policy: status succeeded, failed, cancelled" in shown.body.decode(), tab
+                answer = await api.get(f"//ui/rollouts/{place.task}{tab}")
+                assert answer.status == 200, tab
+                assert "removed by policy: status succeeded, failed, cancelled" in answer.body.decode(), tab
             span = (await store.query_spans(place.task))[0]
-            shown = await api.get(f"//ui/rollouts/{place.task}/spans/{span.span_id}?attempt={span.attempt_id}")
-            assert "Removed by policy: status succeeded, failed, cancelled" in shown.body.decode()
+            answer = await api.get(f"//ui/rollouts/{place.task}/spans/{span.span_id}?attempt={span.attempt_id}")
+            assert "Removed by policy: status succeeded, failed, cancelled" in answer.body.decode()
             for path in ("runs", f"runs/{place.run}", "rollouts", "audit"):
                 assert (await api.get(f"//ui/{path}")).status == 200, path
             listed = (await api.get("/rollouts")).json
-            assert {each["rollout_id"] for each in listed["items"] if DROPPED in (each["metadata"] or {})} == set(kept)
+            assert {
+                rollout["rollout_id"] for rollout in listed["items"] if DROPPED in (rollout["metadata"] or {})
+            } == set(rollouts)
 
 
 SELECTIONS: list[tuple[dict[str, Any], set[str]]] = [
@@ -155,10 +157,10 @@ SELECTIONS: list[tuple[dict[str, Any], set[str]]] = [
 async def test_a_policy_selects_rollouts(file: Place, policy: dict[str, Any], expected: set[str]) -> None:
     await removed(file, RetentionPolicy.of(**policy))
     async with await opened(file) as store:
-        found = [await store.get_rollout_by_id(each) for each in (file.task, file.run)]
-    marked = {each.rollout_id for each in found if each is not None and DROPPED in (each.metadata or {})}
+        rollouts = [await store.get_rollout_by_id(rollout_id) for rollout_id in (file.task, file.run)]
+    marked = {rollout.rollout_id for rollout in rollouts if rollout is not None and DROPPED in (rollout.metadata or {})}
     names = {file.task: "task", file.run: "run"}
-    assert {names[each] for each in marked} == expected
+    assert {names[rollout_id] for rollout_id in marked} == expected
 
 
 @pytest.fixture
@@ -219,7 +221,10 @@ def bare_url(tmp_path: Path) -> str:
 
 async def differences(place: Place) -> set[tuple[str, str, str | None]]:
     async with await open_store(place.url, read_only=True) as store:
-        return {(each.check, each.key, each.field) for each in (await store.log.verify()).differences}
+        return {
+            (difference.check, difference.key, difference.field)
+            for difference in (await store.log.verify()).differences
+        }
 
 
 @ON_SQLITE
@@ -262,9 +267,9 @@ async def test_a_blob_removed_by_hand_is_found(place: Place) -> None:
     await removed(place)
     names = await rows(place.url, "SELECT hash FROM blobs")
     await tamper(place.url, "DELETE FROM blobs")
-    found = await differences(place)
-    assert len(names) == len(found) == 1
-    assert {check for check, _, _ in found} <= {"bodies", "blobs"}
+    problems = await differences(place)
+    assert len(names) == len(problems) == 1
+    assert {check for check, _, _ in problems} <= {"bodies", "blobs"}
 
 
 @pytest.mark.torture
@@ -304,7 +309,7 @@ async def test_writers_lose_nothing_while_payload_is_removed(place: Place) -> No
             longest = max(longest, time.monotonic() - began)
             written.append(span.span_id)
         await removing
-        assert [each.span_id for each in await store.query_spans(attempt.rollout_id, limit=-1)] == written
+        assert [item.span_id for item in await store.query_spans(attempt.rollout_id, limit=-1)] == written
     print(f"\nthe longest write took {longest * 1000:.0f} ms")
     await verified(place.url)
 
@@ -326,8 +331,8 @@ async def test_a_blob_that_a_writer_refers_to_meanwhile_stays(file: Place) -> No
             await store.runs.append_events(
                 file.active, attempt.attempt_id, [RunEvent(kind="thought", node_id="Bull", scope="RIG", prompt=text)]
             )
-            await removing.remove_blobs(found)
+            await removing.remove_blobs(blobs)
         await dialect.close()
         page = await store.runs.query_events(file.active, view="raw")
-        assert text in {each.prompt for each in page.items}
+        assert text in {row.prompt for row in page.items}
     await verified(file.url)

@@ -74,9 +74,9 @@ async def test_the_result_of_a_verification_is_stored(url: str, operation: Opera
     before = system_clock()
     outcome = await ordered(url, operation)
     assert (outcome.state, outcome.differences) == ("done", 0)
-    found = await runs(url)
-    assert found.keys() == {operation}
-    last = found[operation]
+    by_operation = await runs(url)
+    assert by_operation.keys() == {operation}
+    last = by_operation[operation]
     assert before <= last.attempted_at <= (last.started_at or 0) <= (last.ended_at or 0) <= system_clock()
     ((commit_id,),) = await ask(url, "SELECT max(commit_id) FROM commits")
     assert (last.runner, last.lease_until, last.runs, last.failures, last.error) == (None, None, 1, 0, None)
@@ -98,9 +98,9 @@ async def test_differences_of_a_sample_are_followed_by_a_verification_of_the_who
     await run_sql(url, "UPDATE rollouts SET status = 'failed'")
     outcome = await ordered(url, "verify_sample")
     assert (outcome.state, outcome.differences) == ("done", 3)
-    found = await runs(url)
-    assert found["verify"].differences == 3
-    assert 1 <= (found["verify_sample"].differences or 0) <= 3
+    by_operation = await runs(url)
+    assert by_operation["verify"].differences == 3
+    assert 1 <= (by_operation["verify_sample"].differences or 0) <= 3
 
 
 async def test_a_sample_that_cannot_be_read_is_followed_by_a_verification_of_the_whole_store(tmp_path: Path) -> None:
@@ -215,12 +215,12 @@ async def test_a_backup_is_a_verified_store_that_is_named_by_store_and_partition
 async def test_the_oldest_backups_are_deleted_and_other_files_stay(url: str, tmp_path: Path) -> None:
     other = tmp_path / "ffff-default-20200101T000000.000Z.backup"
     other.touch()
-    made: list[str] = []
+    names: list[str] = []
     for _ in range(3):
         before = set(tmp_path.iterdir())
         await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)
-        made += [path.name for path in set(tmp_path.iterdir()) - before if path.suffix == ".backup"]
-    assert {path.name for path in tmp_path.glob("*.backup")} == {other.name, *made[1:]}
+        names += [path.name for path in set(tmp_path.iterdir()) - before if path.suffix == ".backup"]
+    assert {path.name for path in tmp_path.glob("*.backup")} == {other.name, *names[1:]}
 
 
 @ON_SQLITE
@@ -228,7 +228,7 @@ async def test_a_failed_backup_deletes_nothing_and_is_stored_as_a_failure(url: s
     directory = tmp_path / "backups"
     directory.mkdir()
     assert (await ordered(url, "backup", backup_directory=directory, backup_keep=1)).state == "done"
-    (kept,) = directory.iterdir()
+    (backup,) = directory.iterdir()
     moved = directory.rename(tmp_path / "moved")
     outcome = await ordered(url, "backup", backup_directory=directory, backup_keep=1)
     assert outcome.state == "failed"
@@ -236,8 +236,8 @@ async def test_a_failed_backup_deletes_nothing_and_is_stored_as_a_failure(url: s
     assert (last.state(system_clock()), last.runs, last.failures, last.runner) == ("failed", 2, 1, None)
     assert last.error
     assert last.detail is not None  # of the last backup that was made
-    assert kept.name in last.detail
-    assert [path.name for path in moved.iterdir()] == [kept.name]
+    assert backup.name in last.detail
+    assert [path.name for path in moved.iterdir()] == [backup.name]
     moved.rename(directory)
     assert (await ordered(url, "backup", backup_directory=directory, backup_keep=1)).state == "done"
     last = (await runs(url))["backup"]
@@ -273,8 +273,8 @@ async def test_a_backup_that_was_killed_during_its_renaming_is_kept_once(url: st
     unfinished = file.with_name(file.name[: -len("-20261126T111340.888Z.backup")] + ".unfinished")
     unfinished.hardlink_to(file)
     assert (await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)).state == "done"
-    kept = sorted(tmp_path.glob("*.backup"))
-    assert (len(kept), kept[0]) == (2, file)
+    backups = sorted(tmp_path.glob("*.backup"))
+    assert (len(backups), backups[0]) == (2, file)
     assert not unfinished.exists()
 
 
@@ -328,6 +328,6 @@ async def test_a_copy_has_no_results_of_the_operations_on_its_source(url: str, m
     await ordered(url, "verify_sample")
     target = make_url("sqlite")
     await copy_store(url, target)
-    found = await runs(target)
-    assert found.keys() == {"verify"}  # the verification of the copy
-    assert found["verify"].differences == 0
+    by_operation = await runs(target)
+    assert by_operation.keys() == {"verify"}  # the verification of the copy
+    assert by_operation["verify"].differences == 0

@@ -106,8 +106,8 @@ def test_an_interrupted_run_is_repeated_after_its_lease_and_a_pause() -> None:
     began = STARTED + micros(HOUR)
     last = OperationRun("backup", runner="host:1", lease_until=began + micros(120), attempted_at=began)
     assert next_at("backup", last) == began + micros(RETRY_SECONDS)
-    kept = OperationRun("backup", runner="host:1", lease_until=began + micros(HOUR), attempted_at=began)
-    assert next_at("backup", kept) == began + micros(HOUR)
+    run = OperationRun("backup", runner="host:1", lease_until=began + micros(HOUR), attempted_at=began)
+    assert next_at("backup", run) == began + micros(HOUR)
     quick = Schedule(sample_seconds=0.5)
     assert next_at("verify_sample", last, quick) == began + micros(120)
 
