@@ -54,9 +54,9 @@ class Filled:
 
     async def only(self, check: str) -> Difference:
         """Return the one difference there is."""
-        (found,) = await self.differences()
-        assert found.check == check, found
-        return found
+        (difference,) = await self.differences()
+        assert difference.check == check, difference
+        return difference
 
 
 async def assert_ranges_find_the_same(store: SQLStore) -> None:
@@ -75,12 +75,12 @@ async def assert_ranges_find_the_same(store: SQLStore) -> None:
             bodies = sum(each.bodies for each in sound)
             await _or_none(log_scan.check_unclaimed(session, bodies, differences, until))
             assert is_sound == (ranges is not None and len(sound) == len(ranges) and not differences.count), count
-            if is_sound and whole is not None:
-                assert (sum(each.commits for each in sound), sum(each.events for each in sound)) == (
-                    whole.commits,
-                    whole.events,
+            if is_sound and walked is not None:
+                assert (sum(part.commits for part in sound), sum(part.events for part in sound)) == (
+                    walked.commits,
+                    walked.events,
                 )
-                assert (sound[-1].head, sound[-1].last_position) == (whole.head, whole.last_position)
+                assert (sound[-1].head, sound[-1].last_position) == (walked.head, walked.last_position)
 
     await store.core.read(compare, snapshot=True)
 

@@ -49,7 +49,7 @@ async def test_untampered_annotations_are_sound(annotated: Filled) -> None:
 async def test_deleted_rows_come_back_as_they_were(annotated: Filled) -> None:
     before = await content(annotated)
     await run_sql(annotated.url, *(f"DELETE FROM {table}" for table in TABLES))
-    assert {each.check for each in await annotated.differences()} == set(TABLES)
+    assert {difference.check for difference in await annotated.differences()} == set(TABLES)
     assert (await annotated.store.log.rebuild()).written == {table: len(before[table]) for table in TABLES}
     assert await content(annotated) == before
     assert await annotated.differences() == []
@@ -64,7 +64,7 @@ async def test_edited_rows_are_named_and_become_right_again(
 ) -> None:
     before = await content(annotated)
     await run_sql(annotated.url, f"UPDATE {table} SET {column} = {value}")
-    assert {(each.check, each.field) for each in await annotated.differences()} == {(table, column)}
+    assert {(difference.check, difference.field) for difference in await annotated.differences()} == {(table, column)}
     assert set((await annotated.store.log.rebuild()).written) == {table}
     assert await content(annotated) == before
 
@@ -91,15 +91,15 @@ async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotati
         await annotated.store.annotations.annotate(
             annotated.first.rollout_id, f"note {number}", add_labels=[f"l{number}"]
         )
-    whole = await annotated.report()
+    report = await annotated.report()
     before = await content(annotated)
     monkeypatch.setattr(compare, "LARGE", 4)
     monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await annotated.report()
-    assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
+    assert (pieces.state_hash, pieces.rows, pieces.differences) == (report.state_hash, report.rows, [])
     await run_sql(annotated.url, "DELETE FROM notes WHERE version > 9", "DELETE FROM labels WHERE label = 'l5'")
-    assert {each.check for each in await annotated.differences()} == set(TABLES)
+    assert {difference.check for difference in await annotated.differences()} == set(TABLES)
     await annotated.store.log.rebuild()
     assert await content(annotated) == before
 
@@ -119,10 +119,10 @@ async def test_labels_written_by_another_process_are_seen(annotated: Filled) -> 
 @ON_SQLITE
 async def test_the_text_of_a_note_is_gone_once_its_payload_was_dropped(annotated: Filled) -> None:
     rollout_id = annotated.first.rollout_id
-    found = await annotated.store.annotations.query(rollout_id)
-    assert [note.text for note in found.notes] == ["odd", "was the proxy"]
+    before = await annotated.store.annotations.query(rollout_id)
+    assert [note.text for note in before.notes] == ["odd", "was the proxy"]
     ((position,),) = await ask(annotated.url, "SELECT min(position) FROM notes")
     await tamper(annotated.url, f"DELETE FROM bodies WHERE position = {position}")
     left = await annotated.store.annotations.query(rollout_id)
     assert [note.text for note in left.notes] == [None, "was the proxy"]
-    assert left.labels == found.labels
+    assert left.labels == before.labels

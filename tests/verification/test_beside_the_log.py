@@ -42,11 +42,11 @@ async def test_a_check_of_the_watchdog_that_is_missing_or_late_is_found(filled: 
     assert await filled.differences() == []
     ((before,),) = await ask(filled.url, "SELECT check_at FROM watch")
     await run_sql(filled.url, change)
-    found = await filled.only("watch")
-    assert (found.key, found.field, found.expected) == (watched.rollout_id, "check_at", int(before))
+    difference = await filled.only("watch")
+    assert (difference.key, difference.field, difference.expected) == (watched.rollout_id, "check_at", int(before))
     report = await filled.store.log.rebuild()
     assert report.written == {"watch": 1}
-    assert [each.check for each in report.differences] == ["watch"]
+    assert [finding.check for finding in report.differences] == ["watch"]
     assert await ask(filled.url, "SELECT check_at FROM watch") == [[before]]
 
 
@@ -77,7 +77,7 @@ async def test_a_lost_epoch_of_the_queue_is_found_and_restored(filled: Filled, *
         assert (await filled.store.log.rebuild()).written == {"queue_epoch": 1}
         assert await filled.differences() == []
     claimed = [await filled.store.dequeue_rollout() for _ in waiting]
-    assert {each.rollout_id for each in claimed if each is not None} == waiting
+    assert {rollout.rollout_id for rollout in claimed if rollout is not None} == waiting
     assert await filled.differences() == []
 
 
@@ -100,9 +100,9 @@ async def test_a_trigger_of_another_program_is_found(filled: Filled) -> None:
             "CREATE FUNCTION eat() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$",
             "CREATE TRIGGER eats BEFORE INSERT ON queue FOR EACH ROW EXECUTE FUNCTION eat()",
         )
-    found = await filled.only("guards")
-    assert found.key == "table queue: trigger eats is not part of the store"
-    assert found.expected is None
+    difference = await filled.only("guards")
+    assert difference.key == "table queue: trigger eats is not part of the store"
+    assert difference.expected is None
 
 
 @ON_POSTGRES
@@ -144,8 +144,8 @@ async def test_bytes_after_a_compressed_body_are_found(filled: Filled) -> None:
     for rest, differences in ((b"", 0), (b"more", 1)):
         body = blob(zlib.compress(raw) + rest, filled.url)
         await tamper(filled.url, f"UPDATE bodies SET codec = 1, body = {body} WHERE position = 1")
-        found = await filled.differences()
-        assert [(each.check, each.key, each.found) for each in found] == [
+        findings = await filled.differences()
+        assert [(difference.check, difference.key, difference.found) for difference in findings] == [
             ("bodies", "event 1", "4 bytes after it")
         ] * differences
 

@@ -16,13 +16,13 @@ from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled, database_o
 async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:
     position = await number_of(filled, "span.recorded")
     await tamper(filled.url, f"UPDATE events SET data = replace(data, 'step', 'stop') WHERE position = {position}")
-    found = await filled.differences()
-    broken = [each for each in found if each.check == "chain"]
+    differences = await filled.differences()
+    broken = [difference for difference in differences if difference.check == "chain"]
     (commit,) = broken
     assert commit.field == "chain_hash"
     assert f"events {position} to" in commit.key
     # The row was folded from the event as it was, so it tells what the event said.
-    (name,) = [each for each in found if each.check == "spans"]
+    (name,) = [difference for difference in differences if difference.check == "spans"]
     assert (name.field, name.expected, name.found) == ("name", "stop", "step")
 
 
@@ -46,15 +46,17 @@ async def test_every_column_of_an_event_is_part_of_the_chain(filled: Filled, col
     position = await number_of(filled, "span.recorded")
     value = blob(bytes(32), filled.url) if value is None else value
     await tamper(filled.url, f"UPDATE events SET {column} = {value} WHERE position = {position}")
-    assert "chain_hash" in {each.field for each in await filled.differences() if each.check == "chain"}
+    assert "chain_hash" in {
+        difference.field for difference in await filled.differences() if difference.check == "chain"
+    }
 
 
 @pytest.mark.parametrize("column", COLUMNS_OF_COMMITS)
 @ON_SQLITE
 async def test_every_number_of_a_commit_is_part_of_the_chain(filled: Filled, column: str) -> None:
     await tamper(filled.url, f"UPDATE commits SET {column} = {column} + 1 WHERE commit_id = 3")
-    found = [each for each in await filled.differences() if each.check == "chain"]
-    assert any(each.key.startswith("commit 3") for each in found)
+    differences = [difference for difference in await filled.differences() if difference.check == "chain"]
+    assert any(difference.key.startswith("commit 3") for difference in differences)
 
 
 @ON_POSTGRES
@@ -71,7 +73,7 @@ async def test_every_column_of_the_log_is_part_of_the_chain_on_postgres(filled: 
         commit_id, _ = next(commits)
         changes[commit_id] = f"UPDATE commits SET {column} = {column} + 1 WHERE commit_id = {commit_id}"
     await tamper(filled.url, *changes.values())
-    keys = [each.key for each in await filled.differences() if each.check == "chain"]
+    keys = [difference.key for difference in await filled.differences() if difference.check == "chain"]
     for commit_id, change in changes.items():
         assert any(key.startswith(f"commit {commit_id} ") for key in keys), (change, keys)
 
@@ -79,8 +81,8 @@ async def test_every_column_of_the_log_is_part_of_the_chain_on_postgres(filled: 
 @ON_SQLITE
 async def test_an_event_that_says_it_is_of_another_commit_is_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET commit_id = 1 WHERE position = 4")
-    found = await filled.only("chain")
-    assert (found.key, found.field, found.found) == ("event 4", "commit_id", 1)
+    difference = await filled.only("chain")
+    assert (difference.key, difference.field, difference.found) == ("event 4", "commit_id", 1)
 
 
 async def test_a_flipped_byte_in_a_body_is_found(filled: Filled) -> None:
@@ -89,23 +91,23 @@ async def test_a_flipped_byte_in_a_body_is_found(filled: Filled) -> None:
     body = bytearray(bytes.fromhex(row[0]))
     body[-3] ^= 1
     await tamper(filled.url, f"UPDATE bodies SET body = {blob(bytes(body), filled.url)} WHERE position = {position}")
-    found = await filled.only("bodies")
-    assert found.key == f"event {position}"
-    assert found.field == "body"
+    difference = await filled.only("bodies")
+    assert difference.key == f"event {position}"
+    assert difference.field == "body"
 
 
 @ON_SQLITE
 async def test_a_wrong_length_of_a_body_is_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE bodies SET raw_len = raw_len + 1 WHERE position = 1")
-    found = await filled.only("bodies")
-    assert (found.key, found.field) == ("event 1", "raw_len")
+    difference = await filled.only("bodies")
+    assert (difference.key, difference.field) == ("event 1", "raw_len")
 
 
 @ON_SQLITE
 async def test_a_body_that_is_gone_without_an_order_is_found(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM bodies WHERE position = 1")
-    found = await filled.only("bodies")
-    assert (found.key, found.field, found.found) == ("event 1", None, None)
+    difference = await filled.only("bodies")
+    assert (difference.key, difference.field, difference.found) == ("event 1", None, None)
 
 
 @ON_SQLITE
@@ -115,7 +117,7 @@ async def test_permission_to_drop_a_body_counts_only_with_the_event_that_ordered
 
 
 async def _named(filled: Filled) -> set[tuple[str, str]]:
-    return {(each.check, each.key) for each in await filled.differences()}
+    return {(difference.check, difference.key) for difference in await filled.differences()}
 
 
 @pytest.mark.parametrize("ordered_by", [2, 99999])
@@ -141,24 +143,28 @@ async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) 
 async def test_a_body_that_no_event_claims_is_found(filled: Filled) -> None:
     one = blob(b"{}", filled.url)
     await tamper(filled.url, f"INSERT INTO bodies VALUES (20000, 0, 2, {one})")
-    found = await filled.only("bodies")
-    assert (found.key, found.expected) == ("event 20000", None)
+    difference = await filled.only("bodies")
+    assert (difference.key, difference.expected) == ("event 20000", None)
 
 
 async def test_a_deleted_event_is_found(filled: Filled) -> None:
     position = await number_of(filled, "attempt.started")
     await tamper(filled.url, f"DELETE FROM events WHERE position = {position}")
-    found = await filled.differences()
-    missing = [each for each in found if each.check == "chain" and each.key == f"event {position}"]
+    differences = await filled.differences()
+    missing = [
+        difference
+        for difference in differences
+        if difference.check == "chain" and difference.key == f"event {position}"
+    ]
     assert len(missing) == 1
     # What follows in its stream no longer follows from what is left.
-    assert any(each.check == "events" and each.key.startswith("rollout/") for each in found)
+    assert any(difference.check == "events" and difference.key.startswith("rollout/") for difference in differences)
 
 
 @ON_SQLITE
 async def test_a_deleted_commit_is_found(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM commits WHERE commit_id = 2")
-    keys = {each.key for each in await filled.differences() if each.check == "chain"}
+    keys = {difference.key for difference in await filled.differences() if difference.check == "chain"}
     assert any(key.startswith("commit 3") for key in keys)
 
 
@@ -170,8 +176,8 @@ async def test_a_deleted_commit_with_all_its_events_is_found(filled: Filled) -> 
         "DELETE FROM bodies WHERE position NOT IN (SELECT position FROM events)",
         "DELETE FROM commits WHERE commit_id = 2",
     )
-    found = await filled.differences()
-    assert any(each.field == "chain_hash" and each.key.startswith("commit 3") for each in found)
+    differences = await filled.differences()
+    assert any(difference.field == "chain_hash" and difference.key.startswith("commit 3") for difference in differences)
 
 
 @ON_SQLITE
@@ -186,8 +192,8 @@ async def test_a_swapped_pair_of_events_is_found(filled: Filled) -> None:
         f"UPDATE events SET position = {a} WHERE position = {b}",
         f"UPDATE events SET position = {b} WHERE position = -{a}",
     )
-    found = await filled.differences()
-    assert any(each.check == "chain" and f"events {a} to" in each.key for each in found)
+    differences = await filled.differences()
+    assert any(difference.check == "chain" and f"events {a} to" in difference.key for difference in differences)
 
 
 async def test_an_event_that_no_commit_holds_is_found(filled: Filled) -> None:
@@ -196,15 +202,20 @@ async def test_an_event_that_no_commit_holds_is_found(filled: Filled) -> None:
         "INSERT INTO events SELECT position + 1000, commit_id, 'worker/ghost', 1, command, 'worker.seen', 1, at, actor,"
         " cause, '{}', NULL FROM events WHERE position = 5",
     )
-    found = await filled.differences()
-    assert [(each.check, each.key) for each in found] == [("chain", "event 1005"), ("workers", "ghost")]
+    differences = await filled.differences()
+    assert [(difference.check, difference.key) for difference in differences] == [
+        ("chain", "event 1005"),
+        ("workers", "ghost"),
+    ]
 
 
 @ON_SQLITE
 async def test_wrong_running_totals_are_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = 4")
-    found = await filled.differences()
-    assert ("totals", "commit 4", "spans") in {(each.check, each.key, each.field) for each in found}
+    differences = await filled.differences()
+    assert ("totals", "commit 4", "spans") in {
+        (difference.check, difference.key, difference.field) for difference in differences
+    }
 
 
 @ON_SQLITE
@@ -230,8 +241,8 @@ async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> 
             await tamper(filled.url, f"CREATE TABLE kept AS SELECT {key} AS number, {column} AS value FROM {table}")
             await tamper(filled.url, f"UPDATE {table} SET {column} = {value} WHERE {where}")
             # `differences` also asserts that the check by ranges finds the same as the check of the whole log.
-            found = {each.check for each in await filled.differences()}
-            assert found & {"chain", "totals"}, (commit_id, column)
+            checks = {difference.check for difference in await filled.differences()}
+            assert checks & {"chain", "totals"}, (commit_id, column)
             await tamper(
                 filled.url,
                 f"UPDATE {table} SET {column} = (SELECT value FROM kept WHERE number = {key}) WHERE {where}",
@@ -244,14 +255,16 @@ async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> 
 async def test_an_event_that_cannot_be_decoded_is_a_difference_and_no_crash(filled: Filled) -> None:
     stream = f"rollout/{filled.first.rollout_id}"
     await tamper(filled.url, f"UPDATE events SET data = '[1' WHERE stream = '{stream}' AND version = 2")
-    found = await filled.differences()
-    assert any(each.check == "events" and each.key == f"{stream}, event 2" for each in found)
+    differences = await filled.differences()
+    assert any(difference.check == "events" and difference.key == f"{stream}, event 2" for difference in differences)
 
 
 @ON_SQLITE
 async def test_an_event_of_a_newer_version_is_a_difference_and_no_crash(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET shape = 9 WHERE stream LIKE 'resources/%' AND version = 2")
-    assert any(each.check == "events" and "shape 9" in str(each.found) for each in await filled.differences())
+    assert any(
+        difference.check == "events" and "shape 9" in str(difference.found) for difference in await filled.differences()
+    )
 
 
 @ON_SQLITE
@@ -262,13 +275,15 @@ async def test_an_event_that_does_not_follow_is_a_difference_and_no_crash(filled
         f"UPDATE events SET data = replace(data, 'queuing', 'running') WHERE stream = '{stream}'"
         " AND type = 'rollout.status_changed'",
     )
-    assert any(each.check == "events" and each.key.startswith(stream) for each in await filled.differences())
+    assert any(
+        difference.check == "events" and difference.key.startswith(stream) for difference in await filled.differences()
+    )
 
 
 @ON_SQLITE
 async def test_an_event_of_an_unknown_kind_of_stream_is_a_difference_and_no_crash(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET stream = 'aaa/1', type = 'aaa.done' WHERE position = 1")
-    assert any(each.key == "aaa/1, event 1" for each in await filled.differences())
+    assert any(difference.key == "aaa/1, event 1" for difference in await filled.differences())
 
 
 def _hex(url: str) -> str:

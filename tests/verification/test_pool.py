@@ -34,10 +34,10 @@ async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypat
     assert done.pop(CheckRest) == [True]
     assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
     # The progress of the other processes is reported too.
-    counts = [each.done for each in seen if each.step == "comparing the tables"]
+    counts = [progress.done for progress in seen if progress.step == "comparing the tables"]
     assert counts == sorted(counts)
     assert counts[-1] == there.events
-    counts = [each.done for each in seen if each.step == "checking the log"]
+    counts = [progress.done for progress in seen if progress.step == "checking the log"]
     assert counts == sorted(counts)
     assert len(set(counts)) > 2
     assert seen[-1] == OperationProgress("checking the log", there.events, there.events)

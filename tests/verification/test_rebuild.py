@@ -101,7 +101,7 @@ async def test_rows_of_all_tables_become_right_again_on_postgres(filled: Filled)
     await run_sql(filled.url, *(f"UPDATE {table} SET {change}" for table, change in EDITS.items()))
     report = await filled.store.log.rebuild()
     assert report.written.keys() == EDITS.keys()
-    assert {each.check for each in report.differences} == EDITS.keys()
+    assert {difference.check for difference in report.differences} == EDITS.keys()
     assert await filled.content() == before
 
 
@@ -205,7 +205,7 @@ async def test_a_counter_that_a_span_wrote_anew_is_behind_no_reservation(filled:
     assert await store.get_next_span_sequence_id(rollout_id, "any") == 4
     await run_sql(filled.url, f"DELETE FROM span_counters WHERE rollout_id = '{rollout_id}'")
     await store.add_span(make_span(filled.first.attempt, 2, span_id="late"))
-    assert {(each.check, each.field) for each in await differences(filled.store)} == {
+    assert {(difference.check, difference.field) for difference in await differences(filled.store)} == {
         ("counters", "value"),
         ("counters", "reserved"),
     }
@@ -242,7 +242,7 @@ async def test_watchdog_times_out_attempts_of_rebuilt_rows(filled: Filled, clock
     await run_sql(filled.url, "DELETE FROM watch")
     report = await filled.store.log.rebuild()
     assert report.written == {"watch": 1}
-    assert [(each.check, each.key) for each in report.differences] == [("watch", watched.rollout_id)]
+    assert [(difference.check, difference.key) for difference in report.differences] == [("watch", watched.rollout_id)]
     assert await filled.content() == before
     clock.advance(31)
     await filled.store.query_rollouts()
@@ -330,11 +330,11 @@ async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_ri
     for repairs in (1, 2, 3):
         rebuilding = await asyncio.to_thread(processes.Killable, rebuild_until_repair, durable_url, repairs)
         rebuilding.kill()
-        found = await ask(durable_url, "SELECT * FROM spans")
-        for row in found:
+        rows = await ask(durable_url, "SELECT * FROM spans")
+        for row in rows:
             name = right[row[2]].index("step")
             assert row in (right[row[2]], [*right[row[2]][:name], "edited", *right[row[2]][name + 1 :]])
-        wrong.append(sum(row != right[row[2]] for row in found))
+        wrong.append(sum(row != right[row[2]] for row in rows))
     # The repair that was killed changes nothing. The ones before it are not lost.
     assert wrong[0] == wrong[1] > wrong[2] > wrong[3] > 0
     async with await open_store(durable_url) as store:
@@ -346,8 +346,8 @@ async def test_a_rebuild_killed_half_way_leaves_rows_that_are_as_they_were_or_ri
 def _copy(table: str, of_rollout: str, **values: str) -> str:
     """Return the statement that inserts a copy of a rollout's rows, some columns replaced."""
     names = [str(column.name) for column in metadata.tables[table].columns]
-    shown = ", ".join(values.get(name, name) for name in names)
-    return f"INSERT INTO {table} SELECT {shown} FROM {table} WHERE rollout_id = '{of_rollout}'"
+    columns = ", ".join(values.get(name, name) for name in names)
+    return f"INSERT INTO {table} SELECT {columns} FROM {table} WHERE rollout_id = '{of_rollout}'"
 
 
 async def _many(store: Store, *, rollouts: int, spans: int) -> None:
@@ -355,7 +355,9 @@ async def _many(store: Store, *, rollouts: int, spans: int) -> None:
     await store.enqueue_many_rollouts(requests)
 
     async def work(claim: AttemptedRollout) -> None:
-        await store.add_many_spans([make_span(claim.attempt, each, attributes=REWARD) for each in range(1, spans + 1)])
+        await store.add_many_spans(
+            [make_span(claim.attempt, number, attributes=REWARD) for number in range(1, spans + 1)]
+        )
         await store.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status="succeeded")
 
     # Concurrent calls share commits.

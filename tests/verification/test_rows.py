@@ -33,20 +33,22 @@ EDITS = [
 @ON_SQLITE
 async def test_an_edited_row_is_named_with_its_column(filled: Filled, table: str, column: str, value: str) -> None:
     await run_sql(filled.url, _edit((table, column, value)))
-    found = await filled.differences()
-    assert {each.check for each in found} == {table}
-    assert all(each.expected != each.found for each in found)
+    differences = await filled.differences()
+    assert {difference.check for difference in differences} == {table}
+    assert all(difference.expected != difference.found for difference in differences)
     if table != "queue":
-        assert {each.field for each in found} == {column}
+        assert {difference.field for difference in differences} == {column}
 
 
 @pytest.mark.parametrize("table", ["rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue"])
 @ON_SQLITE
 async def test_a_deleted_row_is_named(filled: Filled, table: str) -> None:
     await run_sql(filled.url, _deletion(table))
-    found = await filled.differences()
-    assert found
-    assert {(each.check, each.field, each.found) for each in found} == {(table, None, None)}
+    differences = await filled.differences()
+    assert differences
+    assert {(difference.check, difference.field, difference.found) for difference in differences} == {
+        (table, None, None)
+    }
 
 
 EXTRA_ROWS = [
@@ -65,8 +67,8 @@ EXTRA_ROWS = [
 @ON_SQLITE
 async def test_an_extra_row_is_named(filled: Filled, table: str, values: str) -> None:
     await run_sql(filled.url, f"INSERT INTO {table} VALUES ({values.format(first=filled.first.rollout_id)})")
-    found = await filled.only(table.partition(" ")[0])
-    assert (found.expected, found.field) == (None, None)
+    difference = await filled.only(table.partition(" ")[0])
+    assert (difference.expected, difference.field) == (None, None)
 
 
 @ON_POSTGRES
@@ -74,18 +76,18 @@ async def test_differences_in_every_table_are_named_on_postgres(filled: Filled) 
     rollout_id = filled.first.rollout_id
     for table, values in EXTRA_ROWS:
         await run_sql(filled.url, f"INSERT INTO {table} VALUES ({values.format(first=rollout_id)})")
-    extra = [(each.check, each.expected, each.field) for each in await filled.differences()]
+    extra = [(difference.check, difference.expected, difference.field) for difference in await filled.differences()]
     assert sorted(extra) == sorted((table.partition(" ")[0], None, None) for table, _ in EXTRA_ROWS)
     await filled.store.log.rebuild()
     await run_sql(filled.url, *map(_edit, EDITS))
-    found = await filled.differences()
-    assert all(each.expected != each.found for each in found)
+    differences = await filled.differences()
+    assert all(difference.expected != difference.found for difference in differences)
     expected = {(table, column) for table, column, _ in EDITS if table != "queue"}
-    assert {(each.check, each.field) for each in found} == expected | {("queue", None)}
+    assert {(difference.check, difference.field) for difference in differences} == expected | {("queue", None)}
     await filled.store.log.rebuild()
     tables = dict.fromkeys(table for table, _, _ in EDITS)
     await run_sql(filled.url, *map(_deletion, tables))
-    deleted = {(each.check, each.field, each.found) for each in await filled.differences()}
+    deleted = {(difference.check, difference.field, difference.found) for difference in await filled.differences()}
     assert deleted == {(table, None, None) for table in tables}
 
 
@@ -104,8 +106,8 @@ def _deletion(table: str) -> str:
 async def test_a_counter_behind_the_log_is_found(filled: Filled) -> None:
     rollout_id = filled.first.rollout_id
     await run_sql(filled.url, f"UPDATE span_counters SET value = 2 WHERE rollout_id = '{rollout_id}'")
-    found = await filled.only("counters")
-    assert (found.key, found.field, found.expected, found.found) == (rollout_id, "value", 3, 2)
+    difference = await filled.only("counters")
+    assert (difference.key, difference.field, difference.expected, difference.found) == (rollout_id, "value", 3, 2)
 
 
 @ON_SQLITE
@@ -121,10 +123,12 @@ async def test_a_counter_row_that_is_missing_is_found(filled: Filled) -> None:
     spans, waiting = filled.first.rollout_id, (await filled.store.enqueue_rollout("waits")).rollout_id
     await filled.store.get_next_span_sequence_id(waiting, "any")
     await run_sql(filled.url, "DELETE FROM span_counters")
-    found = {each.key: each for each in await filled.differences()}
-    assert {(each.check, each.field, each.found) for each in found.values()} == {("counters", None, None)}
-    assert found[spans].expected == {"rollout_id": spans, "value": 3, "reserved": None}
-    assert found[waiting].expected == {"rollout_id": waiting, "value": 32, "reserved": 32}
+    by_key = {difference.key: difference for difference in await filled.differences()}
+    assert {(difference.check, difference.field, difference.found) for difference in by_key.values()} == {
+        ("counters", None, None)
+    }
+    assert by_key[spans].expected == {"rollout_id": spans, "value": 3, "reserved": None}
+    assert by_key[waiting].expected == {"rollout_id": waiting, "value": 32, "reserved": 32}
 
 
 @pytest.mark.parametrize(
@@ -146,9 +150,9 @@ async def test_a_counter_that_contradicts_its_reservation_is_found(
     for number in (4, 5, 6):
         assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == number
     await run_sql(filled.url, f"UPDATE span_counters SET {change} WHERE rollout_id = '{rollout_id}'")
-    found = await filled.differences()
-    assert {(each.check, each.key) for each in found} == {("counters", rollout_id)}
-    assert {(each.field, each.expected, each.found) for each in found} == expected
+    differences = await filled.differences()
+    assert {(difference.check, difference.key) for difference in differences} == {("counters", rollout_id)}
+    assert {(difference.field, difference.expected, difference.found) for difference in differences} == expected
 
 
 @ON_SQLITE
@@ -173,12 +177,12 @@ async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
 
     for number in range(40, 60):
         await filled.store.add_span(make_span(filled.first.attempt, number, attributes={}, span_id=f"s{number}"))
-    whole = await filled.report()
+    report = await filled.report()
     monkeypatch.setattr(compare, "LARGE", 4)
     monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await filled.report()
-    assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
+    assert (pieces.state_hash, pieces.rows, pieces.differences) == (report.state_hash, report.rows, [])
 
     rollout_id, attempt_id = filled.first.rollout_id, filled.first.attempt.attempt_id
     await run_sql(
@@ -189,13 +193,16 @@ async def test_a_rollout_with_very_many_spans_is_compared_piece_by_piece(
         f"INSERT INTO rewards VALUES ('{rollout_id}', 9999, 0, '{attempt_id}', 'n', 1.0)",
         f"INSERT INTO rewards VALUES ('{rollout_id}', -5, 0, '{attempt_id}', 'n', 1.0)",
     )
-    found = {(each.check, each.key.rpartition("/")[2], each.field) for each in await filled.differences()}
+    findings = {
+        (difference.check, difference.key.rpartition("/")[2], difference.field)
+        for difference in await filled.differences()
+    }
     rewards = {("rewards", "0", None)}
     spans = {("spans", "s41", "name"), ("spans", "s41", "position"), ("spans", "s42", None), ("spans", "extra", None)}
-    assert found == spans | rewards
+    assert findings == spans | rewards
     await filled.store.log.rebuild()
     mended = await filled.report()
-    assert (mended.differences, mended.state_hash) == ([], whole.state_hash)
+    assert (mended.differences, mended.state_hash) == ([], report.state_hash)
 
 
 def _first_key(table: str) -> str:

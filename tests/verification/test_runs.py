@@ -37,7 +37,7 @@ async def content(filled: Filled) -> dict[str, list[list[str]]]:
 
 
 def told(differences: list[Difference]) -> set[tuple[str, str | None]]:
-    return {(each.check, each.field) for each in differences}
+    return {(difference.check, difference.field) for difference in differences}
 
 
 @ON_SQLITE
@@ -131,12 +131,12 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
     for number in range(2, 12):
         await tell(played.store, rollout_id, attempt.attempt_id, "Bull", "Bear")
         await played.store.add_span(make_span(attempt, number, attributes=NODE))
-    whole = await played.report()
+    report = await played.report()
     monkeypatch.setattr(compare, "LARGE", 4)
     monkeypatch.setattr(compare, "BATCH", 5)
     monkeypatch.setattr(scan, "BATCH", 5)
     pieces = await played.report()
-    assert (pieces.state_hash, pieces.rows, pieces.differences) == (whole.state_hash, whole.rows, [])
+    assert (pieces.state_hash, pieces.rows, pieces.differences) == (report.state_hash, report.rows, [])
     before = await content(played)
     history = [event.version for event in (await played.store.runs.query_events(rollout_id, view="raw")).items]
     await run_sql(
@@ -151,25 +151,25 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
             for n in (-3, 9999)
         ),
     )
-    found = {(each.check, each.key.rpartition("/")[2]) for each in await played.differences()}
-    assert {("run_events", str(number)) for number in (history[20], history[50], -3, 9999)} <= found
+    findings = {(difference.check, difference.key.rpartition("/")[2]) for difference in await played.differences()}
+    assert {("run_events", str(number)) for number in (history[20], history[50], -3, 9999)} <= findings
     await played.store.log.rebuild()
     assert await content(played) == before
-    assert (await played.report()).state_hash == whole.state_hash
+    assert (await played.report()).state_hash == report.state_hash
 
 
 async def blobs_of(filled: Filled) -> dict[str, str]:
     """Return the hashes of a prompt, a checkpoint's state and an artifact's content."""
-    url, found = filled.url, dict[str, str]()
-    ((found["prompt"],),) = await ask(
+    url, blobs = filled.url, dict[str, str]()
+    ((blobs["prompt"],),) = await ask(
         url, "SELECT min(prompt_sha256) FROM run_events WHERE prompt_sha256 IS NOT NULL AND node_id = 'Bull'"
     )
     for what in ("checkpoint", "artifact"):
         digest = "lower(hex(e.body_hash))" if url.startswith("sqlite") else "encode(e.body_hash, 'hex')"
-        ((found[what],),) = await ask(
+        ((blobs[what],),) = await ask(
             url, f"SELECT min({digest}) FROM events e JOIN {what}s c ON c.position = e.position"
         )
-    return found
+    return blobs
 
 
 @ON_SQLITE
@@ -183,10 +183,10 @@ async def test_blobs_that_are_missing_are_named(played: Filled) -> None:
     blobs = await blobs_of(played)
     await tamper(played.url, *(f"DELETE FROM blobs WHERE hash = '{name}'" for name in blobs.values()))
     differences = await played.differences()
-    assert {(each.check, each.found) for each in differences} == {("blobs", None), ("bodies", None)}
-    ((prompt,),) = [[each.key] for each in differences if each.check == "blobs"]
+    assert {(difference.check, difference.found) for difference in differences} == {("blobs", None), ("bodies", None)}
+    ((prompt,),) = [[difference.key] for difference in differences if difference.check == "blobs"]
     assert blobs["prompt"] in prompt
-    assert sum(each.check == "bodies" for each in differences) >= 2
+    assert sum(difference.check == "bodies" for difference in differences) >= 2
 
 
 @pytest.mark.parametrize("what", ["prompt", "checkpoint", "artifact"])
@@ -194,22 +194,24 @@ async def test_blobs_that_are_missing_are_named(played: Filled) -> None:
 async def test_a_blob_that_was_changed_is_named(played: Filled, what: str) -> None:
     name = (await blobs_of(played))[what]
     await tamper(played.url, f"UPDATE blobs SET body = {blob(b'{}', played.url)}, codec = 0 WHERE hash = '{name}'")
-    assert ("blobs", name, "body") in {(each.check, each.key, each.field) for each in await played.differences()}
+    assert ("blobs", name, "body") in {
+        (difference.check, difference.key, difference.field) for difference in await played.differences()
+    }
 
 
 @ON_SQLITE
 async def test_a_blob_whose_length_is_wrong_is_named(played: Filled) -> None:
     name = (await blobs_of(played))["prompt"]
     await tamper(played.url, f"UPDATE blobs SET raw_len = raw_len + 1 WHERE hash = '{name}'")
-    found = await played.only("blobs")
-    assert (found.key, found.field, found.expected) == (name, "raw_len", len(LONG + "Bull"))
+    difference = await played.only("blobs")
+    assert (difference.key, difference.field, difference.expected) == (name, "raw_len", len(LONG + "Bull"))
 
 
 async def test_a_blob_that_no_event_names_is_left_over(played: Filled) -> None:
     name = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     await run_sql(played.url, f"INSERT INTO blobs VALUES ('{name}', 0, 2, {blob(b'{}', played.url)})")
-    found = await played.only("blobs")
-    assert (found.key, found.expected, found.found) == (name, None, "a blob to which no event refers")
+    difference = await played.only("blobs")
+    assert (difference.key, difference.expected, difference.found) == (name, None, "a blob to which no event refers")
 
 
 @ON_SQLITE
@@ -235,5 +237,5 @@ async def test_bytes_after_a_compressed_blob_are_found(played: Filled) -> None:
     name = (await blobs_of(played))["prompt"]
     body = blob(zlib.compress((LONG + "Bull").encode()) + b"more", played.url)
     await tamper(played.url, f"UPDATE blobs SET body = {body}, codec = 1 WHERE hash = '{name}'")
-    found = await played.only("blobs")
-    assert (found.key, found.found) == (name, "4 bytes after it")
+    difference = await played.only("blobs")
+    assert (difference.key, difference.found) == (name, "4 bytes after it")

@@ -27,8 +27,8 @@ async def differences(filled: Filled) -> list[Difference]:
 
 async def test_an_intact_store_has_no_differences(filled: Filled) -> None:
     report = await sampled(filled)
-    whole = await filled.report()
-    assert (report.differences, report.commits) == ([], whole.commits)
+    full = await filled.report()
+    assert (report.differences, report.commits) == ([], full.commits)
     ((last, streams),) = await ask(
         filled.url,
         "SELECT max(commit_id), (SELECT count(DISTINCT stream) FROM events WHERE stream LIKE '%/%') FROM commits",
@@ -57,21 +57,21 @@ async def test_a_changed_row_of_a_stream_in_the_sample_is_found(filled: Filled) 
     rollout_id = filled.first.rollout_id
     await run_sql(filled.url, f"UPDATE rollouts SET status = 'cancelled' WHERE rollout_id = '{rollout_id}'")
     assert ("rollouts", rollout_id, "status") in [
-        (each.check, each.key, each.field) for each in await differences(filled)
+        (difference.check, difference.key, difference.field) for difference in await differences(filled)
     ]
 
 
 @ON_SQLITE
 async def test_a_lost_row_and_a_row_without_a_stream_are_found(filled: Filled) -> None:
     await run_sql(filled.url, "DELETE FROM workers", "DELETE FROM spans")
-    assert {"workers", "spans"} <= {each.check for each in await differences(filled)}
+    assert {"workers", "spans"} <= {difference.check for difference in await differences(filled)}
 
 
 async def test_a_changed_event_at_the_end_is_found_and_one_before_it_is_not(filled: Filled) -> None:
     ((last,),) = await ask(filled.url, "SELECT max(position) FROM events")
     await tamper(filled.url, f"UPDATE events SET actor = 'someone' WHERE position = {last}")
-    (found,) = (await sampled(filled, commits=1)).differences
-    assert (found.check, found.field) == ("chain", "chain_hash")
+    (difference,) = (await sampled(filled, commits=1)).differences
+    assert (difference.check, difference.field) == ("chain", "chain_hash")
     await filled.store.enqueue_rollout("one more commit")
     assert (await sampled(filled, commits=1)).differences == []
 
@@ -81,4 +81,4 @@ async def test_a_wrong_total_is_found(filled: Filled) -> None:
     await tamper(
         filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = (SELECT max(commit_id) FROM commits)"
     )
-    assert {each.check for each in (await sampled(filled, commits=3)).differences} == {"totals"}
+    assert {difference.check for difference in (await sampled(filled, commits=3)).differences} == {"totals"}

@@ -132,7 +132,7 @@ class Edited:
 
     def edit(self, damages: Sequence[Damage]) -> dict[Damage, str]:
         """Make damages, at most one for each table; return the storage class of each damage that SQLite accepts."""
-        found: dict[Damage, str] = {}
+        values_before: dict[Damage, str] = {}
         with (
             closing(sqlite3.connect(self._pristine)) as source,
             closing(sqlite3.connect(self._path, isolation_level=None)) as connection,
@@ -145,10 +145,10 @@ class Edited:
                 first = f"({key}) = (SELECT {key} FROM {table} ORDER BY {column} IS NULL, {key} LIMIT 1)"
                 sql = f"UPDATE {table} SET {column} = {damage.value} WHERE {first} RETURNING typeof({column})"
                 try:
-                    ((found[damage],),) = connection.execute(sql).fetchall()
+                    ((values_before[damage],),) = connection.execute(sql).fetchall()
                 except sqlite3.IntegrityError:
                     continue
-        return found
+        return values_before
 
 
 @pytest.fixture
@@ -185,9 +185,9 @@ def class_of(column: Column[Any]) -> str:
     return "integer"
 
 
-def side_by_side(each: Iterable[Iterator[Damage]]) -> list[list[Damage]]:
+def side_by_side(iterators: Iterable[Iterator[Damage]]) -> list[list[Damage]]:
     """Return rounds with at most one damage of each table."""
-    return [[damage for damage in round_ if damage is not None] for round_ in zip_longest(*each)]
+    return [[damage for damage in round_ if damage is not None] for round_ in zip_longest(*iterators)]
 
 
 def some(tables: Iterable[str], *chosen: str) -> list[Any]:
@@ -205,11 +205,17 @@ async def verified(edited: Edited, damages: Sequence[Damage]) -> list[Damage]:
         return []
     report = await edited.store.log.verify()
     where = ", ".join(map(str, classes))
-    assert {each.check for each in report.differences} >= {"guards"}, where
+    assert {difference.check for difference in report.differences} >= {"guards"}, where
     wrong = [damage for damage, class_ in classes.items() if damage.is_wrong(class_)]
     for damage in wrong:
-        named = [each for each in report.differences if (each.check, each.field) == (damage.check, damage.column.name)]
-        assert [each.expected for each in named if str(each.found).startswith(classes[damage])], f"{damage} of {where}"
+        named = [
+            difference
+            for difference in report.differences
+            if (difference.check, difference.field) == (damage.check, damage.column.name)
+        ]
+        assert [difference.expected for difference in named if str(difference.found).startswith(classes[damage])], (
+            f"{damage} of {where}"
+        )
     return wrong
 
 
@@ -230,7 +236,7 @@ async def rebuilt(edited: Edited, damages: Sequence[Damage]) -> None:
     if families == {"projection"}:
         assert report.written.keys() >= {damage.table.name for damage in wrong}, where
         left = await edited.store.log.verify()
-        assert {each.check for each in left.differences} == {"guards", "data_blocks", "dropped"}, where
+        assert {difference.check for difference in left.differences} == {"guards", "data_blocks", "dropped"}, where
 
 
 # A report shows at most 20 such values, and there are 38 tables.

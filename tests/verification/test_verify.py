@@ -50,13 +50,15 @@ async def test_untampered_store_is_sound(store: Store, clock: ManualClock) -> No
 async def test_progress_ends_with_all_events(filled: Filled, step: str) -> None:
     seen: list[OperationProgress] = []
     report = await filled.store.log.verify(on_progress=seen.append)
-    counts = [(each.done, each.total) for each in seen if each.step == step and each.total is not None]
+    counts = [
+        (progress.done, progress.total) for progress in seen if progress.step == step and progress.total is not None
+    ]
     assert counts == sorted(counts)
     assert counts[-1] == (report.events, report.events)
     if step == "comparing the tables":
         seen.clear()
         await filled.store.log.rebuild(on_progress=seen.append)
-        assert {each.step for each in seen} == {step}
+        assert {progress.step for progress in seen} == {step}
         assert (seen[-1].done, seen[-1].total) == (report.events, report.events)
 
 
@@ -132,9 +134,9 @@ async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -
     await filled.store.log.rebuild()
     # Without the seal nothing tells that there was more; the rows were made to fit.
     assert await filled.differences() == []
-    (found,) = await filled.differences(tmp_path / "seal.json")
-    assert (found.check, found.key) == ("seal", f"commit {last}")
-    assert f"ends at commit {last - 1}" in found.found
+    (difference,) = await filled.differences(tmp_path / "seal.json")
+    assert (difference.check, difference.key) == ("seal", f"commit {last}")
+    assert f"ends at commit {last - 1}" in difference.found
 
 
 @ON_SQLITE
@@ -150,15 +152,15 @@ async def test_later_events_do_not_break_a_seal(filled: Filled, tmp_path: Path) 
 async def test_another_history_before_the_seal_is_found(filled: Filled, tmp_path: Path) -> None:
     seal = await filled.store.log.seal(tmp_path / "seal.json")
     forged = seal.model_copy(update={"chain_head": "11" * 32})
-    (found,) = await filled.differences(forged)
-    assert (found.check, found.field, found.found) == ("seal", "chain_hash", seal.chain_head)
+    (difference,) = await filled.differences(forged)
+    assert (difference.check, difference.field, difference.found) == ("seal", "chain_hash", seal.chain_head)
 
 
 @ON_SQLITE
 async def test_a_seal_of_another_store_is_found(filled: Filled, tmp_path: Path) -> None:
     seal = await filled.store.log.seal(tmp_path / "seal.json")
-    (found,) = await filled.differences(seal.model_copy(update={"store_id": "other"}))
-    assert (found.check, found.field) == ("seal", "store_id")
+    (difference,) = await filled.differences(seal.model_copy(update={"store_id": "other"}))
+    assert (difference.check, difference.field) == ("seal", "store_id")
 
 
 async def test_a_dropped_trigger_is_found(filled: Filled) -> None:
@@ -167,8 +169,8 @@ async def test_a_dropped_trigger_is_found(filled: Filled) -> None:
     await run_sql(
         filled.url, f"DROP TRIGGER {name}" if database_of(filled.url) == "sqlite" else f"DROP TRIGGER {name} ON {table}"
     )
-    found = await filled.only("guards")
-    assert name in found.key
+    difference = await filled.only("guards")
+    assert name in difference.key
 
 
 CHANGES_OF_THE_LOG = [
@@ -189,8 +191,8 @@ OF_SQLITE = [
 
 
 async def test_the_database_refuses_to_change_the_log(filled: Filled, subtests: pytest.Subtests) -> None:
-    own = OF_SQLITE if database_of(filled.url) == "sqlite" else OF_POSTGRES
-    for statement in (*CHANGES_OF_THE_LOG, *own):
+    changes = OF_SQLITE if database_of(filled.url) == "sqlite" else OF_POSTGRES
+    for statement in (*CHANGES_OF_THE_LOG, *changes):
         with subtests.test(statement=statement):
             with pytest.raises((sqlite3.IntegrityError, subprocess.CalledProcessError)) as refused:
                 await run_sql(filled.url, statement)
@@ -207,9 +209,9 @@ async def test_a_negative_limit_in_an_old_log_is_read_judged_and_verified(tmp_pa
         assert isinstance(store, SQLStore)
         await store.core.call(old)
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
-        assert [each.config.timeout_seconds for each in await store.query_rollouts()] == [-5.0]
+        assert [rollout.config.timeout_seconds for rollout in await store.query_rollouts()] == [-5.0]
         assert await store.dequeue_rollout() is not None
         clock.advance(0.001)
-        assert [each.status for each in await store.query_rollouts()] == ["failed"]
+        assert [rollout.status for rollout in await store.query_rollouts()] == ["failed"]
         assert (await store.log.verify()).ok
         assert (await store.log.rebuild()).differences == []
