@@ -47,8 +47,8 @@ class Reader:
         raise AssertionError("following ended")
 
     def _follow(self, **how: Any) -> AsyncGenerator[RunFrame]:
-        found = self._store.runs.follow(self._run.rollout_id, after=self.seq, until=self.until, view=self._view, **how)
-        return cast("AsyncGenerator[RunFrame]", found)
+        frames = self._store.runs.follow(self._run.rollout_id, after=self.seq, until=self.until, view=self._view, **how)
+        return cast("AsyncGenerator[RunFrame]", frames)
 
     def take(self, frame: RunFrame) -> None:
         """Take in a frame."""

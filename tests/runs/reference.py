@@ -79,8 +79,12 @@ class Reference:
 
     def attempt(self, number: int, at: int) -> Attempt | None:
         """Return the attempt of a number that there was after a version."""
-        known = self.attempts[number]
-        there = [each for each in known if each.started <= at and (each.released is None or each.released > at)]
+        attempts = self.attempts[number]
+        there = [
+            attempt
+            for attempt in attempts
+            if attempt.started <= at and (attempt.released is None or attempt.released > at)
+        ]
         return there[-1] if there else None
 
     def head(self, at: int) -> int:
@@ -89,13 +93,13 @@ class Reference:
 
     def seen(self, attempt: int, at: int) -> list[Said]:
         """Return what the view of an attempt holds after a version."""
-        found: list[Said] = []
+        events: list[Said] = []
         hiding: list[Mask] = []
         bound: int | None = None
         current: int | None = attempt
         while current is not None:
             mine = [event for event in self.events if event.attempt == current and event.version <= at]
-            found += [
+            events += [
                 event
                 for event in mine
                 if (bound is None or event.version <= bound) and not any(_hides(mask, event) for mask in hiding)
@@ -104,7 +108,7 @@ class Reference:
             assert it is not None  # nothing builds on what was not there
             hiding += it.masks
             bound, current = it.base_version, it.base
-        return sorted(found)
+        return sorted(events)
 
     def own(self, attempt: int, at: int) -> list[Said]:
         """Return what an attempt alone had said by a version."""

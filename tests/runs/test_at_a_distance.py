@@ -40,9 +40,9 @@ async def url(behind: SQLStore, runs_server: Served) -> AsyncIterator[str]:
 
 async def test_a_phase_graph_crosses_the_wire_whole(store: Store) -> None:
     added = await store.add_resources({"phases": TA})
-    found = (await store.get_latest_resources() or added).resources["phases"]
-    assert isinstance(found, PhaseGraph)
-    assert (found, found.digest) == (TA, TA.digest)
+    graph = (await store.get_latest_resources() or added).resources["phases"]
+    assert isinstance(graph, PhaseGraph)
+    assert (graph, graph.digest) == (TA, TA.digest)
 
 
 async def test_a_phase_graph_that_is_given_is_the_one_that_counts(store: Store, behind: SQLStore) -> None:
@@ -65,7 +65,7 @@ async def test_a_phase_graph_that_is_given_is_the_one_that_counts(store: Store, 
 
 async def test_the_example_of_the_page_does_the_same_behind_a_server(url: str, tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (output,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert "sqlite:///desk.db" in example
     (tmp_path / "example.py").write_text(example.replace("sqlite:///desk.db", url))
     done = await asyncio.to_thread(
@@ -76,7 +76,7 @@ async def test_the_example_of_the_page_does_the_same_behind_a_server(url: str, t
         text=True,
         cwd=tmp_path,
     )
-    assert (done.stdout, done.stderr) == (shown, "")
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 # Answers that are lost
@@ -129,7 +129,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
     (
         "retraction",
         "/retract",
-        lambda store, run, made: store.runs.retract_artifact(run.rollout_id, made, reason="wrong"),
+        lambda store, run, artifact_id: store.runs.retract_artifact(run.rollout_id, artifact_id, reason="wrong"),
         1,
     ),
     ("fork", "/forks", lambda store, run, _: rerun(store, run, phase="risk", scopes=["RIG"]), 4),
@@ -143,16 +143,16 @@ def _supersede(store: Store, run: AttemptedRollout) -> Awaitable[Any]:
     return rerun(store, run, phase="risk", scopes=["RIG"], on_active="supersede")
 
 
-@pytest.mark.parametrize("what,path,change,facts", CHANGES, ids=[each[0] for each in CHANGES])
+@pytest.mark.parametrize("what,path,change,facts", CHANGES, ids=[case[0] for case in CHANGES])
 async def test_a_change_whose_answer_is_lost_is_made_once(
     url: str, behind: SQLStore, what: str, path: str, change: Change, facts: int
 ) -> None:
     run = await _in_an_ended_run(behind)
-    made = await behind.runs.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
+    artifact = await behind.runs.save_artifact(run.rollout_id, run.attempt.attempt_id, scope="RIG", name="a", content=1)
     before = len(await behind.log.history(run.rollout_id))
     with LossyProxy.losing_first(url, path, times=2) as proxy:
         async with HTTPStore(proxy.url) as store:
-            result = await change(store, run, made.artifact_id)
+            result = await change(store, run, artifact.artifact_id)
         assert proxy.lost == 2
     assert len(await behind.log.history(run.rollout_id)) == before + facts, what
     assert (result is None) == (what == "rejected checkpoint")
@@ -168,7 +168,7 @@ async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLSt
     assert moved == await behind.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     types = [event.type for event in await behind.log.history(run.rollout_id)]
     assert types.count("rollout.head_moved") == 1
-    assert [each.sequence_id for each in await behind.runs.list_lineage(run.rollout_id) if each.is_head] == [1]
+    assert [attempt.sequence_id for attempt in await behind.runs.list_lineage(run.rollout_id) if attempt.is_head] == [1]
     assert again.attempt.sequence_id == 2
 
 
@@ -178,14 +178,14 @@ async def test_run_recorded_over_a_lossy_connection_is_complete(url: str, behind
             run = await auto_run(store, tickers=["RIG"])
             await rerun(store, run, phase="risk", scopes=["RIG"])
         assert proxy.lost
-    whole = await auto_run(behind, tickers=["RIG"])
-    await rerun(behind, whole, phase="risk", scopes=["RIG"])
+    other = await auto_run(behind, tickers=["RIG"])
+    await rerun(behind, other, phase="risk", scopes=["RIG"])
     told, expected = [
         [(event.kind, event.node_id, event.scope, event.phase, event.response) for event in page.items]
-        for page in [await seen(behind, each, "raw") for each in (run, whole)]
+        for page in [await seen(behind, rollout, "raw") for rollout in (run, other)]
     ]
     assert told == expected
-    types = [[event.type for event in await behind.log.history(each.rollout_id)] for each in (run, whole)]
+    types = [[event.type for event in await behind.log.history(rollout.rollout_id)] for rollout in (run, other)]
     assert types[0] == types[1]
 
 
@@ -234,14 +234,18 @@ async def test_read_only_store_refuses_changes_of_a_run(url: str, behind: SQLSto
 async def test_names_that_are_words_of_the_protocol_are_names(store: Store, behind: SQLStore) -> None:
     run = await begin(store)
     for name in ("latest", "a/b", "ü ?&=#%", "..", "forks:plan"):
-        made = await store.runs.save_checkpoint(
+        reference = await store.runs.save_checkpoint(
             run.rollout_id, run.attempt.attempt_id, scope=name, name=name, state={"name": name}
         )
-        found = await store.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
-        assert found == await behind.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
-        assert made is not None
-        assert found is not None
-        assert (found.scope, found.state, found.checkpoint_id) == (name, {"name": name}, made.checkpoint_id)
+        checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
+        assert checkpoint == await behind.runs.get_checkpoint(run.rollout_id, scope=name, name=name)
+        assert reference is not None
+        assert checkpoint is not None
+        assert (checkpoint.scope, checkpoint.state, checkpoint.checkpoint_id) == (
+            name,
+            {"name": name},
+            reference.checkpoint_id,
+        )
 
 
 # Wrong kinds
@@ -275,7 +279,7 @@ ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("field,ask,values", ASKED, ids=[f"{number}-{each[0]}" for number, each in enumerate(ASKED)])
+@pytest.mark.parametrize("field,ask,values", ASKED, ids=[f"{number}-{case[0]}" for number, case in enumerate(ASKED)])
 async def test_a_wrong_kind_is_refused_alike_beside_the_store_and_over_http(
     store: Store, behind: SQLStore, field: str, ask: Ask, values: Sequence[Any]
 ) -> None:
@@ -293,11 +297,11 @@ async def test_invalid_run_events_are_refused_alike_locally_and_over_http(store:
     run = await begin(behind)
     for value in NO_EVENTS:
         texts: list[str] = []
-        for each in (behind, store):
+        for side in (behind, store):
             with pytest.raises(Invalid) as refused:
-                await each.runs.append_events(run.rollout_id, run.attempt.attempt_id, value)
+                await side.runs.append_events(run.rollout_id, run.attempt.attempt_id, value)
             texts.append(str(refused.value))
         assert texts[0] == texts[1]
-    for each in (behind, store):
+    for side in (behind, store):
         with pytest.raises(TooLarge, match="10,001 items"):
-            await each.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log")] * 10_001)
+            await side.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log")] * 10_001)

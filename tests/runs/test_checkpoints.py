@@ -35,8 +35,8 @@ async def save(
 
 
 async def state_of(store: Store, run: AttemptedRollout, name: str, scope: str = "RIG", **how: Any) -> Any:
-    found = await store.runs.get_checkpoint(run.rollout_id, scope=scope, name=name, **how)
-    return None if found is None else found.state
+    checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope=scope, name=name, **how)
+    return None if checkpoint is None else checkpoint.state
 
 
 async def test_some_reports_are_enough_and_none_is_not(store: Store) -> None:
@@ -77,7 +77,7 @@ async def test_resume_after_a_crash_starts_at_the_unfinished_phase(store: Store)
     await ended(store, run, "failed")
     resumed = await store.runs.resume(run.rollout_id, reason="the machine went away")
     assert (resumed.fork.kind, resumed.fork.phase, resumed.fork.scopes) == ("resume", "risk", ["RIG"])
-    assert [each.name for each in resumed.fork.checkpoints] == ["trader_checkpoint"]
+    assert [checkpoint.name for checkpoint in resumed.fork.checkpoints] == ["trader_checkpoint"]
     page = await seen(store, run)
     assert nodes_of(page, "RIG") == {*ANALYSTS, *DEBATE, "tool_x"}
     assert "Portfolio Manager" in nodes_of(page, "TSDD")
@@ -109,16 +109,16 @@ async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -
     run = await auto_run(store)
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "risk", "RIG")
-    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
-    assert found is not None
-    assert found.attempt == 1
+    checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
+    assert checkpoint is not None
+    assert checkpoint.attempt == 1
     await whole_rerun(store, run, "analysts", "RIG")
     last = await whole_rerun(store, run, "risk", "RIG")
-    found = await store.runs.get_checkpoint(last.rollout_id, scope="RIG", name="analysts_checkpoint")
-    assert found is not None
-    assert found.attempt == 4
+    checkpoint = await store.runs.get_checkpoint(last.rollout_id, scope="RIG", name="analysts_checkpoint")
+    assert checkpoint is not None
+    assert checkpoint.attempt == 4
     every = await store.runs.list_checkpoints(run.rollout_id, scope="RIG", name="analysts_checkpoint")
-    assert [each.attempt for each in every] == [1, 4]
+    assert [reference.attempt for reference in every] == [1, 4]
     assert every[1].parent_id == every[0].checkpoint_id
 
 
@@ -127,11 +127,15 @@ async def test_every_checkpoint_is_found_by_its_id_whichever_views_hold_it(store
     again = await whole_rerun(store, run, "analysts", "RIG")
     every = await store.runs.list_checkpoints(run.rollout_id)
     assert len(every) == 6
-    for each in every:
-        found = await store.runs.get_checkpoint_by_id(run.rollout_id, each.checkpoint_id)
-        assert (found.checkpoint_id, found.version, found.attempt) == (each.checkpoint_id, each.version, each.attempt)
-        assert found == await store.runs.get_checkpoint(
-            run.rollout_id, scope=each.scope, name=each.name, view="raw", at=each.version
+    for reference in every:
+        checkpoint = await store.runs.get_checkpoint_by_id(run.rollout_id, reference.checkpoint_id)
+        assert (checkpoint.checkpoint_id, checkpoint.version, checkpoint.attempt) == (
+            reference.checkpoint_id,
+            reference.version,
+            reference.attempt,
+        )
+        assert checkpoint == await store.runs.get_checkpoint(
+            run.rollout_id, scope=reference.scope, name=reference.name, view="raw", at=reference.version
         )
     plan = await store.runs.plan_fork(again.rollout_id, phase="risk", scopes=["RIG"])
     started_from = await store.runs.get_checkpoint_by_id(run.rollout_id, plan.checkpoints[0].checkpoint_id)
@@ -190,9 +194,9 @@ async def test_a_state_may_lie_elsewhere(store: Store) -> None:
     await store.runs.save_checkpoint(
         run.rollout_id, attempt_id, scope="rig", name="trader_checkpoint", external=pointer
     )
-    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
-    assert found is not None
-    assert (found.external, found.state) == (pointer, None)
+    checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint")
+    assert checkpoint is not None
+    assert (checkpoint.external, checkpoint.state) == (pointer, None)
 
 
 async def test_checkpoint_after_an_unknown_phase_is_refused(store: Store) -> None:
@@ -207,16 +211,16 @@ async def test_the_group_lends_a_checkpoint_of_the_same_date(store: Store) -> No
     await auto_run(store, group="flow-2")
     run = await begin(store, group="flow-1")
     assert await state_of(store, run, "trader_checkpoint") is None
-    found = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
-    assert found is not None
-    assert found.rollout_id == donor.rollout_id
+    checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
+    assert checkpoint is not None
+    assert checkpoint.rollout_id == donor.rollout_id
     again = await rerun(store, donor, phase="debate_and_trader", scopes=["RIG"])
     assert again.attempt.sequence_id == 2
     assert await state_of(store, run, "trader_checkpoint", search="group") is None
     await do_phase(store, run, "debate_and_trader", "RIG")
-    own = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
-    assert own is not None
-    assert own.rollout_id == run.rollout_id
+    nearest = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="trader_checkpoint", search="group")
+    assert nearest is not None
+    assert nearest.rollout_id == run.rollout_id
 
 
 # Artifacts
@@ -237,11 +241,11 @@ async def test_artifacts_follow_the_view_and_a_retracted_one_is_gone(store: Stor
         phase="portfolio",
         media_type="text/markdown",
     )
-    found = await store.runs.query_artifacts(run.rollout_id)
-    assert [(each.name, each.content) for each in found] == [("plan", {"buy": 1}), ("report", "# Up")]
+    artifacts = await store.runs.query_artifacts(run.rollout_id)
+    assert [(artifact.name, artifact.content) for artifact in artifacts] == [("plan", {"buy": 1}), ("report", "# Up")]
     then = len(await store.log.history(run.rollout_id))
     assert (await store.runs.retract_artifact(run.rollout_id, report.artifact_id, reason="wrong")).retracted
-    assert [each.artifact_id for each in await store.runs.query_artifacts(run.rollout_id)] == [plan.artifact_id]
+    assert [artifact.artifact_id for artifact in await store.runs.query_artifacts(run.rollout_id)] == [plan.artifact_id]
     assert len(await store.runs.query_artifacts(run.rollout_id, at=then)) == 2
     await rerun(store, run, phase="debate_and_trader", scopes=["RIG"])
     assert await store.runs.query_artifacts(run.rollout_id) == []
@@ -254,12 +258,12 @@ async def test_the_history_of_a_scope_goes_through_all_runs_newest_first(store: 
         attempt_id = run.attempt.attempt_id
         await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="plan", content=number)
         await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG2", name="plan", content=number)
-    found = await store.runs.scope_history("RIG", name="plan")
-    assert [each.group_id for each in found] == ["flow-2", "flow-1", "flow-0"]
-    await store.runs.retract_artifact(found[0].rollout_id, found[0].artifact_id)
-    assert [each.retracted for each in await store.runs.scope_history("RIG", limit=2)] == [True, False]
-    past = await store.runs.scope_history("RIG", as_at=found[0].position - 1)
-    assert [(each.group_id, each.retracted) for each in past] == [("flow-1", False), ("flow-0", False)]
+    artifacts = await store.runs.scope_history("RIG", name="plan")
+    assert [artifact.group_id for artifact in artifacts] == ["flow-2", "flow-1", "flow-0"]
+    await store.runs.retract_artifact(artifacts[0].rollout_id, artifacts[0].artifact_id)
+    assert [artifact.retracted for artifact in await store.runs.scope_history("RIG", limit=2)] == [True, False]
+    past = await store.runs.scope_history("RIG", as_at=artifacts[0].position - 1)
+    assert [(artifact.group_id, artifact.retracted) for artifact in past] == [("flow-1", False), ("flow-0", False)]
 
 
 async def test_a_place_of_a_state_that_is_not_json_is_refused(store: Store, subtests: pytest.Subtests) -> None:

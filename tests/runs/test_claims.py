@@ -25,17 +25,17 @@ async def test_a_claim_of_runs_leaves_other_rollouts_in_the_queue(store: Store) 
     train = await store.enqueue_rollout("train", mode="train", resources_id=graph)
     runs = [await store.enqueue_rollout(number, resources_id=graph) for number in range(3)]
     first = await store.runs.claim([graph], limit=2, worker_id="w")
-    assert [each.rollout_id for each in first] == [each.rollout_id for each in runs[:2]]
-    assert {(each.status, each.attempt.status, each.attempt.worker_id) for each in first} == {
+    assert [rollout.rollout_id for rollout in first] == [run.rollout_id for run in runs[:2]]
+    assert {(rollout.status, rollout.attempt.status, rollout.attempt.worker_id) for rollout in first} == {
         ("preparing", "preparing", "w")
     }
-    assert [each.input for each in await store.runs.claim([graph, prompt], limit=1)] == ["task"]
-    assert [each.input for each in await store.runs.claim([graph], limit=9)] == [2]
+    assert [rollout.input for rollout in await store.runs.claim([graph, prompt], limit=1)] == ["task"]
+    assert [rollout.input for rollout in await store.runs.claim([graph], limit=9)] == [2]
     assert await store.runs.claim([graph], worker_id="w") == []
     worker = await store.get_worker_by_id("w")
     assert worker is not None
     assert worker.status == "busy"
-    assert [each.rollout_id for each in await store.dequeue_many_rollouts(9)] == [train.rollout_id]
+    assert [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(9)] == [train.rollout_id]
     assert (await store.log.verify()).ok
     assert await store.runs.claim([]) == []
     with pytest.raises(Invalid):
@@ -47,7 +47,7 @@ async def test_a_waiting_claim_of_runs_gets_the_next_run_and_no_task(store: Stor
     tasks = [await store.enqueue_rollout(number, resources_id=prompt) for number in range(3)]
     claims = [asyncio.create_task(store.runs.claim([graph], worker_id=f"w{n}", wait_seconds=30)) for n in range(2)]
     waiting = asyncio.create_task(store.dequeue_many_rollouts(4, "trainer", wait_seconds=30))
-    assert [each.rollout_id for each in await waiting] == [each.rollout_id for each in tasks]
+    assert [rollout.rollout_id for rollout in await waiting] == [task.rollout_id for task in tasks]
     await asyncio.sleep(0.1)
     assert not any(claim.done() for claim in claims)
     runs: list[Rollout] = []
@@ -65,8 +65,10 @@ async def test_two_workers_never_claim_the_same_run(store: Store) -> None:
     async def claim_all(worker_id: str) -> list[str]:
         claimed: list[str] = []
         while some := await store.runs.claim([graph], limit=2, worker_id=worker_id):
-            claimed += [each.rollout_id for each in some]
+            claimed += [rollout.rollout_id for rollout in some]
         return claimed
 
     claimed = await asyncio.gather(*(claim_all(f"w{number}") for number in range(3)))
-    assert sorted(each for of_worker in claimed for each in of_worker) == sorted(run.rollout_id for run in runs)
+    assert sorted(rollout_id for of_worker in claimed for rollout_id in of_worker) == sorted(
+        run.rollout_id for run in runs
+    )

@@ -31,12 +31,12 @@ def section(title: str) -> str:
 @pytest.mark.slow
 def test_documented_example_prints_the_documented_output(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (output,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    assert (done.stdout, done.stderr) == (shown, "")
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_every_view_is_described_and_is_one() -> None:
@@ -66,7 +66,7 @@ def test_every_route_about_runs_is_in_the_table_and_every_one_in_the_table_is_se
     table = section("Behind a server")
     routers = (routes_runs.events, routes_runs.outputs, routes_runs.forks)
     routes = [cast("StoreRoute", route) for router in routers for route in router.routes]
-    served = {(each.method, re.sub(r"{\w+}", "{id}", each.path.removeprefix(PREFIX))) for each in routes}
+    served = {(route.method, re.sub(r"{\w+}", "{id}", route.path.removeprefix(PREFIX))) for route in routes}
     named = set(re.findall(r"`(GET|POST) (/[^`?]+)", table))
     assert named <= served
     # Of those that are written short the last word is there.

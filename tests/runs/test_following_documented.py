@@ -26,12 +26,12 @@ def section(title: str) -> str:
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.slow
 def test_documented_examples_print_the_documented_output(number: int, tmp_path: Path) -> None:
-    example, shown = EXAMPLES[number]
+    example, output = EXAMPLES[number]
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    assert (done.stdout, done.stderr) == (shown, "")
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_every_kind_of_frame_is_described_with_fields_that_there_are() -> None:

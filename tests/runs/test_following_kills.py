@@ -37,8 +37,8 @@ class Viewer:
         self.task = asyncio.ensure_future(self._follow(store, rollout_id, view))
 
     async def _follow(self, store: HTTPStore, rollout_id: str, view: str) -> None:
-        found = cast("AsyncGenerator[RunFrame]", store.runs.follow(rollout_id, view=view))
-        async with aclosing(found) as frames:
+        stream = cast("AsyncGenerator[RunFrame]", store.runs.follow(rollout_id, view=view))
+        async with aclosing(stream) as frames:
             async for frame in frames:
                 async with self._progress:
                     self.frames.append(frame)

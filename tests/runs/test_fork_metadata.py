@@ -39,8 +39,8 @@ async def test_rerun_has_its_fork_in_its_metadata(store: Store) -> None:
     begun = await rerun(store, run, phase="risk", scopes=["RIG"], state_patch=patch, reason="too risky")
     assert told(begun.attempt) == told(begun.rollout.attempt) == begun.fork
     assert (begun.fork.state_patch, begun.fork.reason, begun.fork.entry) == (patch, "too risky", RISK[0])
-    assert [each.name for each in begun.fork.checkpoints] == ["trader_checkpoint"]
-    (node,) = [each for each in await store.runs.list_lineage(run.rollout_id) if each.sequence_id == 2]
+    assert [checkpoint.name for checkpoint in begun.fork.checkpoints] == ["trader_checkpoint"]
+    (node,) = [attempt for attempt in await store.runs.list_lineage(run.rollout_id) if attempt.sequence_id == 2]
     assert node.fork == begun.fork
     assert await metadata_of(store, run) == [None, begun.attempt.metadata]
 

@@ -22,9 +22,9 @@ async def test_each_scope_is_a_column_of_its_kind_in_the_order_first_seen(store:
     kinds = [(column.scope, column.kind) for column in graph.columns]
     assert kinds == [(MARKET, "market"), ("RIG", "ticker"), ("TSDD", "ticker"), (FUND, "portfolio")]
     rig = graph.columns[1]
-    assert [each.node_id for each in rig.nodes] == [*ANALYSTS, *DEBATE, *RISK]
+    assert [graph_node.node_id for graph_node in rig.nodes] == [*ANALYSTS, *DEBATE, *RISK]
     assert (rig.done, rig.total) == (12, 12)
-    assert [each.phase for each in rig.nodes[3:5]] == ["analysts", "debate_and_trader"]
+    assert [graph_node.phase for graph_node in rig.nodes[3:5]] == ["analysts", "debate_and_trader"]
     assert ("RIG", "Trader", "tool_x") in [(edge.scope, edge.parent_node_id, edge.node_id) for edge in graph.edges]
 
 
@@ -110,19 +110,19 @@ async def test_long_and_short_payload_comes_back_as_it_went(store: Store) -> Non
     }
     event = RunEvent.model_validate(sent)
     await say(store, run, [event])
-    (found,) = (await seen(store, run)).items
-    assert {name: getattr(found, name) for name in sent if name != "custom"} == {
+    (row,) = (await seen(store, run)).items
+    assert {name: getattr(row, name) for name in sent if name != "custom"} == {
         name: value for name, value in sent.items() if name != "custom"
     }
-    assert found.extra == {"custom": {"a": [1, None]}}
-    assert (found.prompt_sha256 is None, found.response_sha256 is None) == (False, True)
+    assert row.extra == {"custom": {"a": [1, None]}}
+    assert (row.prompt_sha256 is None, row.response_sha256 is None) == (False, True)
     (bare,) = (await seen(store, run, bodies=False)).items
-    assert (bare.prompt, bare.response, bare.extra, bare.metrics) == (None, None, None, found.metrics)
+    assert (bare.prompt, bare.response, bare.extra, bare.metrics) == (None, None, None, row.metrics)
 
 
 async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) -> None:
     run = await auto_run(store)
-    whole = (await seen(store, run)).items
+    rows = (await seen(store, run)).items
     read: list[int] = []
     after = 0
     while True:
@@ -131,10 +131,10 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
         after = page.next_after
         if not page.has_more:
             break
-    assert read == [event.version for event in whole]
+    assert read == [event.version for event in rows]
     only = await seen(store, run, scope="RIG", node_id="Trader", kind="result")
     assert [event.version for event in only.items] == [
-        event.version for event in whole if (event.scope, event.node_id, event.kind) == ("RIG", "Trader", "result")
+        event.version for event in rows if (event.scope, event.node_id, event.kind) == ("RIG", "Trader", "result")
     ]
     assert (await store.runs.query_events(run.rollout_id, limit=0)).has_more
     with pytest.raises(Invalid, match="limit"):
@@ -147,26 +147,26 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
 async def test_two_attempts_side_by_side(store: Store) -> None:
     run = await auto_run(store)
     await whole_rerun(store, run, "debate_and_trader", "RIG")
-    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
-    changed = [each for each in found.nodes if each.change != "kept"]
-    tools = [each for each in changed if each.node_id == "tool_x"]
-    assert {each.change for each in changed} == {"replaced"}
-    assert [each.node_id for each in changed if each not in tools] == [*DEBATE, *RISK, *PORTFOLIO]
-    assert {each.parent_node_id for each in tools} == {DEBATE[-1], RISK[-1], PORTFOLIO[-1]}
-    assert found.counts["replaced"] == 8 + 9 + 3
-    assert found.totals == {"tokens_in": 17 * 10.0, "tokens_out": 17 * 5.0}
-    one: NodeDifference = next(each for each in changed if each.node_id == "Trader")
+    diff = await store.runs.compare_attempts(run.rollout_id, 1, 2)
+    changed = [graph_node for graph_node in diff.nodes if graph_node.change != "kept"]
+    tools = [graph_node for graph_node in changed if graph_node.node_id == "tool_x"]
+    assert {graph_node.change for graph_node in changed} == {"replaced"}
+    assert [graph_node.node_id for graph_node in changed if graph_node not in tools] == [*DEBATE, *RISK, *PORTFOLIO]
+    assert {tool.parent_node_id for tool in tools} == {DEBATE[-1], RISK[-1], PORTFOLIO[-1]}
+    assert diff.counts["replaced"] == 8 + 9 + 3
+    assert diff.totals == {"tokens_in": 17 * 10.0, "tokens_out": 17 * 5.0}
+    one: NodeDifference = next(graph_node for graph_node in changed if graph_node.node_id == "Trader")
     assert (one.deltas, one.same_response, one.failed) == ({"tokens_in": 10, "tokens_out": 5}, False, False)
-    kept = next(each for each in found.nodes if each.change == "kept")
-    assert kept.before == kept.after
+    unchanged = next(graph_node for graph_node in diff.nodes if graph_node.change == "kept")
+    assert unchanged.before == unchanged.after
 
 
 async def test_an_attempt_equals_itself(store: Store) -> None:
     run = await auto_run(store)
-    found = await store.runs.compare_attempts(run.rollout_id, 1, 1)
-    assert set(found.counts.items()) >= {("replaced", 0), ("added", 0), ("removed", 0)}
-    assert set(found.totals.values()) == {0}
-    assert all(each.same_response for each in found.nodes)
+    diff = await store.runs.compare_attempts(run.rollout_id, 1, 1)
+    assert set(diff.counts.items()) >= {("replaced", 0), ("added", 0), ("removed", 0)}
+    assert set(diff.totals.values()) == {0}
+    assert all(graph_node.same_response for graph_node in diff.nodes)
     with pytest.raises(NotFound, match="Attempt 2 not found"):
         await store.runs.compare_attempts(run.rollout_id, 1, 2)
 
@@ -178,13 +178,14 @@ async def test_extra_executions_are_added_and_missing_ones_removed(store: Store)
     again = (await rerun(store, run, phase="analysts", scopes=["RIG"])).rollout
     failed = RunEvent(kind="result", node_id="Bull Researcher", scope="RIG", status="error", node_exec="2")
     await say(store, again, [*node("Bull Researcher", "RIG"), failed])
-    found = {
-        (each.node_id, each.ordinal): each for each in (await store.runs.compare_attempts(run.rollout_id, 1, 2)).nodes
+    by_node = {
+        (graph_node.node_id, graph_node.ordinal): graph_node
+        for graph_node in (await store.runs.compare_attempts(run.rollout_id, 1, 2)).nodes
     }
-    assert {key: each.change for key, each in found.items()} == {
+    assert {key: graph_node.change for key, graph_node in by_node.items()} == {
         ("Bull Researcher", 1): "replaced",
         ("Bull Researcher", 2): "added",
         ("Journalist", 1): "removed",
     }
-    assert found["Bull Researcher", 1].same_response is True
-    assert found["Bull Researcher", 2].failed
+    assert by_node["Bull Researcher", 1].same_response is True
+    assert by_node["Bull Researcher", 2].failed

@@ -81,18 +81,18 @@ def test_every_node_has_its_phase() -> None:
 
 
 def test_phases_come_in_the_order_in_which_they_run() -> None:
-    assert [each.name for each in TA.of_kind("ticker")] == ["analysts", "debate_and_trader", "risk"]
-    assert [each.name for each in TA.later(TA.by_name["debate_and_trader"])] == ["debate_and_trader", "risk"]
-    assert [each.name for each in TA.cascade_of(TA.of_kind("ticker"))] == ["portfolio"]
+    assert [phase.name for phase in TA.of_kind("ticker")] == ["analysts", "debate_and_trader", "risk"]
+    assert [phase.name for phase in TA.later(TA.by_name["debate_and_trader"])] == ["debate_and_trader", "risk"]
+    assert [phase.name for phase in TA.cascade_of(TA.of_kind("ticker"))] == ["portfolio"]
 
 
 def test_a_cascade_goes_on_through_the_phases_it_reaches() -> None:
-    given = graph(
+    phase_graph = graph(
         Phase(name="a", scope_kind="ticker", nodes=["a"], cascade=["b"]),
         Phase(name="b", scope_kind="fund", nodes=["b"]),
         Phase(name="c", scope_kind="fund", nodes=["c"], after=["b"]),
     )
-    assert [each.name for each in given.cascade_of([given.by_name["a"]])] == ["b", "c"]
+    assert [phase.name for phase in phase_graph.cascade_of([phase_graph.by_name["a"]])] == ["b", "c"]
 
 
 def test_scopes_are_spelled_as_their_kind_says() -> None:
@@ -123,9 +123,9 @@ def test_nought_and_false_say_something_and_emptiness_does_not() -> None:
 
 
 def test_a_checkpoint_keeps_the_keys_it_declares() -> None:
-    found = TA.producer("analysts_checkpoint")
-    assert found is not None
-    assert found[1].of({"market_report": "up", "risk_debate": "later"}) == {"market_report": "up"}
+    producer = TA.producer("analysts_checkpoint")
+    assert producer is not None
+    assert producer[1].of({"market_report": "up", "risk_debate": "later"}) == {"market_report": "up"}
     assert Checkpoint(name="all").of({"a": 1}) == {"a": 1}
 
 
@@ -189,7 +189,7 @@ def test_a_graph_of_nothing_is_refused() -> None:
 
 
 def test_a_cascade_mask_of_a_fixed_scope_names_it() -> None:
-    given = PhaseGraph(
+    phase_graph = PhaseGraph(
         name="g",
         version="1",
         scope_kinds={"ticker": ScopeKind(), "book": ScopeKind(fixed="BOOK")},
@@ -198,4 +198,4 @@ def test_a_cascade_mask_of_a_fixed_scope_names_it() -> None:
             Phase(name="b", scope_kind="book", nodes=["n"], cascade_mask=CascadeMask(nodes=["n"], children=True)),
         ],
     )
-    assert given.masks(given.by_name["a"], ["x"])[1] == Mask(scopes=["BOOK"], nodes=["n"], children=True)
+    assert phase_graph.masks(phase_graph.by_name["a"], ["x"])[1] == Mask(scopes=["BOOK"], nodes=["n"], children=True)

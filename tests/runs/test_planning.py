@@ -70,7 +70,7 @@ NODES = [
 def test_each_node_starts_its_phase_at_its_entry(name: str, expected: str, checkpoint: str | None, entry: str) -> None:
     plan = rerun(whole_run(), node=name)
     assert (plan.phase, plan.entry) == (expected, entry)
-    assert [each.name for each in plan.checkpoints] == ([] if checkpoint is None else [checkpoint])
+    assert [reference.name for reference in plan.checkpoints] == ([] if checkpoint is None else [checkpoint])
     assert (plan.base, plan.base_version, plan.kind, plan.cascade) == (1, 900, "rerun", ["portfolio"])
 
 
@@ -205,7 +205,7 @@ def test_a_scope_goes_on_at_its_first_phase_that_did_not_complete() -> None:
     )
     plan = planning.resume(TA, ground)
     assert (plan.kind, plan.phase, plan.scopes) == ("resume", "risk", ["RIG"])
-    assert [each.name for each in plan.checkpoints] == ["trader_checkpoint"]
+    assert [reference.name for reference in plan.checkpoints] == ["trader_checkpoint"]
     assert plan.unsafe == []  # the portfolio had not begun
 
 

@@ -39,13 +39,13 @@ async def test_new_events_follow_and_carry_the_number_of_the_rerun(store: Store)
 
 
 @pytest.mark.parametrize(
-    "name,kept",
+    "name,remaining",
     [("debate_and_trader", {*ANALYSTS, "tool_x"}), ("analysts", set[str]())],
 )
-async def test_an_earlier_phase_takes_the_later_ones_along(store: Store, name: str, kept: set[str]) -> None:
+async def test_an_earlier_phase_takes_the_later_ones_along(store: Store, name: str, remaining: set[str]) -> None:
     run = await auto_run(store)
     again = await rerun(store, run, phase=name, scopes=["RIG"])
-    assert nodes_of(await seen(store, run), "RIG") == kept
+    assert nodes_of(await seen(store, run), "RIG") == remaining
     assert again.fork.phase == name
 
 
@@ -111,10 +111,10 @@ async def test_each_rerun_has_its_number_and_each_view_stays(store: Store) -> No
     for attempt, view in enumerate(views, start=1):
         assert (await seen(store, run, f"attempt:{attempt}")).items == view
     lineage = await store.runs.list_lineage(run.rollout_id)
-    assert [each.rerun_seq for each in lineage] == [0, 1, 2, 3]
-    assert [each.base for each in lineage] == [None, 1, 2, 3]
-    assert [each.kind for each in lineage] == ["first", "rerun", "rerun", "rerun"]
-    assert [each.is_head for each in lineage] == [False, False, False, True]
+    assert [attempt.rerun_seq for attempt in lineage] == [0, 1, 2, 3]
+    assert [attempt.base for attempt in lineage] == [None, 1, 2, 3]
+    assert [attempt.kind for attempt in lineage] == ["first", "rerun", "rerun", "rerun"]
+    assert [attempt.is_head for attempt in lineage] == [False, False, False, True]
 
 
 async def test_a_retry_of_a_rerun_is_the_same_rerun(store: Store, clock: ManualClock) -> None:

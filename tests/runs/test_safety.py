@@ -74,7 +74,7 @@ async def test_a_head_that_is_not_the_one_expected_is_refused(store: Store) -> N
 async def test_of_two_forks_at_once_one_begins(durable_url: str) -> None:
     async with await open_store(durable_url) as one, await open_store(durable_url) as other:
         run = await auto_run(one)
-        asked = [rerun(each, run, phase="risk", scopes=["RIG"]) for each in (one, other, one, other)]
+        asked = [rerun(store, run, phase="risk", scopes=["RIG"]) for store in (one, other, one, other)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert sorted(type(result).__name__ for result in results) == [*["AttemptActive"] * 3, "ForkResult"]
         types = [event.type for event in await one.log.history(run.rollout_id)]
@@ -93,10 +93,10 @@ async def test_a_plan_whose_ground_moves_is_made_again(store: Store) -> None:
     # Whatever came before the fork is seen, whatever came after it is not.
     history = {event.number: event.type for event in await store.log.history(run.rollout_id)}
     (at,) = [number for number, type_ in history.items() if type_ == "attempt.forked"]
-    known = [event.version for event in (await seen(store, run, "own:1")).items]
+    versions = [event.version for event in (await seen(store, run, "own:1")).items]
     view = [event.version for event in (await seen(store, run, scope="TSDD")).items]
-    assert {version for version in known if version > at}.isdisjoint(view)
-    assert forked.fork.base_version == max(version for version in known if version < at)
+    assert {version for version in versions if version > at}.isdisjoint(view)
+    assert forked.fork.base_version == max(version for version in versions if version < at)
 
 
 async def test_a_side_effect_is_repeated_only_where_that_is_confirmed(store: Store) -> None:
@@ -151,8 +151,10 @@ async def test_run_tables_equal_the_log(store: Store) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
-    made = await store.runs.save_artifact(again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1)
-    await store.runs.retract_artifact(again.rollout_id, made.artifact_id)
+    artifact = await store.runs.save_artifact(
+        again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1
+    )
+    await store.runs.retract_artifact(again.rollout_id, artifact.artifact_id)
     report = await store.log.verify()
     assert report.differences == []
     assert report.rows["forks"] == 1

@@ -74,24 +74,24 @@ async def linear_history(store: Store, dice: random.Random) -> None:
     run = await begin(store, graph=TA_COMPAT)
     if dice.random() < 0.8:
         await save_checkpoints(store, run)
-    kept = await say(store, run, 1, some_events(dice, phases=False))
-    views = {1: kept}
+    visible = await say(store, run, 1, some_events(dice, phases=False))
+    views = {1: visible}
     for attempt in range(2, dice.randint(2, 6)):
-        known = [ticker for ticker in TICKERS if any(event.scope == ticker for event in views[attempt - 1])]
-        if not known:
+        tickers = [ticker for ticker in TICKERS if any(event.scope == ticker for event in views[attempt - 1])]
+        if not tickers:
             break
         await ended(store, run)
         again = await store.runs.fork(
             run.rollout_id,
             phase=dice.choice(PHASES),
-            scopes=[dice.choice([str.lower, str.upper])(dice.choice(known))],
+            scopes=[dice.choice([str.lower, str.upper])(dice.choice(tickers))],
             on_missing="full",
             confirm_side_effects=True,
         )
         assert again.fork.phase is not None
         run = again.rollout
-        kept = filtered(views[attempt - 1], again.fork.phase, again.fork.scopes[0])
-        views[attempt] = kept + await say(store, run, attempt, some_events(dice, phases=False))
+        visible = filtered(views[attempt - 1], again.fork.phase, again.fork.scopes[0])
+        views[attempt] = visible + await say(store, run, attempt, some_events(dice, phases=False))
     for attempt, expected in views.items():
         page = await seen(store, run, f"attempt:{attempt}", bodies=False)
         assert [event.version for event in page.items] == versions(expected), attempt
@@ -146,13 +146,13 @@ class AnyHistory:
         base = "head" if self.dice.random() < 0.5 else f"attempt:{self.dice.choice(list(self.runs))}"
         phase = self.dice.choice([*PHASES, "scan"])
         scopes = [] if phase == "scan" else self.dice.sample(TICKERS, self.dice.randint(1, 2))
-        known = {event.scope for event in self.reference.events}
-        if self.dice.random() < 0.2 and FUND in known:
+        candidates = {event.scope for event in self.reference.events}
+        if self.dice.random() < 0.2 and FUND in candidates:
             phase, scopes = "portfolio", [FUND]
-        if not known.issuperset(scopes):
+        if not candidates.issuperset(scopes):
             return
         try:
-            made = await self.store.runs.fork(
+            result = await self.store.runs.fork(
                 self.rollout_id,
                 phase=phase,
                 scopes=scopes,
@@ -164,15 +164,15 @@ class AnyHistory:
             )
         except CheckpointMissing:
             return
-        number = made.attempt.sequence_id
-        self.runs[number] = made.rollout
+        number = result.attempt.sequence_id
+        self.runs[number] = result.rollout
         started = await self.started(number)
-        fork = made.fork
+        fork = result.fork
         self.reference.start(number, Attempt(started, fork.base, fork.base_version, fork.masks))
 
     async def started(self, number: int) -> int:
         history = await self.store.log.history(self.rollout_id)
-        starts = [each.number for each in history if (each.type, each.data.get("sequence")) == (STARTED, number)]
+        starts = [event.number for event in history if (event.type, event.data.get("sequence")) == (STARTED, number)]
         return starts[-1]
 
     async def retry(self) -> None:

@@ -49,8 +49,8 @@ def phase(name: str, scope: str, *, tokens: int = 10, graph: PhaseGraph = TA) ->
     """Return what a phase says, from its start to its end; one tool runs under its last node."""
     yield RunEvent(kind="phase.started", phase=name, scope=scope)
     nodes = graph.by_name[name].nodes
-    for each in nodes:
-        yield from node(each, scope, tokens=tokens, tool="tool_x" if each == nodes[-1] else None)
+    for node_id in nodes:
+        yield from node(node_id, scope, tokens=tokens, tool="tool_x" if node_id == nodes[-1] else None)
     yield RunEvent(kind="phase.completed", phase=name, scope=scope)
 
 

@@ -76,8 +76,8 @@ async def rerun(store: Store, run: AttemptedRollout, **asked: Any) -> ForkResult
 async def whole_rerun(store: Store, run: AttemptedRollout, name: str, ticker: str, **asked: Any) -> AttemptedRollout:
     """Fork from a phase of a ticker and run all that follows."""
     again = (await rerun(store, run, phase=name, scopes=[ticker], **asked)).rollout
-    for each in TICKER_PHASES[TICKER_PHASES.index(name) :]:
-        await do_phase(store, again, each, ticker, tokens=20)
+    for phase_name in TICKER_PHASES[TICKER_PHASES.index(name) :]:
+        await do_phase(store, again, phase_name, ticker, tokens=20)
     await do_phase(store, again, "portfolio", FUND, tokens=20)
     return await ended(store, again)
 
