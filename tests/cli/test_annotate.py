@@ -11,10 +11,10 @@ def test_labels_and_a_note_are_recorded_and_shown(rollbook: Rollbook, filled: Fi
     said = rollbook("annotate", filled.retried, "-l", "bad answer", "--label", "infra", "-m", "proxy was\ndown")
     assert said.code == 0
     assert said.out.splitlines()[1] == "  labels  bad answer, infra"
-    shown = rollbook("show", filled.retried)
-    assert "labels     bad answer, infra" in shown.out
-    assert "proxy was\n    down" in shown.out
-    assert "by cli" in shown.out
+    printed = rollbook("show", filled.retried)
+    assert "labels     bad answer, infra" in printed.out
+    assert "proxy was\n    down" in printed.out
+    assert "by cli" in printed.out
     assert rollbook("show", filled.retried, "--json").json["labels"] == ["bad answer", "infra"]
 
 
@@ -58,6 +58,6 @@ def test_invalid_annotation_is_refused(
 
 def test_control_characters_of_a_note_are_spelled_out(rollbook: Rollbook, filled: Filled) -> None:
     rollbook("annotate", filled.retried, "-m", "red \x1b[31m alert")
-    shown = rollbook("show", filled.retried).out
-    assert "red \\x1b[31m alert" in shown
-    assert "\x1b" not in shown
+    output = rollbook("show", filled.retried).out
+    assert "red \\x1b[31m alert" in output
+    assert "\x1b" not in output

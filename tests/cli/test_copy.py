@@ -196,12 +196,12 @@ def test_the_commands_of_the_page_work(
     bare: Rollbook, filled_file: Filled, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs/backups.md").read_text()
-    shown = re.findall(r"^\$ rollbook (.*)$", page, re.MULTILINE)
-    assert len(shown) == 5
+    commands = re.findall(r"^\$ rollbook (.*)$", page, re.MULTILINE)
+    assert len(commands) == 5
     Path(filled_file.url.removeprefix("sqlite:///")).rename(tmp_path / "run.db")
     monkeypatch.chdir(tmp_path)
     url = with_partition(postgres_server)
-    for line in shown:
+    for line in commands:
         printed = bare(*(url if word.startswith("postgresql://") else word for word in shlex.split(line)))
         assert printed.code == 0, printed.err
     assert {path.name for path in tmp_path.glob("*.db")} >= {"run.db", "restored.db", "run_7.db"}

@@ -63,11 +63,11 @@ def test_reading_never_creates_a_store_and_says_how_to(
 @ON_BOTH
 def test_migrate_makes_an_empty_store_and_leaves_one_alone(durable_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(durable_url, monkeypatch)
-    made = rollbook("migrate", "--json").json
-    assert (made[0]["before"], made[0]["copy"]) == (None, None)
+    result = rollbook("migrate", "--json").json
+    assert (result[0]["before"], result[0]["copy"]) == (None, None)
     again = rollbook("migrate")
     assert again.code == 0
-    assert f"already at revision {made[0]['after']}" in again.out
+    assert f"already at revision {result[0]['after']}" in again.out
     assert rollbook("stats", "--json").json["events"] == 0
     assert rollbook("ls", "rollouts").table == []
     assert rollbook("tail").table == []

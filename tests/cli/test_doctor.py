@@ -16,15 +16,15 @@ def test_the_results_are_printed_for_people_and_programs(rollbook: Rollbook, fil
     checks = rollbook("doctor", "--json").json
     assert list(checks) == ["db", "checks", "seconds"]
     assert [(row["outcome"], row["check"]) for row in rows] == [
-        (each["outcome"], each["name"]) for each in checks["checks"]
+        (check["outcome"], check["name"]) for check in checks["checks"]
     ]
-    assert all(each["problem"] is None for each in checks["checks"])
-    shown = rollbook("doctor", terminal=True)
+    assert all(check["problem"] is None for check in checks["checks"])
+    printed = rollbook("doctor", terminal=True)
     # The rollouts of the filled store have been waiting since last year.
-    assert "warning  queue" in shown.out.replace("\x1b[33m", "")
-    assert "remedy: rollbook runner AGENT --db" in shown.out
-    assert shown.err.startswith("0 problems, ")
-    assert filled.url in shown.err
+    assert "warning  queue" in printed.out.replace("\x1b[33m", "")
+    assert "remedy: rollbook runner AGENT --db" in printed.out
+    assert printed.err.startswith("0 problems, ")
+    assert filled.url in printed.err
 
 
 def test_the_exit_codes(bare: Rollbook, filled_file: Filled, make_url: Callable[[str], str]) -> None:
@@ -41,7 +41,7 @@ def test_the_exit_codes(bare: Rollbook, filled_file: Filled, make_url: Callable[
     execute(filled_file.url, "DROP TRIGGER events_refuse_delete")
     damaged = bare("doctor", "--db", filled_file.url, "--json")
     assert damaged.code == 3
-    assert [each["name"] for each in damaged.json["checks"] if each["problem"] == "damage"] == ["guards"]
+    assert [check["name"] for check in damaged.json["checks"] if check["problem"] == "damage"] == ["guards"]
     assert bare("doctor", "--db", make_url("none/run.db")).code == 5
 
 

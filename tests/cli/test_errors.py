@@ -87,7 +87,7 @@ def paths() -> Iterator[str]:
     context = Context(top)
     for name in _below(top):
         below = _below(top.resolve_command(context, [name])[1])
-        yield from (f"{name} {each}" for each in below) if below else [name]
+        yield from (f"{name} {command}" for command in below) if below else [name]
 
 
 def _below(command: object) -> dict[str, object]:
@@ -265,9 +265,9 @@ def test_a_real_terminal_gets_colours_and_a_pipe_does_not(filled_file: Filled) -
     piped = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert "\x1b" not in piped.stdout
     calls = (["ls", "rollouts"], ["history", filled_file.retried], ["tail"])
-    shown, *past = _on_a_terminal([(call, {}) for call in calls], env)
-    assert "\x1b[32msucceeded" in shown
-    assert filled_file.retried in shown
+    current, *past = _on_a_terminal([(call, {}) for call in calls], env)
+    assert "\x1b[32msucceeded" in current
+    assert filled_file.retried in current
     assert all("\x1b[2m" in text for text in past)
     plain = _on_a_terminal([(call, {"NO_COLOR": "1"}) for call in calls], env)
     assert "\x1b" not in "".join(plain)
@@ -311,15 +311,15 @@ def _on_a_terminal(calls: list[tuple[list[str], dict[str, str]]], environment: d
     command = [sys.executable, "-c", _RUN_EACH, orjson.dumps(calls).decode()]
     process = subprocess.Popen(command, env=environment, stdin=child, stdout=child, stderr=child)
     os.close(child)
-    shown = io.BytesIO()
+    screen = io.BytesIO()
     try:
         while chunk := os.read(parent, 4096):
-            shown.write(chunk)
+            screen.write(chunk)
     except OSError:
         # Linux reports the end of a pseudo-terminal as an error.
         pass
     os.close(parent)
     assert process.wait(250) == 0
-    *outputs, rest = re.split(r"exit code 0\r\n", shown.getvalue().decode())
+    *outputs, rest = re.split(r"exit code 0\r\n", screen.getvalue().decode())
     assert (len(outputs), rest) == (len(calls), "")
     return outputs

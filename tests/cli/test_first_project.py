@@ -38,11 +38,11 @@ def test_commands_of_the_first_project_print_the_documented_output(
     calls = re.findall(r"^\$ (rollbook [^\n]+)\n(.*?)(?=^\$ |^```)", steps, re.MULTILINE | re.DOTALL)
     assert [typed.split()[1] for typed, _ in calls] == ["train", "ls", "show", "history", "verify", "train"]
     rollout_id = ""
-    for typed, shown in calls:
+    for typed, output in calls:
         # A dumb terminal shows no moving progress, and only 80 columns of a table.
         terminal = "dumb" if typed.split()[1] in {"train", "verify"} else "xterm"
         printed = on_a_terminal(re.sub(r"\bro-[0-9a-f]{12}\b", rollout_id, typed), tmp_path, terminal)
-        parts = plain(shown.strip().removeprefix("…\n").removesuffix("\n…"))
+        parts = plain(output.strip().removeprefix("…\n").removesuffix("\n…"))
         assert is_part(parts, plain(printed)), f"{typed}\n{printed}"
         if "ls" in typed:
             # The task that the second prompt does not solve.

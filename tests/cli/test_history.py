@@ -49,10 +49,10 @@ def test_history_as_json_is_the_events_themselves(rollbook: Rollbook, filled: Fi
 
 
 def test_history_ends_at_the_requested_position(rollbook: Rollbook, filled: Filled) -> None:
-    whole = rollbook("history", filled.retried, "--json").json
-    cut = rollbook("history", filled.retried, "--json", "--as-at", str(whole[2]["position"])).json
-    assert cut == whole[: len(cut)]
-    assert 0 < len(cut) < len(whole)
+    events = rollbook("history", filled.retried, "--json").json
+    cut = rollbook("history", filled.retried, "--json", "--as-at", str(events[2]["position"])).json
+    assert cut == events[: len(cut)]
+    assert 0 < len(cut) < len(events)
 
 
 def test_history_shows_a_person_local_times_with_milliseconds(rollbook: Rollbook, filled: Filled) -> None:
@@ -84,11 +84,11 @@ def test_tail_starts_with_the_last_events(rollbook: Rollbook, filled: Filled, mo
 
 
 def test_tail_goes_on_after_a_cursor(rollbook: Rollbook) -> None:
-    whole = rollbook("tail", "--json").json_lines
-    for event in whole[::7]:
+    events = rollbook("tail", "--json").json_lines
+    for event in events[::7]:
         rest = rollbook("tail", "--json", "--after", event["cursor"]).json_lines
         assert [later["position"] for later in rest] == [
-            e["position"] for e in whole if e["position"] > event["position"]
+            e["position"] for e in events if e["position"] > event["position"]
         ]
 
 
@@ -108,15 +108,15 @@ def test_tail_keeps_to_a_type_and_a_rollout(rollbook: Rollbook, filled: Filled) 
 
 
 def test_tail_can_begin_near_the_end(rollbook: Rollbook) -> None:
-    whole = rollbook("tail", "--json").json_lines
+    events = rollbook("tail", "--json").json_lines
     for last in (0, 1, 5, 10_000):
-        assert rollbook("tail", "--json", "--last", str(last)).json_lines == (whole[-last:] if last else [])
+        assert rollbook("tail", "--json", "--last", str(last)).json_lines == (events[-last:] if last else [])
 
 
 def test_tail_knows_attempts_that_started_before_the_first_line(rollbook: Rollbook) -> None:
-    whole = rollbook("tail", "--all").table
-    assert rollbook("tail", "--last", "5").table == whole[-5:]
-    assert any(row["what"] == "attempt 2 reported succeeded" for row in whole)
+    rows = rollbook("tail", "--all").table
+    assert rollbook("tail", "--last", "5").table == rows[-5:]
+    assert any(row["what"] == "attempt 2 reported succeeded" for row in rows)
 
 
 def test_tail_shows_a_person_compact_lines(rollbook: Rollbook, filled: Filled) -> None:

@@ -46,10 +46,10 @@ async def _kept(url: str) -> dict[str, bytes]:
 
 def test_key_is_printed_on_stdout_and_advice_on_stderr(rollbook: Rollbook, url: str) -> None:
     printed = rollbook("keys", "create", "--role", "runner", "--expires", "30d")
-    found = KEY.fullmatch(printed.out)
+    match = KEY.fullmatch(printed.out)
     assert printed.code == 0
-    assert found
-    assert asyncio.run(_kept(url)) == {found[1]: digest(printed.out.strip())}
+    assert match
+    assert asyncio.run(_kept(url)) == {match[1]: digest(printed.out.strip())}
     assert "shown only once" in printed.err
     assert "rollbook keys enforce" in printed.err
     assert printed.out.strip() not in printed.err
@@ -58,19 +58,19 @@ def test_key_is_printed_on_stdout_and_advice_on_stderr(rollbook: Rollbook, url: 
 
 
 def test_key_list_shows_metadata_without_secrets(rollbook: Rollbook) -> None:
-    made = rollbook("keys", "create", "--role", "reader", "--partition", "one", "--name", "night é", "--json").json
+    created = rollbook("keys", "create", "--role", "reader", "--partition", "one", "--name", "night é", "--json").json
     other = rollbook("keys", "create", "--role", "admin", "--expires", "12h", "--json").json
     for terminal in (False, True):
         listed = rollbook("keys", "ls", terminal=terminal).out
-        assert all(each["id"] in listed and each["key"][15:] not in listed for each in (made, other))
+        assert all(key["id"] in listed and key["key"][15:] not in listed for key in (created, other))
     rows = rollbook("keys", "ls").table
     assert [(row["id"], row["role"], row["partition"], row["state"], row["name"]) for row in rows] == [
-        (made["id"], "reader", "one", "active", "night é"),
+        (created["id"], "reader", "one", "active", "night é"),
         (other["id"], "admin", "all", "active", ""),
     ]
     assert rows[1]["expires"] > rows[1]["created"] > ""
     as_json = rollbook("keys", "ls", "--json").json
-    assert as_json == [{name: value for name, value in each.items() if name != "key"} for each in (made, other)]
+    assert as_json == [{name: value for name, value in key.items() if name != "key"} for key in (created, other)]
     assert as_json[1]["expires_at"] - as_json[1]["created_at"] == pytest.approx(12 * 3600)
 
 
@@ -78,8 +78,8 @@ def test_key_list_shows_metadata_without_secrets(rollbook: Rollbook) -> None:
 def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) -> None:
     keys = [rollbook("keys", "create", "--role", "admin", "--json").json for _ in range(3)]
     rollbook("keys", "enforce")
-    for given, key in zip((keys[0]["id"], keys[1]["id"][:9], keys[2]["key"]), keys, strict=True):
-        printed = rollbook("keys", "revoke", given)
+    for prefix, key in zip((keys[0]["id"], keys[1]["id"][:9], keys[2]["key"]), keys, strict=True):
+        printed = rollbook("keys", "revoke", prefix)
         assert printed.out == f"{key['id']} revoked\n"
         assert ("No key is left" in printed.err) == (key is keys[2])
     assert rollbook("keys", "ls").table == []
@@ -125,7 +125,7 @@ def test_missing_or_ambiguous_key_prefix_is_refused(rollbook: Rollbook) -> None:
     for _ in range(16):
         rollbook("keys", "create", "--role", "reader")
     firsts = [row["id"][0] for row in rollbook("keys", "ls").table]
-    twice = next(each for each in firsts if firsts.count(each) > 1)
+    twice = next(prefix for prefix in firsts if firsts.count(prefix) > 1)
     ambiguous = rollbook("keys", "revoke", twice)
     assert (ambiguous.code, "add more characters" in ambiguous.err) == (2, True)
 
@@ -162,8 +162,8 @@ def test_a_database_without_the_partition_that_holds_keys_has_none(rollbook: Rol
     rollbook("partitions", "create", "one")
     assert rollbook("keys", "ls", db=one).table == []
     assert rollbook("keys", "ls", db=two).code == 5
-    made = rollbook("keys", "create", "--role", "admin", "--json", db=one).json
-    assert [row["id"] for row in rollbook("keys", "ls", db=one).table] == [made["id"]]
+    created = rollbook("keys", "create", "--role", "admin", "--json", db=one).json
+    assert [row["id"] for row in rollbook("keys", "ls", db=one).table] == [created["id"]]
     assert rollbook("partitions", "ls").out.split() == ["default", "one"]
 
 
@@ -218,8 +218,8 @@ async def _enforce_and_stop(url: str, endpoint: str) -> None:
 async def test_a_server_for_other_machines_stays_shut_when_its_last_key_is_revoked(url: str) -> None:
     keys = await Keys.open(url, create=True)
     key, text = await keys.create("reader")
-    with serving("serve", "--db", url, "--port", "0", "--host", "0.0.0.0") as (_, shown):
-        endpoint = f"http://127.0.0.1:{shown.rpartition(':')[2]}"
+    with serving("serve", "--db", url, "--port", "0", "--host", "0.0.0.0") as (_, listening):
+        endpoint = f"http://127.0.0.1:{listening.rpartition(':')[2]}"
         assert await _status(endpoint, text) == 200
         await keys.revoke(key.key_id)
         await _until(endpoint, 401, text)

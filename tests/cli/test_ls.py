@@ -71,13 +71,13 @@ def test_json_output_equals_the_query_result(rollbook: Rollbook, filled: Filled)
         ("workers",): lambda store: store.query_workers(),
     }
     for command, query in queries.items():
-        found = queried(filled.url, query)
+        result = queried(filled.url, query)
         printed = rollbook("ls", *command, "--json").json
-        items = orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        items = orjson.loads(orjson.dumps([item.model_dump() for item in result]))
         # A worker without heartbeats has the state that its status is.
         observed = [item | {"state": item["status"]} for item in items] if command == ("workers",) else items
         assert printed["items"] == observed
-        assert (printed["limit"], printed["offset"], printed["total"]) == (-1, 0, len(found))
+        assert (printed["limit"], printed["offset"], printed["total"]) == (-1, 0, len(result))
         assert printed["items"]
 
 

@@ -58,8 +58,14 @@ def test_commands_print_texts_that_the_encoding_of_the_locale_lacks(filled_file:
             assert claimed[-1] is not None
             return rollout.rollout_id
 
-    given = asyncio.run(enqueue())
-    commands = [["history", given], ["ls", "rollouts"], ["show", given], ["tail"], ["ls", "rollouts", "--json"]]
+    rollout_id = asyncio.run(enqueue())
+    commands = [
+        ["history", rollout_id],
+        ["ls", "rollouts"],
+        ["show", rollout_id],
+        ["tail"],
+        ["ls", "rollouts", "--json"],
+    ]
     done = subprocess.run(
         [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
         env=environment(filled_file.url, PYTHONIOENCODING="ascii"),

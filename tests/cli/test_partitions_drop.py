@@ -36,8 +36,8 @@ def test_the_name_must_be_given_twice(bare: Rollbook, database: str) -> None:
 
 
 def test_the_revoked_keys_are_shown(bare: Rollbook, database: str) -> None:
-    made = bare("keys", "create", "--role", "runner", "--partition", "second", "--db", database)
-    assert made.code == 0
+    created = bare("keys", "create", "--role", "runner", "--partition", "second", "--db", database)
+    assert created.code == 0
     (key,) = bare("keys", "ls", "--json", "--db", database).json
     report = bare("partitions", "drop", "second", "--confirm", "second", "--json", "--db", database).json
     assert report["revoked_keys"] == [key["id"]]

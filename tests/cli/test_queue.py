@@ -47,7 +47,7 @@ def _in_queue(url: str) -> list[object]:
         async with await open_store(url) as store:
             return [await claim(store) for _ in range(5)]
 
-    return [each for each in asyncio.run(read()) if each is not None]
+    return [input_ for input_ in asyncio.run(read()) if input_ is not None]
 
 
 @ON_BOTH
@@ -55,9 +55,9 @@ def test_inputs_go_into_the_queue_in_order_with_their_settings(rollbook: Rollboo
     done = rollbook("enqueue", '"first"', '{"n": 2}', "--mode", "val", "--group", "g", "--step", "3", "--timeout", "9")
     assert done.code == 0, done.err
     first, second = done.out.split()
-    shown = rollbook("show", first, "--json").json["rollout"]
-    assert (shown["input"], shown["mode"], shown["config"]["timeout_seconds"]) == ("first", "val", 9.0)
-    assert shown["metadata"] == {"rollbook.group": "g", "rollbook.step": 3}
+    rollout = rollbook("show", first, "--json").json["rollout"]
+    assert (rollout["input"], rollout["mode"], rollout["config"]["timeout_seconds"]) == ("first", "val", 9.0)
+    assert rollout["metadata"] == {"rollbook.group": "g", "rollbook.step": 3}
     assert [row["actor"] for row in rollbook("history", second).table] == ["cli"]
     assert _in_queue(empty) == ["first", {"n": 2}]
 
@@ -115,8 +115,8 @@ def test_a_waiting_rollout_is_cancelled_and_put_back(rollbook: Rollbook, empty: 
 
 def test_show_prints_why_a_rollout_failed(rollbook: Rollbook, empty: str) -> None:
     rollout_id = asyncio.run(_failed(empty))
-    shown = rollbook("show", rollout_id).out
-    assert "attempt 1 reported failed: LookupError: no such tool: calculator" in shown
+    output = rollbook("show", rollout_id).out
+    assert "attempt 1 reported failed: LookupError: no such tool: calculator" in output
     assert rollbook("show", rollout_id, "--json").json["failures"] == [
         "attempt 1 reported failed: LookupError: no such tool: calculator"
     ]

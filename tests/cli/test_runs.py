@@ -76,15 +76,15 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture
-def kept(durable_url: str, original: Runs) -> Runs:
+def run_copy(durable_url: str, original: Runs) -> Runs:
     """A filled store that a test may change."""
     shutil.copy(urlsplit(original.url).path[1:], urlsplit(durable_url).path[1:])
     return replace(original, url=durable_url)
 
 
 @pytest.fixture
-def rollbook(kept: Runs, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
-    return runner(kept.url, monkeypatch)
+def rollbook(run_copy: Runs, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
+    return runner(run_copy.url, monkeypatch)
 
 
 ON_POSTGRES = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
@@ -124,8 +124,8 @@ def ask(url: str, question: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(answer())
 
 
-def view(kept: Runs, name: str = "head") -> list[str]:
-    page = ask(kept.url, lambda store: store.runs.query_events(kept.rerun, view=name, limit=-1))
+def view(run_copy: Runs, name: str = "head") -> list[str]:
+    page = ask(run_copy.url, lambda store: store.runs.query_events(run_copy.rerun, view=name, limit=-1))
     return [event.model_dump_json() for event in page.items]
 
 
@@ -149,14 +149,14 @@ def test_decisions_about_a_scope_are_listed_across_runs(looking: Rollbook, share
         (shared.rerun, "1", "final_trade_decision", "risk", '{"action":"BUY","shares":50}'),
     ]
     of_fund = looking("runs", "--scope", "main_portfolio", "--name", "pm_decision", "--json").json
-    assert [each["content"]["RIG"]["action"] for each in of_fund] == ["SELL", "BUY"]
+    assert [decision["content"]["RIG"]["action"] for decision in of_fund] == ["SELL", "BUY"]
     assert len(looking("runs", "--scope", "main_portfolio", "-n", "1").table) == 1
 
 
-def test_retracted_artifacts_are_listed_as_retracted(rollbook: Rollbook, kept: Runs) -> None:
-    wanted: dict[str, Any] = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
-    (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, **wanted))
-    ask(kept.url, lambda store: store.runs.retract_artifact(kept.rerun, found.artifact_id))
+def test_retracted_artifacts_are_listed_as_retracted(rollbook: Rollbook, run_copy: Runs) -> None:
+    query: dict[str, Any] = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
+    (artifact,) = ask(run_copy.url, lambda store: store.runs.query_artifacts(run_copy.rerun, **query))
+    ask(run_copy.url, lambda store: store.runs.retract_artifact(run_copy.rerun, artifact.artifact_id))
     assert [row["retracted"] for row in rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table] == [
         "",
         "retracted",
@@ -222,32 +222,32 @@ def test_plan_describes_the_rerun_and_changes_nothing(looking: Rollbook, shared:
     assert len(looking("lineage", shared.rerun).table) == 2
 
 
-def test_a_rerun_without_a_runner_is_requested_and_the_head_stays(rollbook: Rollbook, kept: Runs) -> None:
+def test_a_rerun_without_a_runner_is_requested_and_the_head_stays(rollbook: Rollbook, run_copy: Runs) -> None:
     options = ("--confirm-side-effects", "--reason", "once more", *SETS)
-    again = ("rerun", kept.rerun, "--phase", "risk", "--scope", "TSDD", *options)
+    again = ("rerun", run_copy.rerun, "--phase", "risk", "--scope", "TSDD", *options)
     printed = rollbook(*again)
     assert printed.code == 0
     assert "sets        news_report" in printed.out
     assert "requested: " in printed.out
     assert "No runner of this pipeline is live, so the run stays as it is" in printed.err
     assert "--with MODULE:PIPELINE executes the re-run here" in printed.err
-    assert [row["#"] for row in rollbook("lineage", kept.rerun).table] == ["1", "2"]
+    assert [row["#"] for row in rollbook("lineage", run_copy.rerun).table] == ["1", "2"]
     assert "waits for a runner" in rollbook(*again).err
 
     async def take(store: Store) -> None:
-        request = await rerun_requests.open_request(store, kept.rerun)
+        request = await rerun_requests.open_request(store, run_copy.rerun)
         assert request is not None
-        assert await rerun_requests.take(store, kept.rerun, request, TA, "runner-1") is not None
+        assert await rerun_requests.take(store, run_copy.rerun, request, TA, "runner-1") is not None
 
-    ask(kept.url, take)
-    node = ask(kept.url, lambda store: store.runs.list_lineage(kept.rerun))[-1]
+    ask(run_copy.url, take)
+    node = ask(run_copy.url, lambda store: store.runs.list_lineage(run_copy.rerun))[-1]
     assert node.fork is not None
     assert (node.status, node.is_head, node.fork.base, node.fork.phase) == ("preparing", True, 2, "risk")
     assert (node.fork.scopes, node.fork.reason, node.fork.state_patch) == (["TSDD"], "once more", NEWS)
 
 
-def test_a_rerun_with_a_pipeline_is_run_to_its_end(rollbook: Rollbook, kept: Runs) -> None:
-    printed = rollbook("rerun", kept.rerun, *RIG, "--confirm-side-effects", "--with", PIPELINE, "--base", "1")
+def test_a_rerun_with_a_pipeline_is_run_to_its_end(rollbook: Rollbook, run_copy: Runs) -> None:
+    printed = rollbook("rerun", run_copy.rerun, *RIG, "--confirm-side-effects", "--with", PIPELINE, "--base", "1")
     assert printed.code == 0, printed.err
     assert printed.out.splitlines()[-1] == "attempt 3 succeeded"
     rows = rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table
@@ -256,7 +256,7 @@ def test_a_rerun_with_a_pipeline_is_run_to_its_end(rollbook: Rollbook, kept: Run
 
 
 def test_error_of_a_pipeline_is_printed_and_fails_the_attempt(
-    rollbook: Rollbook, kept: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rollbook: Rollbook, run_copy: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_desk.py").write_text(
@@ -269,14 +269,14 @@ def test_error_of_a_pipeline_is_printed_and_fails_the_attempt(
         "    pipeline.phase(name)(work)\n"
     )
     options = ("--confirm-side-effects", "--with", "broken_desk:pipeline", "--json")
-    printed = rollbook("rerun", kept.rerun, *RIG, *options)
+    printed = rollbook("rerun", run_copy.rerun, *RIG, *options)
     assert printed.code == 1
     assert printed.err == "rollbook: LookupError: no market today\n"
     told = orjson.loads(printed.out)
     assert (told["status"], told["attempt"]["sequence_id"]) == ("failed", 3)
-    assert rollbook("lineage", kept.rerun).table[-1]["status"] == "failed"
+    assert rollbook("lineage", run_copy.rerun).table[-1]["status"] == "failed"
     # What it did not come to is still known from before.
-    again = rollbook("rerun", kept.rerun, *RIG, "--confirm-side-effects", "--with", PIPELINE)
+    again = rollbook("rerun", run_copy.rerun, *RIG, "--confirm-side-effects", "--with", PIPELINE)
     assert again.out.splitlines()[-1] == "attempt 4 succeeded"
 
 
@@ -302,14 +302,14 @@ def test_impossible_rerun_is_refused_with_the_command_to_use(looking: Rollbook, 
     assert len(looking("lineage", shared.rerun).table) == 2
 
 
-def test_an_attempt_at_work_is_ended_only_when_that_is_asked_for(rollbook: Rollbook, kept: Runs) -> None:
+def test_an_attempt_at_work_is_ended_only_when_that_is_asked_for(rollbook: Rollbook, run_copy: Runs) -> None:
     options = ("--phase", "scan", "--no-cascade")
-    printed = rollbook("rerun", kept.at_work, *options)
+    printed = rollbook("rerun", run_copy.at_work, *options)
     assert printed.code == 1
     assert "give --supersede to end it" in printed.err
-    printed = rollbook("rerun", kept.at_work, *options, "--supersede", "--with", PIPELINE)
+    printed = rollbook("rerun", run_copy.at_work, *options, "--supersede", "--with", PIPELINE)
     assert printed.code == 0, printed.err
-    assert [row["status"] for row in rollbook("lineage", kept.at_work).table] == ["failed", "succeeded"]
+    assert [row["status"] for row in rollbook("lineage", run_copy.at_work).table] == ["failed", "succeeded"]
 
 
 def test_a_missing_checkpoint_is_refused_or_all_is_run(looking: Rollbook, shared: Runs) -> None:
@@ -351,16 +351,20 @@ def test_behind_a_server_it_is_all_the_same(served: Runs, monkeypatch: pytest.Mo
     assert [row["kind"] for row in rollbook("lineage", served.rerun).table] == ["first", "rerun", "rerun"]
 
 
-def test_undo_restores_the_view_and_can_be_undone(rollbook: Rollbook, kept: Runs) -> None:
-    after, before = view(kept), view(kept, "attempt:1")
-    printed = rollbook("undo", kept.rerun, "--reason", "the old news was right")
-    assert (printed.code, printed.out) == (0, f"{kept.rerun}\tattempt 1\n")
+def test_undo_restores_the_view_and_can_be_undone(rollbook: Rollbook, run_copy: Runs) -> None:
+    after, before = view(run_copy), view(run_copy, "attempt:1")
+    printed = rollbook("undo", run_copy.rerun, "--reason", "the old news was right")
+    assert (printed.code, printed.out) == (0, f"{run_copy.rerun}\tattempt 1\n")
     assert printed.err == "attempt 2 is kept; `--to 2` goes back to it\n"
-    assert view(kept) == before
-    assert rollbook("undo", kept.rerun, "--to", "2", "--json").json == {"rollout_id": kept.rerun, "from": 1, "to": 2}
-    assert view(kept) == after
-    assert rollbook("undo", kept.rerun, "--to", kept.attempts[0]).code == 0
-    assert view(kept) == before
+    assert view(run_copy) == before
+    assert rollbook("undo", run_copy.rerun, "--to", "2", "--json").json == {
+        "rollout_id": run_copy.rerun,
+        "from": 1,
+        "to": 2,
+    }
+    assert view(run_copy) == after
+    assert rollbook("undo", run_copy.rerun, "--to", run_copy.attempts[0]).code == 0
+    assert view(run_copy) == before
 
 
 def test_there_is_nothing_to_undo_before_a_rerun(looking: Rollbook, shared: Runs) -> None:
@@ -370,15 +374,15 @@ def test_there_is_nothing_to_undo_before_a_rerun(looking: Rollbook, shared: Runs
     assert looking("undo", shared.rerun, "--to", "9").code == 5
 
 
-def test_a_rerun_that_was_resumed_is_undone_whole(rollbook: Rollbook, kept: Runs) -> None:
+def test_a_rerun_that_was_resumed_is_undone_whole(rollbook: Rollbook, run_copy: Runs) -> None:
     async def crash(store: Store) -> None:
-        again = await store.runs.fork(kept.rerun, node="Trader", scopes=["TSDD"], confirm_side_effects=True)
-        await store.update_attempt(kept.rerun, again.attempt.attempt_id, status="failed")
-        await store.runs.resume(kept.rerun, confirm_side_effects=True)
+        again = await store.runs.fork(run_copy.rerun, node="Trader", scopes=["TSDD"], confirm_side_effects=True)
+        await store.update_attempt(run_copy.rerun, again.attempt.attempt_id, status="failed")
+        await store.runs.resume(run_copy.rerun, confirm_side_effects=True)
 
-    ask(kept.url, crash)
-    assert [row["kind"] for row in rollbook("lineage", kept.rerun).table][2:] == ["rerun", "resume"]
-    assert rollbook("undo", kept.rerun).out == f"{kept.rerun}\tattempt 2\n"
+    ask(run_copy.url, crash)
+    assert [row["kind"] for row in rollbook("lineage", run_copy.rerun).table][2:] == ["rerun", "resume"]
+    assert rollbook("undo", run_copy.rerun).out == f"{run_copy.rerun}\tattempt 2\n"
 
 
 def test_looking_at_runs_never_makes_a_store(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

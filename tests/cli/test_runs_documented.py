@@ -23,16 +23,16 @@ def plain(text: str) -> list[str]:
     return [re.sub(r" +", " ", line) for line in without_accidents(text) if line]
 
 
-def is_part(shown: list[str], printed: list[str]) -> bool:
+def is_part(documented: list[str], printed: list[str]) -> bool:
     """Whether an output is shown as it is, but for the places that are marked with `…`."""
     start = 0
-    for part in "\n".join(shown).split("\n…\n"):
+    for part in "\n".join(documented).split("\n…\n"):
         lines = part.split("\n")
         places = range(start, len(printed) - len(lines) + 1)
-        found = next((place for place in places if printed[place : place + len(lines)] == lines), None)
-        if found is None:
+        position = next((place for place in places if printed[place : place + len(lines)] == lines), None)
+        if position is None:
             return False
-        start = found + len(lines)
+        start = position + len(lines)
     return True
 
 
@@ -41,7 +41,7 @@ def test_documented_commands_print_the_documented_output(tmp_path: Path) -> None
     calls = re.findall(r"^\$ (rollbook [^\n]+)\n(.*?)(?=^\$ |^```)", SECTION, re.MULTILINE | re.DOTALL)
     assert [typed.split()[1] for typed, _ in calls] == ["trading", "runs", "rerun", "undo", "runs"]
     run_id = ""
-    for typed, shown in calls:
+    for typed, documented in calls:
         printed = on_a_terminal(re.sub(r"\bro-[0-9a-f]{12}\b", run_id, typed), tmp_path, "xterm")
         run_id = run_id or re.findall(r"\bro-[0-9a-f]{12}\b", printed)[0]
-        assert is_part(plain(shown), plain(printed)), f"{typed}\n{printed}"
+        assert is_part(plain(documented), plain(printed)), f"{typed}\n{printed}"

@@ -60,8 +60,8 @@ def schedule_of(*, has_operations: bool = True, **options: Any) -> Schedule:
 def test_a_wrong_value_is_a_wrong_usage(
     options: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [each.format(none=tmp_path / "none") for each in options]
-    refused = runner(f"sqlite:///{tmp_path / 'none.db'}", monkeypatch)("serve", "--port", "0", *given)
+    arguments = [option.format(none=tmp_path / "none") for option in options]
+    refused = runner(f"sqlite:///{tmp_path / 'none.db'}", monkeypatch)("serve", "--port", "0", *arguments)
     assert refused.code == 2
     assert reason in re.sub(r"[│\s]+", " ", refused.err)
     assert list(tmp_path.iterdir()) == []
@@ -96,11 +96,11 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
     ]
     default, own = ServerOptions(quota=given).quotas()
     assert default == Quota(events=10, calls=500)
-    assert own == {"run_7": Quota(events=10, bytes=1000, calls=50), "run_8": Quota()}
+    assert overrides == {"run_7": Quota(events=10, bytes=1000, calls=50), "run_8": Quota()}
 
 
 @pytest.mark.parametrize(
-    "given, option",
+    "values, option",
     [
         ({"backup_every": 60.0}, "--backup-every"),
         ({"backup_dir": Path()}, "--backup-every"),
@@ -112,8 +112,8 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
         ({"archive_dir": Path(), "has_operations": False}, "--archive-dir"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_by_name(given: dict[str, Any], option: str) -> None:
-    options: dict[str, Any] = {**NOTHING, **given}
+def test_options_that_do_not_fit_are_refused_by_name(values: dict[str, Any], option: str) -> None:
+    options: dict[str, Any] = {**NOTHING, **values}
     with pytest.raises(Invalid) as refused:
         schedule_of(**options)
     assert refused.value.field == option
@@ -127,6 +127,6 @@ def test_the_options_are_a_schedule() -> None:
     found = schedule_of(**more)
     assert found.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.
-    assert found.backup == BackupPlan(Path("backups").absolute(), 7)
+    assert schedule.backup == BackupPlan(Path("backups").absolute(), 7)
     more["archive_dir"] = Path("old")
     assert schedule_of(**more).archive_directory == Path("old").absolute()

@@ -17,11 +17,11 @@ from tests.cli.conftest import Filled, Rollbook
 
 
 def test_a_rollout_comes_with_its_attempts_spans_and_rewards(rollbook: Rollbook, filled: Filled) -> None:
-    shown = rollbook("show", filled.retried, "--json").json
-    assert shown["rollout"]["status"] == "succeeded"
-    assert [attempt["attempt_id"] for attempt in shown["attempts"]] == filled.attempts
-    assert [span["name"] for span in shown["spans"]] == ["agent", "llm", "tool", "agentlightning.annotation"]
-    assert shown["rewards"] == [
+    values = rollbook("show", filled.retried, "--json").json
+    assert values["rollout"]["status"] == "succeeded"
+    assert [attempt["attempt_id"] for attempt in values["attempts"]] == filled.attempts
+    assert [span["name"] for span in values["spans"]] == ["agent", "llm", "tool", "agentlightning.annotation"]
+    assert values["rewards"] == [
         {"attempt_id": filled.attempts[1], "span_id": "d" * 16, "name": "primary", "value": 0.75}
     ]
 
@@ -61,12 +61,12 @@ def test_at_shows_a_rollout_after_one_of_its_own_events(rollbook: Rollbook, fill
         status = event["data"]["to"] if event["type"] == "rollout.status_changed" else status
         after.append((status, spans))
     for number in range(1, len(events) + 1):
-        shown = rollbook("show", filled.retried, "--at", str(number), "--json")
-        told = re.match(rf"as it was after event (\d+) of {len(events)}", shown.err)
+        printed = rollbook("show", filled.retried, "--at", str(number), "--json")
+        told = re.match(rf"as it was after event (\d+) of {len(events)}", printed.err)
         assert told
         # What one call recorded is shown whole, so it may be a few events more.
         assert number <= int(told[1]) < number + 6
-        assert (shown.json["rollout"]["status"], len(shown.json["spans"])) == after[int(told[1])]
+        assert (printed.json["rollout"]["status"], len(printed.json["spans"])) == after[int(told[1])]
     first = rollbook("show", filled.retried, "--at", "1")
     assert "attempt 1" not in first.out
     assert first.err == f"as it was after event 1 of {len(events)}\n"
@@ -217,13 +217,15 @@ def test_every_span_is_shown_once_whatever_its_parents(rollbook: Rollbook, fille
             attempt = await store.get_latest_attempt(filled.retried)
             assert attempt
             pairs = [("1", "2"), ("2", "1"), ("3", "3"), ("4", "none"), ("5", "1")]
-            for number, (own, parent) in enumerate(pairs, start=10):
-                await store.add_span(make_span(attempt, number, name=f"odd-{own}", span_id=own, parent_id=parent))
+            for number, (span_id, parent) in enumerate(pairs, start=10):
+                await store.add_span(
+                    make_span(attempt, number, name=f"odd-{span_id}", span_id=span_id, parent_id=parent)
+                )
 
     asyncio.run(record())
     lines = rollbook("show", filled.retried).out.splitlines()
-    for own in "12345":
-        assert sum(f"odd-{own}" in line for line in lines) == 1
+    for name in "12345":
+        assert sum(f"odd-{name}" in line for line in lines) == 1
 
 
 def test_a_chain_of_spans_as_long_as_a_night_is_walked() -> None:
@@ -243,7 +245,7 @@ def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Roll
     async def keep() -> None:
         async with await open_store(filled.url) as store:
             assert isinstance(store, SQLStore)
-            kept = ThreadCheckpoint(
+            checkpoint = ThreadCheckpoint(
                 thread_id=thread_id,
                 ns="",
                 checkpoint_id="1",
@@ -252,11 +254,11 @@ def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Roll
                 values={},
                 metadata={"source": "loop", "step": 3},
             )
-            await store.threads.save_checkpoint(kept)
+            await store.threads.save_checkpoint(checkpoint)
 
     asyncio.run(keep())
-    shown = rollbook("show", filled.retried).out
-    assert re.search(rf"{thread_id}  1 checkpoint, at step 3, 20\d\d-", shown)
+    output = rollbook("show", filled.retried).out
+    assert re.search(rf"{thread_id}  1 checkpoint, at step 3, 20\d\d-", output)
     (thread,) = rollbook("show", filled.retried, "--json").json["threads"]
     assert (thread["thread_id"], thread["scope"], thread["step"]) == (thread_id, "RIG", 3)
     # Of the past they are not told.

@@ -37,9 +37,9 @@ def test_a_person_and_a_program_read_the_same_counts(rollbook: Rollbook) -> None
     assert cells["events"] == str(counted["events"])
     assert cells["rollouts queuing"] == "2"
     assert cells["on disk"] == str(counted["disk_bytes"])
-    shown = rollbook("stats", terminal=True).out
-    assert "kB" in shown or "MB" in shown
-    assert "queuing" in shown
+    output = rollbook("stats", terminal=True).out
+    assert "kB" in output or "MB" in output
+    assert "queuing" in output
 
 
 def test_log_ahead_of_the_clock_gives_a_warning(rollbook: Rollbook, filled: Filled) -> None:

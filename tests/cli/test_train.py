@@ -168,8 +168,8 @@ def _scraped(port: int) -> Counter[str]:
     assert promtool("check", "metrics", given=text) == ""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     described = table(page.partition("### Metrics of proxies")[2])
-    shown = {name for name in families(text) if not name.startswith("process_")}
-    assert shown == {name for name in described if "_runner_" in name}
+    names = {name for name in families(text) if not name.startswith("process_")}
+    assert names == {name for name in described if "_runner_" in name}
     lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
     return Counter({name: int(float(value)) for name, _, value in lines})
 
@@ -217,9 +217,9 @@ async def test_runners_work_on_the_queue_until_a_signal(
         ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=HANG)
         assert Counter(rollout.status for rollout in ended) == {"succeeded": 4}
         scrapes = [await asyncio.to_thread(_scraped, metrics_port + number) for number in range(2)]
-        assert sum(each['rollbook_runner_attempts_total{status="succeeded"}'] for each in scrapes) == 4
-        assert sum(each["rollbook_runner_attempt_seconds_count"] for each in scrapes) == 4
-        assert [each["rollbook_runner_active_attempts"] for each in scrapes] == [0, 0]
+        assert sum(scrape['rollbook_runner_attempts_total{status="succeeded"}'] for scrape in scrapes) == 4
+        assert sum(scrape["rollbook_runner_attempt_seconds_count"] for scrape in scrapes) == 4
+        assert [scrape["rollbook_runner_active_attempts"] for scrape in scrapes] == [0, 0]
         children = runners.children(recursive=True)
         runners.send_signal(signal.Signals[signal_])
         assert await asyncio.to_thread(runners.wait, HANG) == code

@@ -132,8 +132,8 @@ def test_many_differences_are_printed_in_part_and_all_of_them_as_json(rollbook: 
     changes = ", ".join(f"{column} = 'edited'" for column in columns)
     execute(filled.url, f"UPDATE spans SET {changes}")
     execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
-    found = rollbook("verify", "--json").json["differences"]
-    of_spans = [each for each in found if each["check"] == "spans"]
+    differences = rollbook("verify", "--json").json["differences"]
+    of_spans = [difference for difference in differences if difference["check"] == "spans"]
     printed = rollbook("verify")
     assert len(of_spans) > 10
     assert f"… and {len(of_spans) - 10} more of spans; --json shows them" in printed.out
