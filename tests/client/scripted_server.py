@@ -49,11 +49,11 @@ class ScriptedServer:
 
     def header(self, name: str) -> list[str | None]:
         """Return a header of each request that came."""
-        found: list[str | None] = []
+        values: list[str | None] = []
         for head, _ in self.requests:
             fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
-            found.append(fields.get(name.lower()))
-        return found
+            values.append(fields.get(name.lower()))
+        return values
 
     def _run(self) -> None:
         server = self._loop.run_until_complete(self._listen())

@@ -100,12 +100,12 @@ async def test_a_client_without_a_key_is_warned_once_before_keys_are_required(
     keyed.enforces = False
     await keyed.key("admin")
     async with await open_store(keyed.api.url) as store:
-        assert not [each for each in caplog.records if each.name == "store.client"]
+        assert not [record for record in caplog.records if record.name == "store.client"]
         await keyed.keys.enforce(in_seconds=3600)
         keyed.grow_old()
         for _ in range(3):
             await store.statistics()
-        (warned,) = [each for each in caplog.records if each.name == "store.client"]
+        (warned,) = [record for record in caplog.records if record.name == "store.client"]
         assert "requires an API key from 20" in warned.getMessage()
 
 
@@ -134,15 +134,15 @@ async def test_a_key_is_in_no_text_that_anybody_reads(caplog: pytest.LogCaptureF
     answers = [answer("401 Unauthorized", b'{"detail":"no"}'), answer("503 Unavailable", b"later")]
     with ScriptedServer(answers) as server:
         async with HTTPStore(server.url, api_key=SECRET, retry_seconds=0) as store:
-            shown = [repr(store), str(store), repr(store.capabilities), store.otlp_traces_endpoint(), store.url]
+            texts = [repr(store), str(store), repr(store.capabilities), store.otlp_traces_endpoint(), store.url]
             for _ in answers:
                 with pytest.raises(StoreError) as refused:
                     await store.statistics()
-                shown += [repr(refused.value), repr(vars(refused.value))]
-                shown += traceback.format_exception(refused.value)
+                texts += [repr(refused.value), repr(vars(refused.value))]
+                texts += traceback.format_exception(refused.value)
         # The server of the test hears all headers in lower case.
         assert server.header("authorization") == [f"bearer {SECRET}"] * 2
-    assert not [text for text in [*shown, caplog.text] if SECRET in text]
+    assert not [text for text in [*texts, caplog.text] if SECRET in text]
 
 
 async def test_a_copy_in_another_process_has_the_key(keyed: Keyed) -> None:

@@ -64,12 +64,12 @@ async def test_a_history_longer_than_a_page_is_read_to_its_end_once(
 ) -> None:
     monkeypatch.setattr(client_log, "_PAGE", 2)
     ro = (await lived(store)).rollout_id
-    whole = await behind.log.history(ro)
-    assert len(whole) > 4
+    history = await behind.log.history(ro)
+    assert len(history) > 4
     parts: list[dict[str, int]] = [{}, {"limit": 0}, {"limit": 1}, {"limit": 3}, {"after": 1}, {"after": 2, "limit": 3}]
-    for part in [*parts, {"after": len(whole)}, {"after": 2**70}, {"limit": 2**70}]:
+    for part in [*parts, {"after": len(history)}, {"after": 2**70}, {"limit": 2**70}]:
         after, limit = part.get("after", 0), part.get("limit", -1)
-        expected = [each for each in whole if each.number > after][: None if limit < 0 else limit]
+        expected = [event for event in history if event.number > after][: None if limit < 0 else limit]
         assert await store.log.history(ro, **part) == await behind.log.history(ro, **part) == expected
     with pytest.raises(NotFound):
         await store.log.history("ro-none", after=1, limit=0)
@@ -171,12 +171,12 @@ def stream(*frames: bytes) -> bytes:
 
 async def numbers_of(url: str, count: int) -> list[int]:
     async with HTTPStore(url) as store, asyncio.timeout(HUNG):
-        found: list[int] = []
-        async for each in store.log.tail("c0", follow=True):
-            found.append(each.number)
-            if len(found) == count:
+        numbers: list[int] = []
+        async for event in store.log.tail("c0", follow=True):
+            numbers.append(event.number)
+            if len(numbers) == count:
                 break
-        return found
+        return numbers
 
 
 async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event_that_came_whole() -> None:
@@ -205,12 +205,12 @@ async def test_a_server_that_has_only_pages_says_so() -> None:
 
 def test_frames_are_found_wherever_the_network_cuts_them() -> None:
     text = b": a comment\n\n" + event(1) + b"retry: 1000\n" + event(2) + frame("heartbeat") + event(3)
-    whole = [orjson.loads(each[6:]) for each in text.split(b"\n") if each.startswith(b"data: ")]
+    frames = [orjson.loads(line[6:]) for line in text.split(b"\n") if line.startswith(b"data: ")]
     for cut in range(len(text)):
         for other in {cut, cut + 1, cut + 2, len(text)}:
             reader = EventReader()
             pieces = (text[:cut], text[cut:other], text[other:])
-            assert [orjson.loads(data) for piece in pieces for data in reader.feed(piece)] == whole
+            assert [orjson.loads(data) for piece in pieces for data in reader.feed(piece)] == frames
 
 
 async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> N
         store = HTTPStore(first.endpoint)
 
         async def follow() -> None:
-            async for each in store.log.tail(follow=True, types=["rollout.enqueued"]):
-                heard.append(each.position)
+            async for event in store.log.tail(follow=True, types=["rollout.enqueued"]):
+                heard.append(event.position)
                 if len(heard) == 40:
                     return
 
@@ -236,6 +236,6 @@ async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> N
                 await first.start()
         async with asyncio.timeout(HUNG):
             await following
-        assert heard == [each.position async for each in behind.log.tail(types=["rollout.enqueued"])]
+        assert heard == [event.position async for event in behind.log.tail(types=["rollout.enqueued"])]
         await store.close()
         await first.stop()

@@ -67,15 +67,15 @@ async def test_a_long_wait_for_work_is_asked_for_in_slices_and_ends_with_work(ur
 @pytest.mark.usefixtures("short_slices")
 async def test_a_long_wait_for_ends_is_asked_for_in_slices_and_ends_with_the_last(url: str, behind: Store) -> None:
     one, other = [await behind.start_rollout(number) for number in range(2)]
-    wanted = [other.rollout_id, "ro-none", one.rollout_id]
+    rollout_ids = [other.rollout_id, "ro-none", one.rollout_id]
     with watched(url, b"/waits/", 4) as (through, reached):
         async with HTTPStore(through) as store, asyncio.timeout(HUNG):
-            waiting = asyncio.ensure_future(store.wait_for_rollouts(wanted))
+            waiting = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids))
             await behind.update_rollout(one.rollout_id, status="failed")
             assert await asyncio.to_thread(reached.wait, HUNG)
             assert not waiting.done()
             await behind.update_rollout(other.rollout_id, status="succeeded")
-            assert [each.rollout_id for each in await waiting] == [other.rollout_id, one.rollout_id]
+            assert [rollout.rollout_id for rollout in await waiting] == [other.rollout_id, one.rollout_id]
 
 
 @pytest.mark.usefixtures("short_slices")
@@ -112,7 +112,7 @@ async def test_a_server_that_vanishes_during_a_wait_is_looked_for_again(url: str
         async with HTTPStore(proxy.url) as store, asyncio.timeout(HUNG):
             waiting = asyncio.ensure_future(store.wait_for_rollouts([rollout.rollout_id]))
             await behind.update_rollout(rollout.rollout_id, status="cancelled")
-            assert [each.status for each in await waiting] == ["cancelled"]
+            assert [cancelled.status for cancelled in await waiting] == ["cancelled"]
         assert proxy.lost == 2
 
 

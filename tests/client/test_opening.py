@@ -60,8 +60,8 @@ async def test_a_key_travels_with_every_request_and_is_not_shown() -> None:
 async def test_the_key_of_the_environment_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLBOOK_API_KEY", "rb-environment")
     with ScriptedServer([HEALTHY]) as server:
-        for given in (None, "rb-given", ""):
-            async with HTTPStore(server.url, api_key=given) as store:
+        for api_key in (None, "rb-given", ""):
+            async with HTTPStore(server.url, api_key=api_key) as store:
                 await store.statistics()
         assert server.header("authorization") == ["bearer rb-environment", "bearer rb-given", None]
 

@@ -224,8 +224,8 @@ def mutations(attempt: Attempt) -> dict[str, Callable[[HTTPStore], Awaitable[obj
 
 
 def keys_of(proxy: LossyProxy) -> list[str]:
-    found = [re.search(rb"(?i)idempotency-key: ([0-9a-f]{32})\r\n", head) for head in proxy.heads]
-    return [each.group(1).decode() for each in found if each]
+    matches = [re.search(rb"(?i)idempotency-key: ([0-9a-f]{32})\r\n", head) for head in proxy.heads]
+    return [match.group(1).decode() for match in matches if match]
 
 
 async def test_every_call_that_changes_something_has_a_key_of_its_own_and_keeps_it_when_sent_again(
