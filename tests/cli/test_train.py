@@ -165,7 +165,7 @@ def _scraped(port: int) -> Counter[str]:
         except urllib.error.URLError:
             assert time.monotonic() < end
             time.sleep(0.1)
-    assert promtool("check", "metrics", given=text) == ""
+    assert promtool("check", "metrics", stdin=text) == ""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     described = table(page.partition("### Metrics of proxies")[2])
     names = {name for name in families(text) if not name.startswith("process_")}
