@@ -26,9 +26,9 @@ REWARDS = {"ro-1": 1.0, "ro-2": 0.0, "ro-3": 0.5, "ro-4": 0.5}
 TASKS = {"ro-1": "task-a", "ro-2": "task-a", "ro-3": "task-b", "ro-4": "task-b"}
 
 
-def call(rollout: str, prompt: Sequence[int], response: Sequence[int], *, known: bool = True) -> Triplet:
+def call(rollout: str, prompt: Sequence[int], response: Sequence[int], *, has_tokens: bool = True) -> Triplet:
     said: dict[str, Any] = {"token_ids": list(response)}
-    if known:
+    if has_tokens:
         said["logprobs"] = [{"logprob": -0.25 * token} for token in response]
     ids = {"rollout_id": rollout, "attempt_id": f"at-{rollout}"}
     return Triplet(prompt={"token_ids": list(prompt)}, response=said, reward=REWARDS[rollout], metadata=ids)
@@ -77,23 +77,23 @@ def test_prompts_stand_at_the_right_of_theirs_and_responses_at_the_left(as_numpy
 
 
 def test_response_mask_separates_the_turns_of_a_row() -> None:
-    made = trajectories([CALLS[0], CALLS[2]], 0, 2, 4, merge_turns=True)
-    batch = data_proto_fields(made, [CALLS[0], CALLS[2]]).batch
+    turns = trajectories([CALLS[0], CALLS[2]], 0, 2, 4, merge_turns=True)
+    batch = data_proto_fields(turns, [CALLS[0], CALLS[2]]).batch
     assert batch["responses"].tolist() == [[21, 22, 13, 24]]
     assert batch["response_mask"].tolist() == [[1, 1, 0, 1]]
     assert batch["attention_mask"].tolist() == [6 * [1]]
 
 
 def test_log_probabilities_that_are_not_known_for_all_rows_are_left_out() -> None:
-    calls = [CALLS[0], call("ro-2", [11, 12], [23], known=False)]
+    calls = [CALLS[0], call("ro-2", [11, 12], [23], has_tokens=False)]
     fields = data_proto_fields(rows(calls), calls)
     assert "rollout_log_probs" not in fields.batch
     assert fields.non_tensor_batch["uid"].tolist() == ["ro-1", "ro-2"], "without tasks each is its own"
 
 
 def test_a_row_with_a_truncated_prompt_is_marked_to_be_dropped() -> None:
-    made = trajectories(CALLS, 0, 4, 3, long_prompts="truncate")
-    assert data_proto_fields(made, CALLS).batch["is_drop_mask"].tolist() == [False, False, True, False, False]
+    turns = trajectories(CALLS, 0, 4, 3, long_prompts="truncate")
+    assert data_proto_fields(turns, CALLS).batch["is_drop_mask"].tolist() == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize("as_numpy", [False, True])
@@ -122,18 +122,18 @@ def exported() -> DataProtoFields:
 def test_verls_own_class_takes_the_fields() -> None:
     torch: Any = import_module("torch")
     DataProto: Any = import_module("verl").DataProto  # noqa: N806
-    made: Any = exported().to_data_proto()
-    assert isinstance(made, DataProto)
-    made.check_consistency()
-    assert len(made) == 5
+    data: Any = exported().to_data_proto()
+    assert isinstance(data, DataProto)
+    data.check_consistency()
+    assert len(data) == 5
     for name, array in exported().batch.items():
-        assert torch.equal(made.batch[name], torch.from_numpy(array)), name
+        assert torch.equal(data.batch[name], torch.from_numpy(array)), name
     # The ways in which its trainer takes batches apart and puts them together.
-    first, second = made[:4].chunk(2)
-    assert torch.equal(DataProto.concat([first, second]).batch["input_ids"], made.batch["input_ids"][:4])
-    assert made.select_idxs([2]).non_tensor_batch["turn_index_list"].tolist() == [1]
-    back = DataProto.from_tensordict(made.to_tensordict().select(*exported().batch))
-    assert torch.equal(back.batch["rollout_log_probs"], made.batch["rollout_log_probs"])
+    first, second = data[:4].chunk(2)
+    assert torch.equal(DataProto.concat([first, second]).batch["input_ids"], data.batch["input_ids"][:4])
+    assert data.select_idxs([2]).non_tensor_batch["turn_index_list"].tolist() == [1]
+    back = DataProto.from_tensordict(data.to_tensordict().select(*exported().batch))
+    assert torch.equal(back.batch["rollout_log_probs"], data.batch["rollout_log_probs"])
 
 
 @with_verl
@@ -142,11 +142,11 @@ def test_verls_own_grpo_finds_the_advantages_that_the_example_learns_from() -> N
     algorithms: Any = import_module("verl.trainer.ppo.core_algos")
     # One row for each rollout: a group of rollouts is a group of rows.
     calls = [CALLS[0], CALLS[1], *CALLS[3:]]
-    made: Any = data_proto_fields(rows(calls), calls, data_ids=TASKS).to_data_proto()
-    found: Any = algorithms.compute_grpo_outcome_advantage(
-        made.batch["token_level_scores"], made.batch["response_mask"], made.non_tensor_batch["uid"], epsilon=1e-4
+    data: Any = data_proto_fields(rows(calls), calls, data_ids=TASKS).to_data_proto()
+    grpo: Any = algorithms.compute_grpo_outcome_advantage(
+        data.batch["token_level_scores"], data.batch["response_mask"], data.non_tensor_batch["uid"], epsilon=1e-4
     )
     ours = advantages(REWARDS, TASKS)
-    for row, rollout_id in enumerate(made.non_tensor_batch["rollout_id_list"]):
-        mask = made.batch["response_mask"][row].bool()
-        assert found[0][row][mask].tolist() == pytest.approx([ours[rollout_id]] * int(mask.sum()), abs=1e-5)
+    for row, rollout_id in enumerate(data.non_tensor_batch["rollout_id_list"]):
+        mask = data.batch["response_mask"][row].bool()
+        assert grpo[0][row][mask].tolist() == pytest.approx([ours[rollout_id]] * int(mask.sum()), abs=1e-5)

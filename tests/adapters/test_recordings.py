@@ -232,10 +232,10 @@ def test_triplets_and_messages_have_one_entry_for_each_call() -> None:
         *(answered("t3", 5, 6, "C"), proxied("p3", 5.1, 5.9, "C", tokens=([3], [13]))),
     ]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert [each.response["token_ids"] for each in report.triplets] == [[11], [12], [13]]
-    assert [each.metadata["span_ids"] for each in report.triplets] == [["t1", "p1"], ["t2"], ["t3", "p3"]]
-    assert [each.response["token_ids"] for each in LlmProxyTraceToTriplet().adapt(spans)] == [[11], [12], [13]]
-    answers = [each["messages"][-1]["content"] for each in TraceToMessages().adapt(spans)]
+    assert [triplet.response["token_ids"] for triplet in report.triplets] == [[11], [12], [13]]
+    assert [triplet.metadata["span_ids"] for triplet in report.triplets] == [["t1", "p1"], ["t2"], ["t3", "p3"]]
+    assert [triplet.response["token_ids"] for triplet in LlmProxyTraceToTriplet().adapt(spans)] == [[11], [12], [13]]
+    answers = [conversation["messages"][-1]["content"] for conversation in TraceToMessages().adapt(spans)]
     assert answers == ["A", "B", "C"]
     assert {key: span.span_id for key, span in repeated_calls(spans).items()} == {
         ("at-1", "p1"): "t1",
