@@ -135,7 +135,10 @@ async def test_documented_members_of_collections_suffice() -> None:
             await store.enqueue_rollout(2, metadata={"rollbook.key": "k"})
     async with CollectionBasedLightningStore(collections) as reopened:
         other = await reopened.enqueue_many_rollouts(
-            [EnqueueRolloutRequest(input=each, metadata={"rollbook.key": key}) for each, key in ((1, "k"), (3, "l"))]
+            [
+                EnqueueRolloutRequest(input=input_, metadata={"rollbook.key": key})
+                for input_, key in ((1, "k"), (3, "l"))
+            ]
         )
         assert other[0].rollout_id == first.rollout_id
         assert (await reopened.query_rollouts()).total == 2
@@ -153,7 +156,7 @@ async def test_a_decision_that_is_executed_twice_counts_once() -> None:
         assert (await store.enqueue_rollout(1, metadata={"rollbook.key": "k"})).rollout_id == first.rollout_id
         await store.enqueue_rollout(2)
         claimed = await store.dequeue_many_rollouts(5, "w1")
-        assert [each.input for each in claimed] == [1, 2]
+        assert [row.input for row in claimed] == [1, 2]
         assert [await store.get_next_span_sequence_id(first.rollout_id, "any") for _ in range(3)] == [1, 2, 3]
         span = make_span(claimed[0].attempt, 9)
         assert await store.add_span(span) == span
@@ -184,7 +187,9 @@ async def test_a_claim_whose_caller_leaves_before_a_slow_backend_answers_is_rele
         assert worker is not None
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
         again = await store.dequeue_many_rollouts(5, "w2")
-        assert [(each.rollout_id, each.attempt.sequence_id) for each in again] == [(each, 1) for each in entered]
+        assert [(row.rollout_id, row.attempt.sequence_id) for row in again] == [
+            (rollout_id, 1) for rollout_id in entered
+        ]
 
 
 async def test_a_second_store_goes_on_where_the_first_was_closed() -> None:
@@ -290,7 +295,7 @@ async def test_an_agent_runs_on_it(plain: Store) -> None:
     runner = LitAgentRunner[int](max_rollouts=3, heartbeat_interval=0)
     with runner.run_context(agent=agent, store=plain):
         await runner.iter()
-    assert [each.status for each in await plain.query_rollouts()] == ["succeeded"] * 3
+    assert [row.status for row in await plain.query_rollouts()] == ["succeeded"] * 3
     assert (await plain.statistics()).get("total_spans", 0) >= 6
 
 
@@ -311,12 +316,12 @@ async def test_the_documented_backend_runs_and_keeps_its_numbers(tmp_path: Path)
 
 
 def workers(*names: str) -> ListBasedCollection[Worker]:
-    made = [Worker(worker_id=name, status="busy" if name > "b" else "idle") for name in names]
-    return ListBasedCollection(made, Worker, ["worker_id"])
+    records = [Worker(worker_id=name, status="busy" if name > "b" else "idle") for name in names]
+    return ListBasedCollection(records, Worker, ["worker_id"])
 
 
 @pytest.mark.parametrize(
-    "conditions, found",
+    "conditions, worker_ids",
     [
         (None, ["c", "a", "b", "ab"]),
         ({}, ["c", "a", "b", "ab"]),
@@ -332,10 +337,10 @@ def workers(*names: str) -> ListBasedCollection[Worker]:
         ({"current_rollout_id": {"contains": ""}}, []),
     ],
 )
-async def test_query_returns_the_items_that_match_its_conditions(conditions: Any, found: list[str]) -> None:
+async def test_query_returns_the_items_that_match_its_conditions(conditions: Any, worker_ids: list[str]) -> None:
     page = await workers("c", "a", "b", "ab").query(conditions)
-    assert [each.worker_id for each in page] == found
-    assert (page.total, page.limit, page.offset) == (len(found), -1, 0)
+    assert [worker.worker_id for worker in page] == worker_ids
+    assert (page.total, page.limit, page.offset) == (len(worker_ids), -1, 0)
 
 
 async def test_a_query_of_another_condition_is_refused() -> None:
@@ -353,13 +358,13 @@ async def test_a_page_is_cut_after_sorting_and_none_has_its_place() -> None:
         ({"name": "mode", "order": "asc"}, "xwzy"),
         ({"name": "mode", "order": "desc"}, "yzxw"),
     ]
-    for order, found in orders:
-        assert "".join(each.rollout_id for each in await collection.query(sort=order)) == found
+    for order, ids in orders:
+        assert "".join(row.rollout_id for row in await collection.query(sort=order)) == ids
         page = await collection.query(sort=order, limit=2, offset=1)
-        assert ("".join(each.rollout_id for each in page), page.total) == (found[1:3], 4)
+        assert ("".join(row.rollout_id for row in page), page.total) == (ids[1:3], 4)
         first = await collection.get(sort=order)
         assert first is not None
-        assert first.rollout_id == found[0]
+        assert first.rollout_id == ids[0]
 
 
 async def test_writes_replace_existing_items_and_refuse_invalid_ones() -> None:
@@ -371,9 +376,9 @@ async def test_writes_replace_existing_items_and_refuse_invalid_ones() -> None:
     for write in (collection.update, collection.delete):
         with pytest.raises(ValueError, match="does not exist"):
             await write([busy, new])
-    assert [each.status for each in await collection.query()] == ["idle"]
+    assert [worker.status for worker in await collection.query()] == ["idle"]
     await collection.upsert([busy, new], update_fields=[])
-    assert [each.status for each in await collection.query()] == ["idle", "unknown"]
+    assert [worker.status for worker in await collection.query()] == ["idle", "unknown"]
     (updated,) = await collection.update([busy], update_fields=["status"])
     assert (updated.status, updated.last_idle_time) == ("busy", None)
     await collection.upsert([busy])
@@ -388,10 +393,10 @@ async def test_items_are_copies() -> None:
     await collection.insert([Worker(worker_id="a", heartbeat_stats=stats)])
     stats["list"].append(2)
     for _ in range(2):
-        found = await collection.get()
-        assert found is not None
-        assert found.heartbeat_stats == {"list": [1]}
-        held: Any = found.heartbeat_stats
+        item = await collection.get()
+        assert item is not None
+        assert item.heartbeat_stats == {"list": [1]}
+        held: Any = item.heartbeat_stats
         held["list"].append(3)
 
 
