@@ -33,8 +33,8 @@ def scale() -> Scale:
 
     ROLLBOOK_BENCH_EVENTS sets the length of the log that is verified and rebuilt.
     """
-    given = os.environ.get("ROLLBOOK_BENCH_EVENTS")
-    return replace(_SCALE, events=int(given)) if given else _SCALE
+    events = os.environ.get("ROLLBOOK_BENCH_EVENTS")
+    return replace(_SCALE, events=int(events)) if events else _SCALE
 
 
 @pytest.fixture(scope="session")

@@ -57,8 +57,8 @@ def _asked(number: int) -> EnqueueRolloutRequest:
 async def _work(store: Store, count: int, dice: random.Random) -> None:
     for worker in range(0, count, _AT_ONCE):
         claimed = await store.dequeue_many_rollouts(min(_AT_ONCE, count), f"w-{worker // _AT_ONCE % 32:02}")
-        await store.add_many_spans([span for each in claimed for span in _few(each, dice)])
-        await asyncio.gather(*(_end(store, each, dice.random()) for each in claimed))
+        await store.add_many_spans([span for rollout in claimed for span in _few(rollout, dice)])
+        await asyncio.gather(*(_end(store, rollout, dice.random()) for rollout in claimed))
 
 
 async def _end(store: Store, claimed: AttemptedRollout, luck: float) -> None:

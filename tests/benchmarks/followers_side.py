@@ -24,22 +24,22 @@ class Followers:
         total = 0
         with select.epoll() as poll:
             for _ in range(count):
-                each = socket.create_connection((parts.hostname or "", parts.port or 0))
-                each.sendall(request)
-                left[each.fileno()] = (each, size)
-                poll.register(each.fileno(), select.EPOLLIN)
+                connection = socket.create_connection((parts.hostname or "", parts.port or 0))
+                connection.sendall(request)
+                left[connection.fileno()] = (connection, size)
+                poll.register(connection.fileno(), select.EPOLLIN)
             while left:
                 ready = poll.poll(_HANGS_SECONDS)
                 assert ready, "the server hangs"
                 for number, _ in ready:
-                    each, missing = left.pop(number)
-                    received = len(each.recv(_CHUNK))
+                    connection, missing = left.pop(number)
+                    received = len(connection.recv(_CHUNK))
                     assert received, "the server ended a stream"
                     total += received
                     if received >= missing:
-                        each.close()
+                        connection.close()
                     else:
-                        left[number] = (each, missing - received)
+                        left[number] = (connection, missing - received)
         return total
 
 

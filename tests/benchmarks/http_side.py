@@ -96,9 +96,9 @@ class Client:
         return self._send(url, pid, connections, self._prepared, spans * len(self._prepared))
 
     def _trace(self, rollout_id: str, attempt_id: str, spans: int) -> bytes:
-        made = [self._otlp_span(rollout_id, attempt_id, number) for number in range(1, spans + 1)]
+        otlp_spans = [self._otlp_span(rollout_id, attempt_id, number) for number in range(1, spans + 1)]
         resource = Resource(attributes=_pairs({ROLLOUT_ID: rollout_id, ATTEMPT_ID: attempt_id}))
-        group = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(spans=made)])
+        group = ResourceSpans(resource=resource, scope_spans=[ScopeSpans(spans=otlp_spans)])
         return post(OTLP_TRACES, ExportTraceServiceRequest(resource_spans=[group]).SerializeToString(), _PROTOBUF)
 
     def _otlp_span(self, rollout_id: str, attempt_id: str, number: int) -> Span:
@@ -128,13 +128,13 @@ class Client:
         # A limit beyond their number changes the question and not the answer.
         limits = itertools.repeat(_READ_AT_ONCE) if again else self._limits
         urls = [f"{SPANS}?rollout_id={rollout_id}&limit={next(limits)}" for _ in range(count)]
-        return self._send(url, pid, connections, [get(each) for each in urls], count)
+        return self._send(url, pid, connections, [get(address) for address in urls], count)
 
     def read_rollouts(self, url: str, pid: int, connections: int, count: int, again: bool = False) -> dict[str, Any]:
         """Read a hundred rollouts, each time others; or the first hundred `again` and again."""
         offsets = itertools.repeat(0) if again else self._offsets
         urls = [f"{ROLLOUTS}?limit={_READ_AT_ONCE}&offset={next(offsets)}" for _ in range(count)]
-        return self._send(url, pid, connections, [get(each) for each in urls], count)
+        return self._send(url, pid, connections, [get(address) for address in urls], count)
 
     def enqueue_large(self, url: str, size: int) -> None:
         """Enqueue a rollout whose input has so many bytes that do not compress well."""
@@ -189,14 +189,14 @@ def _dequeue(limit: int, worker: str) -> bytes:
 
 
 def _measured(url: str, pid: int, works: Iterable[Work]) -> dict[str, float]:
-    server, own = psutil.Process(pid), psutil.Process()
-    spent, own_spent = _cpu_seconds(server), _cpu_seconds(own)
+    server, client = psutil.Process(pid), psutil.Process()
+    spent, own_spent = _cpu_seconds(server), _cpu_seconds(client)
     requests, seconds = drive(url, works)
     return {
         "requests": requests,
         "seconds": seconds,
         "cpu_seconds": _cpu_seconds(server) - spent,
-        "client_cpu_seconds": _cpu_seconds(own) - own_spent,
+        "client_cpu_seconds": _cpu_seconds(client) - own_spent,
     }
 
 

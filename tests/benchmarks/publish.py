@@ -56,5 +56,5 @@ def replace(document: Path, name: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    for each in NAMES:
-        publish(each)
+    for benchmark in NAMES:
+        publish(benchmark)

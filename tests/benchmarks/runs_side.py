@@ -104,8 +104,8 @@ class Runs(Rollbook):
         """Fork runs of an ordinary size, of 400 events; what a fork took, in ms."""
         taken: list[float] = []
         for _ in range(times):
-            made = await self.long_run(800, 1)
-            taken.append(made["forks"]["p50"] / 1000)
+            run = await self.long_run(800, 1)
+            taken.append(run["forks"]["p50"] / 1000)
         return percentiles(taken)
 
     async def first_pages(self, rollout_id: str, times: int) -> dict[str, float]:
@@ -167,10 +167,10 @@ async def _viewer(url: str, rollout_id: str, events: int, taken: list[float]) ->
             now = time.perf_counter()
             # What a message was cut in is put together; the moment lies at its beginning.
             rest += read
-            whole, _, rest = rest.rpartition(b"\n")
-            found = _SENT.findall(whole)
-            seen += len(found)
-            taken += [now - float(sent) for sent in found]
+            lines, _, rest = rest.rpartition(b"\n")
+            times = _SENT.findall(lines)
+            seen += len(times)
+            taken += [now - float(sent) for sent in times]
     finally:
         writer.close()
 

@@ -71,10 +71,10 @@ def report() -> Iterator[Report]:
 
 
 def test_the_dashboard(report: Report, tmp_path: Path) -> None:
-    given = os.environ.get("ROLLBOOK_BENCH_STORE")
-    full = given or f"sqlite:///{tmp_path / 'full.db'}?durability=normal"
+    store_url = os.environ.get("ROLLBOOK_BENCH_STORE")
+    full = store_url or f"sqlite:///{tmp_path / 'full.db'}?durability=normal"
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
-    large = asyncio.run(_large(full) if given else generate(full, *SCALE))
+    large = asyncio.run(_large(full) if store_url else generate(full, *SCALE))
     asyncio.run(_make(empty))
     report.fact("rollouts, and spans of the large one", asyncio.run(_counts(full, large)))
     asyncio.run(_measure(report, empty, full, large))
@@ -111,7 +111,7 @@ async def _measure(report: Report, empty: str, full: str, large: str) -> None:
                 if name == "rewards":
                     # It is painted before its curves are counted.
                     report.fact(
-                        "curves of rewards drawn after", f"{statistics.median(each.drawn for each in visits):.0f} ms"
+                        "curves of rewards drawn after", f"{statistics.median(visit.drawn for visit in visits):.0f} ms"
                     )
                 report.figure(f"paint.{name}", statistics.median(paints), f"{max(paints):.0f} at most")
                 largest = max([largest, *visits], key=lambda visit: visit.largest)

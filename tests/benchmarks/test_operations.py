@@ -112,16 +112,16 @@ class _Operations:
                         name="call",
                         attributes={"gen_ai.completion": words(dice, TEXT_BYTES)},
                         sequence_id=number,
-                        rollout_id=each.rollout_id,
-                        attempt_id=each.attempt.attempt_id,
+                        rollout_id=rollout.rollout_id,
+                        attempt_id=rollout.attempt.attempt_id,
                     )
-                    for each in claimed
+                    for rollout in claimed
                     for number in range(1, SPANS_PER_ROLLOUT + 1)
                 ]
                 for at in range(0, len(spans), AT_ONCE):
                     await store.add_many_spans(spans[at : at + AT_ONCE])
-                for each in claimed:
-                    await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
+                for rollout in claimed:
+                    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
         seconds = time.perf_counter() - begun
         self._figures.fact(f"{self._name}, filling", f"{seconds:.0f} s, {SPANS / seconds:,.0f} spans/s")
 

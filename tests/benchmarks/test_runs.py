@@ -137,14 +137,14 @@ def test_a_long_history(runs: Side, limit: Side, report: Report, scale: Scale, d
     runs.ask("open", url=url)
     forks = runs.ask("short_forks", times=scale.times)
     report.figure(f"{database}.fork", forks["p50"], f"p99 {forks['p99']:.1f} ms")
-    made = runs.ask("long_run", events=scale.events, reruns=RERUNS)
+    run = runs.ask("long_run", events=scale.events, reruns=RERUNS)
     if database == "postgres":
         limit.ask("postgres_analyze", url=url)
-    page = runs.ask("first_pages", rollout_id=made["rollout_id"], times=scale.times)
+    page = runs.ask("first_pages", rollout_id=run["rollout_id"], times=scale.times)
     detail = f"{scale.events:,} events, 500 on the page, with bodies; p99 {page['p99']:.1f} ms"
     report.figure(f"{database}.page", page["p50"], detail)
     title = f"{_DATABASES[database]}, a fork of a run of {scale.events // 2:,} to {scale.events:,} events"
-    report.fact(title, f"p50 {made['forks']['p50']:.0f} ms")
+    report.fact(title, f"p50 {run['forks']['p50']:.0f} ms")
     runs.ask("close")
 
 

@@ -116,8 +116,8 @@ async def _complete(store: SQLStore) -> float:
     """Complete all rollouts with concurrent callers, and return the number per second."""
 
     async def call(number: int) -> None:
-        for each in range(number, ROLLOUTS, CALLERS):
-            await store.enqueue_rollout({"question": each})
+        for index in range(number, ROLLOUTS, CALLERS):
+            await store.enqueue_rollout({"question": index})
             claimed = await store.dequeue_rollout(f"worker-{number}")
             assert claimed is not None
             await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")

@@ -86,8 +86,8 @@ def test_lifecycles(
         if callers == SATURATED:
             dequeue = statistics.median(one["latency"]["dequeue"]["p99"] for one in ours)
             report.fact(f"SQLite, {callers} callers, saturated", f"dequeue p99 {dequeue:.1f} ms")
-    each = ", ".join(f"{share:.2f} at {callers}" for callers, share in grouping.items())
-    report.figure("sqlite.grouping", min(grouping.values()), each)
+    text = ", ".join(f"{share:.2f} at {callers}" for callers, share in grouping.items())
+    report.figure("sqlite.grouping", min(grouping.values()), text)
 
 
 def test_spans_in_calls_of_100(
@@ -123,19 +123,19 @@ def _spans_detail(measured: dict[str, list[dict[str, Any]]], limit: str) -> str:
 
 def test_disk(rollbook: Side, limit: Side, report: Report, scale: Scale, sqlite_url: NewURL) -> None:
     url = sqlite_url()
-    given = traces(rollbook, scale.traces, url=url)["json_bytes"]
+    payload = traces(rollbook, scale.traces, url=url)["json_bytes"]
     rollbook.ask("close")
     size, bodies, events = limit.ask("sqlite_payload", path=_path(url))
-    report.figure("sqlite.disk", size / given, f"{(size - bodies) / events:.0f} bytes per event beyond its payload")
+    report.figure("sqlite.disk", size / payload, f"{(size - bodies) / events:.0f} bytes per event beyond its payload")
     url = sqlite_url()
     rollbook.ask("open", url=url)
     done = rollbook.ask("lifecycles", callers=32, seconds=2 * scale.seconds)["count"]
     rollbook.ask("close")
     size, bodies, events = limit.ask("sqlite_payload", path=_path(url))
     fields = [span_fields("ro-012345678901", "at-01234567", number, number) for number in range(SPANS_PER_LIFECYCLE)]
-    given = done * json_bytes([INPUT, *fields])
+    payload = done * json_bytes([INPUT, *fields])
     beyond = f"{(size - bodies) / events:.0f} bytes per event beyond its payload"
-    report.fact("SQLite, disk ÷ JSON, lifecycles", f"{size / given:.2f}, {beyond}")
+    report.fact("SQLite, disk ÷ JSON, lifecycles", f"{size / payload:.2f}, {beyond}")
 
 
 def test_open_loop(rollbook: Side, peer_store: Side | None, report: Report, scale: Scale, sqlite_url: NewURL) -> None:
