@@ -21,8 +21,8 @@ async def test_spans_run_events_and_reports_are_of_the_worker(store: Store) -> N
     await store.add_span(make_span(claimed.attempt, 1))
     await store.runs.append_events(rollout_id, attempt_id, [RunEvent(kind="log", message="x")])
     await store.update_attempt(rollout_id, attempt_id, status="failed", metadata={"a": 1})
-    found = await actors(store, rollout_id)
-    assert set(found.values()) == {"worker:w"}, found
+    by_type = await actors(store, rollout_id)
+    assert set(by_type.values()) == {"worker:w"}, by_type
 
 
 @pytest.mark.parametrize("caller, actor", [("cli", "cli"), ("key:k", "worker:w"), (None, "worker:w")])

@@ -153,9 +153,9 @@ class ByArguments(Wrapper):
 
 
 async def test_a_query_is_defined_by_its_arguments_or_as_a_value(store: Store) -> None:
-    own = ByArguments(store)
-    started = await own.start_rollout("task")
-    assert (await own.find_rollouts(RolloutQuery(status_in=["preparing"], limit=1))).total == 1
-    assert (await own.find_attempts(started.rollout_id, AttemptQuery())).total == 1
+    wrapper = ByArguments(store)
+    started = await wrapper.start_rollout("task")
+    assert (await wrapper.find_rollouts(RolloutQuery(status_in=["preparing"], limit=1))).total == 1
+    assert (await wrapper.find_attempts(started.rollout_id, AttemptQuery())).total == 1
     with pytest.raises(Unsupported, match="query_workers"):
-        await own.find_workers(WorkerQuery())
+        await wrapper.find_workers(WorkerQuery())

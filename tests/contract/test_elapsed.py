@@ -48,14 +48,14 @@ async def test_a_sweep_after_an_outage_ends_no_live_attempt_and_later_the_dead_o
             await beat(before, rollout, clock.seconds)
     clock.advance(60)
     async with opened(durable_url, clock) as after:
-        assert {each.status for each in await after.query_rollouts()} == {"preparing"}
+        assert {rollout.status for rollout in await after.query_rollouts()} == {"preparing"}
         clock.advance(4)
         for rollout in rollouts[1:]:
             await beat(after, rollout, clock.seconds)
-        assert {each.status for each in await after.query_rollouts()} == {"preparing"}
+        assert {rollout.status for rollout in await after.query_rollouts()} == {"preparing"}
         clock.advance(1.1)
         ended = await after.query_rollouts(status_in=["failed"])
-        assert [each.rollout_id for each in ended] == [rollouts[0].rollout_id]
+        assert [rollout.rollout_id for rollout in ended] == [rollouts[0].rollout_id]
         clock.advance(4)
         assert len(await after.query_rollouts(status_in=["failed"])) == 10
 
@@ -200,8 +200,8 @@ async def test_a_second_process_with_a_wrong_clock_ends_no_live_attempt(
     wrong.jump(error)
 
     def advance(seconds: float) -> None:
-        for each in (clock, wrong):
-            each.advance(seconds)
+        for ticking in (clock, wrong):
+            ticking.advance(seconds)
 
     async with opened(durable_url, clock) as right:
         silent = await started(right, unresponsive_seconds=5)
@@ -210,9 +210,9 @@ async def test_a_second_process_with_a_wrong_clock_ends_no_live_attempt(
         await beat(right, silent, clock.seconds)
         async with opened(durable_url, wrong) as other:
             for _ in range(5):
-                for each in (right, other):
-                    assert await statuses(each, silent) == ALIVE
-                    assert await statuses(each, limited) == ALIVE
+                for store in (right, other):
+                    assert await statuses(store, silent) == ALIVE
+                    assert await statuses(store, limited) == ALIVE
                 # With the clock ahead, all later events of both processes are ahead too.
                 await other.enqueue_rollout("written under a wrong clock")
                 advance(4)

@@ -76,20 +76,20 @@ async def reads(store: Store, api: Api, attempt: Attempt) -> dict[str, dict[str,
     """Return the only span of an attempt as every read returns it."""
     rollout_id = attempt.rollout_id
     (last,) = [event.number for event in await store.log.history(rollout_id) if event.type == "span.recorded"]
-    found = {
+    pages = {
         "in process": await store.query_spans(rollout_id),
         "as of its event": await store.query_spans(rollout_id, at=last),
     }
     async with HTTPStore(api.url) as client:
-        found["HTTP client"] = await client.query_spans(rollout_id)
+        pages["HTTP client"] = await client.query_spans(rollout_id)
     answers = {
         "GET": (await api.get(f"/spans?rollout_id={rollout_id}")).ok(),
         "search": (await api.post("/spans/search", {"rollout_id": rollout_id})).ok(),
     }
-    (one,) = found["in process"].items
+    (one,) = pages["in process"].items
     twin = (await api.get(f"//ui/rollouts/{rollout_id}/spans/{one.span_id}.json")).ok()
     return {
-        **{name: page.items[0].model_dump() for name, page in found.items()},
+        **{name: page.items[0].model_dump() for name, page in pages.items()},
         **{name: answer["items"][0] for name, answer in answers.items()},
         "dashboard": _of_twin(twin),
     }
@@ -100,26 +100,26 @@ def _of_twin(twin: dict[str, Any]) -> dict[str, Any]:
     span = {**twin["span"], **_fields(twin["further"]), "attributes": _fields(twin["attributes"])}
     span["resource"] = {"attributes": _fields(twin["resource"]), **span["resource"]}
     span["events"] = [
-        {"name": each["name"], "timestamp": each["timestamp"], "attributes": _fields(each["attributes"])}
-        | _fields(each["further"])
-        for each in twin["events"]
+        {"name": event["name"], "timestamp": event["timestamp"], "attributes": _fields(event["attributes"])}
+        | _fields(event["further"])
+        for event in twin["events"]
     ]
     span["links"] = []
-    for each in twin["links"]:
-        further = _fields(each["further"])
-        ids = {"trace_id": each["trace_id"], "span_id": each["span_id"]}
+    for link in twin["links"]:
+        further = _fields(link["further"])
+        ids = {"trace_id": link["trace_id"], "span_id": link["span_id"]}
         span["links"].append({**further, "context": {**ids, "is_remote": False, **further.get("context", {})}})
     return {"parent": None, **span}
 
 
-def _fields(given: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in given:
+def _fields(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for field in rows:
         try:
-            found[field["name"]] = orjson.loads(field["text"])
+            values[field["name"]] = orjson.loads(field["text"])
         except orjson.JSONDecodeError:
-            found[field["name"]] = field["text"]
-    return found
+            values[field["name"]] = field["text"]
+    return values
 
 
 async def check_every_read(store: Store, api: Api, attempt: Attempt, url: str, expected: dict[str, Any]) -> None:
@@ -159,9 +159,9 @@ def test_a_span_of_the_sdk_keeps_every_field() -> None:
     assert span.context is not None
     assert span.parent is not None
     flags = [context.model_extra for context in (span.context, span.parent, span.links[0].context)]
-    own = readable.get_span_context()
-    assert own is not None
-    assert flags == [{"trace_flags": int(own.trace_flags)}, {"trace_flags": 1}, {"trace_flags": 1}]
+    span_context = readable.get_span_context()
+    assert span_context is not None
+    assert flags == [{"trace_flags": int(span_context.trace_flags)}, {"trace_flags": 1}, {"trace_flags": 1}]
 
 
 def test_the_fields_that_a_producer_added_survive_if_they_are_json() -> None:
@@ -270,9 +270,9 @@ async def test_a_bare_span_by_otlp_has_no_further_fields(
     span.links.add(trace_id=b"\x03" * 16, span_id=b"\x04" * 8)
     body = request.SerializeToString() if media_type.endswith("protobuf") else as_json(request)
     await api.post("//v1/traces", body, headers={"Content-Type": media_type})
-    (found,) = (await store.query_spans(attempt.rollout_id)).items
-    parts = [found, found.context, found.resource, found.events[0], found.links[0], found.links[0].context]
-    assert [each.model_extra if each is not None else None for each in parts] == [{}] * 6
+    (stored,) = (await store.query_spans(attempt.rollout_id)).items
+    parts = [stored, stored.context, stored.resource, stored.events[0], stored.links[0], stored.links[0].context]
+    assert [part.model_extra if part is not None else None for part in parts] == [{}] * 6
 
 
 @ON_SQLITE
@@ -292,7 +292,7 @@ async def test_fields_of_otlp_json_that_are_malformed_refuse_no_span(store: Stor
     groups: list[Any] = [{"scope": {"name": 1, "version": "2"}, "spans": [span]}, {"scope": [], "spans": []}]
     body = {"resourceSpans": [{"resource": {"attributes": ids}, "scopeSpans": groups}]}
     assert (await api.post("//v1/traces", body)).ok() == {}
-    (found,) = (await store.query_spans(attempt.rollout_id)).items
-    assert found.model_extra == {"instrumentation_scope": {"name": "", "version": "2"}, "dropped_links_count": 2}
-    assert found.context is not None
-    assert (found.context.trace_state, found.links[0].context.trace_state) == ({}, {"a": "1", "b": ""})
+    (stored,) = (await store.query_spans(attempt.rollout_id)).items
+    assert stored.model_extra == {"instrumentation_scope": {"name": "", "version": "2"}, "dropped_links_count": 2}
+    assert stored.context is not None
+    assert (stored.context.trace_state, stored.links[0].context.trace_state) == ({}, {"a": "1", "b": ""})

@@ -134,11 +134,11 @@ def test_a_store_that_is_let_go_of_leaves_no_thread(store: Store) -> None:
     sync = SyncStore(store)
     sync.statistics()
     # The store's readers have threads as well, which stay as long as the store.
-    (own,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "rollbook-sync")
+    (worker,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "rollbook-sync")
     del sync
     gc.collect()
-    own.join(5)
-    assert not own.is_alive()
+    worker.join(5)
+    assert not worker.is_alive()
 
 
 # Iterators
