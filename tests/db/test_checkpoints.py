@@ -46,9 +46,9 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 def checkpointer(path: Path, writer: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkpointer]:
     monkeypatch.setattr(checkpoint, "FRAMES", FRAMES)
     monkeypatch.setattr(checkpoint, "_RETRY_SECONDS", (0.0, 0.0))
-    made = Checkpointer(writer, lambda: connect(path))
-    yield made
-    made.close()
+    thread = Checkpointer(writer, lambda: connect(path))
+    yield thread
+    thread.close()
 
 
 def write(writer: sqlite3.Connection, rows: int) -> None:

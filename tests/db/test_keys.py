@@ -37,12 +37,12 @@ async def keys(url: str) -> AsyncIterator[Keys]:
 
 
 async def test_key_is_returned_once_and_stored_as_a_hash(keys: Keys) -> None:
-    made, text = await keys.create("runner", partition="one", name="é", expires_seconds=1.5)
+    key, text = await keys.create("runner", partition="one", name="é", expires_seconds=1.5)
     assert re.fullmatch(r"rbk_[0-9a-f]{10}_[a-z2-7]{32}", text)
-    assert key_id_in(text) == made.key_id
-    assert made.hash == digest(text)
-    assert made.expires_at == made.created_at + 1_500_000
-    assert await keys.all() == [made]
+    assert key_id_in(text) == key.key_id
+    assert key.hash == digest(text)
+    assert key.expires_at == key.created_at + 1_500_000
+    assert await keys.all() == [key]
 
 
 @pytest.mark.parametrize("url", [SQLITE], indirect=True)
@@ -57,27 +57,27 @@ async def test_every_partition_has_the_keys_of_the_default_one(url: str) -> None
     with pytest.raises(NotFound):
         await Keys.open(other, create=False)
     one, two = await Keys.open(other, create=True), await Keys.open(url, create=False)
-    made, _ = await one.create("admin")
-    assert await two.all() == [made]
+    key, _ = await one.create("admin")
+    assert await two.all() == [key]
     for opened in (one, two):
         await opened.close()
 
 
 async def test_revoked_key_stays_revoked_and_listed(keys: Keys) -> None:
-    made, _ = await keys.create("admin")
-    kept, _ = await keys.create("admin")
-    revoked = await keys.revoke(made.key_id)
+    first, _ = await keys.create("admin")
+    second, _ = await keys.create("admin")
+    revoked = await keys.revoke(first.key_id)
     assert revoked.revoked_at is not None
-    assert await keys.revoke(made.key_id) == revoked
-    assert await keys.unrevoked() == [kept]
+    assert await keys.revoke(first.key_id) == revoked
+    assert await keys.unrevoked() == [second]
     assert [key.revoked_at for key in await keys.all()] == [revoked.revoked_at, None]
     with pytest.raises(NotFound, match="rollbook keys ls"):
         await keys.revoke("0000000000")
 
 
 async def test_when_it_was_used_is_kept_for_those_that_exist(keys: Keys) -> None:
-    made, _ = await keys.create("reader")
-    await keys.note_used({made.key_id: 60_000_000, "0000000000": 1})
+    reader, _ = await keys.create("reader")
+    await keys.note_used({reader.key_id: 60_000_000, "0000000000": 1})
     assert [key.used_at for key in await keys.all()] == [60_000_000]
 
 
@@ -85,8 +85,8 @@ async def test_keys_leave_no_trace_in_the_log_nor_in_its_proof(keys: Keys, url: 
     async with await open_store(url) as store:
         await store.enqueue_rollout(1)
         before = await store.log.verify()
-        made, _ = await keys.create("reader")
-        await keys.revoke(made.key_id)
+        key, _ = await keys.create("reader")
+        await keys.revoke(key.key_id)
         after = await store.log.verify()
         assert after.ok
         assert after == before.model_copy(update={"seconds": after.seconds})

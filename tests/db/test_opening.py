@@ -478,8 +478,8 @@ async def test_twelve_sessions_that_open_a_new_partition_at_once_find_one_store(
 ) -> None:
     url = postgres_database(default_transaction_isolation=isolation)
     for number in range(rounds(3, few=1)):
-        found = await asyncio.gather(*(prepare(postgres.with_partition(url, f"p{number}")) for _ in range(12)))
-        assert len({info.store_id for info in found}) == 1
+        infos = await asyncio.gather(*(prepare(postgres.with_partition(url, f"p{number}")) for _ in range(12)))
+        assert len({info.store_id for info in infos}) == 1
 
 
 async def test_a_schema_made_beforehand_is_filled_for_a_role_that_may_not_make_one(

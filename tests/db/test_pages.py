@@ -52,7 +52,7 @@ async def write(dialect: Dialect, rows: dict[Table, list[Row]]) -> None:
     writer = await dialect.writer()
     try:
         await writer.begin()
-        await writer.write(Changes({table: found for table, found in rows.items() if found}, {}, {}))
+        await writer.write(Changes({table: content for table, content in rows.items() if content}, {}, {}))
         await writer.commit()
     finally:
         await writer.close()
@@ -217,8 +217,8 @@ class Crowd:
         self.rows[core_tables.events].append(
             row_of(core_tables.events, position=position, stream="rollout", version=position, type="", data=data)
         )
-        for ordinal, each in enumerate([value, value + 50]):
-            self.rows[core_tables.rewards].append((rollout_id, position, ordinal, attempt_id, None, each))
+        for ordinal, reward in enumerate([value, value + 50]):
+            self.rows[core_tables.rewards].append((rollout_id, position, ordinal, attempt_id, None, reward))
         return number, inf if start is None else start, inf if end is None else end, position, value
 
     def worker(self, number: int) -> None:
@@ -241,8 +241,8 @@ class Crowd:
                 row_of(core_tables.worker_signals, worker_id=worker_id, **signals)
             )
         for name, value in signals.items():
-            known = [at for at in (values.get(name), value) if at is not None]
-            values[name] = max(known, default=None)
+            times = [at for at in (values.get(name), value) if at is not None]
+            values[name] = max(times, default=None)
         self.values["workers"].append(values | {"current_attempt_id": None})
 
     def resources(self, number: int) -> None:
@@ -260,7 +260,7 @@ class Crowd:
 
     def query(self, noun: Noun) -> FilterQuery:
         dice = self.dice
-        texts = [name for name, each in noun.fields.items() if each.kind == "text"]
+        texts = [name for name, spec in noun.fields.items() if spec.kind == "text"]
         conditions: list[FilterCondition] = []
         for _ in range(dice.choice([0, 1, 1, 2, 3])):
             if noun is ROLLOUTS and dice.random() < 0.4:
@@ -278,13 +278,13 @@ class Crowd:
                 continue
             name = dice.choice(texts)
             some = [row[noun.fields[name].column] for row in dice.sample(self.values[noun.name], 3)]
-            wanted: list[str] = [value for value in some if value is not None] or ["none"]
+            choices: list[str] = [value for value in some if value is not None] or ["none"]
             conditions.append(
                 dice.choice(
                     [
-                        FilterCondition(name, "is", wanted[0]),
-                        FilterCondition(name, "in", dice.choice([wanted, wanted, []])),
-                        FilterCondition(name, "contains", dice.choice([wanted[0][:2], dice_text(dice)])),
+                        FilterCondition(name, "is", choices[0]),
+                        FilterCondition(name, "in", dice.choice([choices, choices, []])),
+                        FilterCondition(name, "contains", dice.choice([choices[0][:2], dice_text(dice)])),
                     ]
                 )
             )
@@ -300,8 +300,8 @@ class Crowd:
 
     def expected(self, asked: FilterQuery, **within: str) -> tuple[list[Values], int]:
         rows = [row for row in self.values[asked.noun.name] if within.items() <= row.items()]
-        found = [row for row in rows if filters.matches(asked, row)]
-        return list(filters.page(asked, filters.arranged(asked, found))), len(found)
+        matches = [row for row in rows if filters.matches(asked, row)]
+        return list(filters.page(asked, filters.arranged(asked, matches))), len(matches)
 
 
 def dice_text(dice: random.Random) -> str:

@@ -181,17 +181,19 @@ async def test_a_sequence_behind_the_log_returns_no_number_twice_and_is_repaired
     names = "sqlite_sequence {}s" if database.kind == "sqlite" else f"rollbook_{parse(durable_url).partition}.{{}}_seq"
     behind = [names.format(name) for name, at in zip(("event", "commit"), number, strict=True) if at == 1]
     report = await opened.log.verify()
-    assert {(each.check, each.key) for each in report.differences} == {("sequences", name) for name in behind}
-    shown = await asyncio.to_thread(CliRunner().invoke, app, ["verify", "--db", durable_url])
-    assert shown.exit_code == 3
-    assert "the log is intact" in shown.stderr
-    assert all(name in shown.stderr for name in behind)
+    assert {(difference.check, difference.key) for difference in report.differences} == {
+        ("sequences", name) for name in behind
+    }
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["verify", "--db", durable_url])
+    assert result.exit_code == 3
+    assert "the log is intact" in result.stderr
+    assert all(name in result.stderr for name in behind)
     if database.kind == "postgresql":
         with pytest.raises(Incompatible, match=f"the sequence {behind[-1]} is at 1, and the log is at") as refused:
             await opened.enqueue_rollout("refused")
         assert await positions(database) == before
         command = str(refused.value).partition("run: ")[2]
-        assert command in shown.stderr
+        assert command in result.stderr
         await database.rows(command)
     await opened.enqueue_rollout("after")
     added = (await positions(database))[len(before) :]

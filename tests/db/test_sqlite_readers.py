@@ -360,9 +360,9 @@ async def test_a_generator_closed_within_its_read_leaves_a_pool_that_works(reade
                 yield rows
 
     for _ in range(5):
-        found = numbers()
-        assert len(await anext(found)) == 3
-        await found.aclose()
+        stream = numbers()
+        assert len(await anext(stream)) == 3
+        await stream.aclose()
     await _can_lend_all(readers)
 
 
@@ -433,9 +433,9 @@ async def test_closed_stream_releases_its_snapshot(readers: Readers, path: Path)
 @pytest.mark.parametrize("batch,batches", [(3, [3, 3, 3, 1]), (5, [5, 5]), (10, [10]), (11, [10])])
 async def test_a_long_answer_comes_in_batches_and_whole(readers: Readers, batch: int, batches: list[int]) -> None:
     connection = await readers.take()
-    found = [list(rows) async for rows in connection.stream(NUMBERS, {}, batch=batch)]
-    assert [len(rows) for rows in found] == batches
-    assert [row[0] for rows in found for row in rows] == list(range(10))
+    pages = [list(rows) async for rows in connection.stream(NUMBERS, {}, batch=batch)]
+    assert [len(rows) for rows in pages] == batches
+    assert [row[0] for rows in pages for row in rows] == list(range(10))
     readers.give(connection)
 
 

@@ -70,10 +70,10 @@ async def missing(database: Database, url: str) -> list[str]:
 async def refuses(database: Database, statement: str) -> None:
     """Assert that the triggers refuse a statement and that it changes nothing."""
     others = ("SELECT * FROM blobs", "SELECT * FROM data_blocks", "SELECT * FROM dictionaries ORDER BY codec")
-    before = await databases.read_log(database), [await database.rows(each) for each in others]
+    before = await databases.read_log(database), [await database.rows(query) for query in others]
     with pytest.raises(Exception, match=REFUSED):
         await database.execute(statement)
-    assert (await databases.read_log(database), [await database.rows(each) for each in others]) == before
+    assert (await databases.read_log(database), [await database.rows(query) for query in others]) == before
 
 
 @pytest.mark.parametrize("column", metadata.tables["events"].columns.keys())

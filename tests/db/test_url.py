@@ -148,8 +148,8 @@ def test_durability_is_an_option_of_sqlite(durability: str) -> None:
 
 
 def test_a_password_is_never_shown() -> None:
-    shown = parse("postgresql://me:se%40cret:x@host:5433/db?partition=blue").shown
-    assert shown == "postgresql://me:***@host:5433/db?partition=blue"
+    display = parse("postgresql://me:se%40cret:x@host:5433/db?partition=blue").shown
+    assert display == "postgresql://me:***@host:5433/db?partition=blue"
 
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
@@ -214,8 +214,8 @@ _SECRET = "S3cret"
 def test_no_part_of_a_password_is_in_an_error(text: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse(text)
-    shown = "".join(traceback.format_exception(refused.value))
-    assert "s3cret" not in shown.lower().replace(text.lower(), "")
+    message = "".join(traceback.format_exception(refused.value))
+    assert "s3cret" not in message.lower().replace(text.lower(), "")
     assert refused.value.field == "url"
 
 

@@ -30,13 +30,13 @@ class Party:
 @pytest.fixture
 async def parties(durable_url: str) -> AsyncIterator[tuple[Party, Party]]:
     async with AsyncExitStack() as stack:
-        made: list[Party] = []
+        opened: list[Party] = []
         for _ in range(2):
             store = await stack.enter_async_context(await open_store(durable_url))
             assert isinstance(store, SQLStore)
-            made.append(Party(store))
-        one, other = made
-        for party in made:
+            opened.append(Party(store))
+        one, other = opened
+        for party in opened:
             await party.commit()
             # The first time nobody knows what was before.
             await party.hears(_SHORT)
