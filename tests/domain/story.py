@@ -104,7 +104,11 @@ class Story:
     def sweep(self, *, everything: bool = False) -> int:
         """Send the watchdog: to what the alarm clock says is due, or to every rollout there is."""
         stamp = max(self.now, self.working_set.last_stamp + 1)
-        due = self.working_set.rollouts if everything else [each for each, at in self.watch.items() if at < stamp]
+        due = (
+            self.working_set.rollouts
+            if everything
+            else [rollout_id for rollout_id, at in self.watch.items() if at < stamp]
+        )
         self.working_set.due = list(due)
         return self.tell(Sweep(actor="watchdog"))
 
@@ -173,7 +177,9 @@ def new(rollout_id: str, **fields: Any) -> NewRollout:
 
 def enqueue(*rollouts: str | NewRollout, **fields: Any) -> Enqueue:
     """Return the command that creates waiting rollouts."""
-    return Enqueue(items=[each if isinstance(each, NewRollout) else new(each, **fields) for each in rollouts])
+    return Enqueue(
+        items=[rollout if isinstance(rollout, NewRollout) else new(rollout, **fields) for rollout in rollouts]
+    )
 
 
 def start(rollout_id: str = "r1", worker_id: str | None = None, **fields: Any) -> StartRollout:
@@ -211,18 +217,18 @@ def attempt(attempt_id: str, rollout_id: str = "r1", worker_id: str | None = Non
 def amend(rollout_id: str = "r1", status: str | None = None, **fields: Any) -> AmendRollout:
     """Return the command that sets fields of a rollout; `input` and `metadata` are whatever the body holds."""
     body = BODY if {"input", "metadata"} & fields.keys() else None
-    shown = {name: value for name, value in fields.items() if name not in {"input", "metadata"}}
-    return AmendRollout(rollout_id=rollout_id, fields=list(fields), status=status, body=body, **shown)
+    columns = {name: value for name, value in fields.items() if name not in {"input", "metadata"}}
+    return AmendRollout(rollout_id=rollout_id, fields=list(fields), status=status, body=body, **columns)
 
 
 def report(
     status: str | None = None, attempt_id: str = "latest", rollout_id: str = "r1", **fields: Any
 ) -> UpdateAttempt:
     """Return the command that sets fields of an attempt."""
-    shown = {name: value for name, value in fields.items() if name != "metadata"}
+    columns = {name: value for name, value in fields.items() if name != "metadata"}
     body = BODY if "metadata" in fields else None
     return UpdateAttempt(
-        rollout_id=rollout_id, attempt_id=attempt_id, fields=list(fields), status=status, body=body, **shown
+        rollout_id=rollout_id, attempt_id=attempt_id, fields=list(fields), status=status, body=body, **columns
     )
 
 

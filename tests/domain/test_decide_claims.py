@@ -30,8 +30,8 @@ class TestClaims:
     def test_oldest_rollout_is_claimed_first(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
         story.tell(enqueue("r3"))
-        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r1", "r2"]
-        assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r3"]
+        assert [view.rollout.row[0] for view in story.claim(limit=2)] == ["r1", "r2"]
+        assert [view.rollout.row[0] for view in story.claim(limit=2)] == ["r3"]
         assert story.claim() == []
 
     def test_a_claim_starts_an_attempt_and_then_moves_the_rollout(self, story: Story) -> None:
@@ -62,7 +62,7 @@ class TestClaims:
         story.tell(amend(status=status))
         story.tell(amend(status="requeuing"))
         assert story.queue == ["r2", "r1"]
-        assert [each.rollout.row[0] for each in story.claim(limit=3)] == ["r2", "r1"]
+        assert [view.rollout.row[0] for view in story.claim(limit=3)] == ["r2", "r1"]
 
     def test_between_the_two_waiting_statuses_the_place_is_kept(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
@@ -77,7 +77,7 @@ class TestClaims:
     def test_rollout_requeued_in_the_batch_is_claimed_last_and_once(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
         claims = story.tell(amend("r1", status="cancelled"), amend("r1", status="queuing"), claim(["a1", "a2", "a3"]))
-        assert [each.rollout.row[0] for each in claims] == ["r2", "r1"]
+        assert [view.rollout.row[0] for view in claims] == ["r2", "r1"]
 
     def test_claim_beyond_the_loaded_heads_asks_for_more_and_changes_nothing(self, story: Story) -> None:
         story.tell(enqueue("r1"))

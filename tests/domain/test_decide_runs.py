@@ -42,8 +42,8 @@ from tests.domain.story import (
 
 def lineage(story: Story) -> list[tuple[int, int, int | None, int | None]]:
     """Sequence id, rerun_seq, base and tries of each attempt that stands."""
-    attempts = [each for each in story.rollout().attempts.values() if each.released_position is None]
-    return [(each.sequence_id, each.rerun_seq, each.base, each.tries) for each in attempts]
+    attempts = [one for one in story.rollout().attempts.values() if one.released_position is None]
+    return [(one.sequence_id, one.rerun_seq, one.base, one.tries) for one in attempts]
 
 
 def ended(story: Story, status: str = "succeeded") -> Story:

@@ -139,9 +139,9 @@ class TestSpans:
         assert [event.fact.type for event in story.events].count("span.recorded") == 2
         assert story.working_set.counters == {"r1": 9}
 
-    @pytest.mark.parametrize("known", [True, False])
-    def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, known: bool) -> None:
-        if known:
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_a_refused_span_leaves_nothing_but_the_counter(self, story: Story, is_known: bool) -> None:
+        if is_known:
             story.tell(start())
         before = story.copy()
         with pytest.raises(NotFound):
@@ -254,7 +254,7 @@ class TestSpanNumbers:
     def test_spans_need_no_reservation_and_draws_continue_after_them(self, story: Story) -> None:
         story.tell(start())
         story.tell(number("r1"))
-        story.tell(record(*(span(0, span_id=f"s{each}") for each in range(40)), number=True))
+        story.tell(record(*(span(0, span_id=f"s{index}") for index in range(40)), number=True))
         assert {event.fact.type for event in story.events if event.fact.type != "span.recorded"} == {
             "attempt.status_changed",
             "rollout.status_changed",
@@ -262,12 +262,12 @@ class TestSpanNumbers:
         assert story.tell(number("r1")) == [42]
         assert story.facts == [SpanNumbersReserved(first=42, until=73)]
 
-    @pytest.mark.parametrize("given,following", [(100, 101), (0, 1), (-4, 1)])
+    @pytest.mark.parametrize("sequence_id,following", [(100, 101), (0, 1), (-4, 1)])
     def test_an_explicit_number_raises_the_counter_and_never_lowers_it(
-        self, story: Story, given: int, following: int
+        self, story: Story, sequence_id: int, following: int
     ) -> None:
         story.tell(start())
-        story.tell(record(span(given)))
+        story.tell(record(span(sequence_id)))
         assert story.tell(number("r1")) == [following]
         story.tell(record(span(-9)))
         assert story.tell(number("r1")) == [following + 1]
@@ -282,7 +282,7 @@ class TestSpanNumbers:
 
     def test_a_repeated_span_without_a_number_draws_none(self, story: Story) -> None:
         story.tell(start())
-        again = [span(0, span_id=each) for each in ("x", "x", "y")]
+        again = [span(0, span_id=span_id) for span_id in ("x", "x", "y")]
         assert story.tell(record(*again, number=True)).numbers == [(0, 1), (2, 2)]
         assert story.tell(record(*again, span(0, span_id="z"), number=True)).numbers == [(3, 3)]
 

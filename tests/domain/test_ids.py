@@ -29,7 +29,7 @@ from store.runtime.clock import system_clock, to_micros, to_seconds
 )
 def test_ids_have_the_form_of_agent_lightning(fresh: Callable[[], str], form: str) -> None:
     drawn = [fresh() for _ in range(100)]
-    assert all(re.fullmatch(form, each) for each in drawn)
+    assert all(re.fullmatch(form, text) for text in drawn)
     assert len(set(drawn)) == len(drawn)
 
 
@@ -97,6 +97,6 @@ def test_a_stamp_comes_back_from_float_seconds_as_it_went_until_2106(stamp: int)
 
 def test_keys_of_calls_rise_and_are_long_enough_to_be_unique() -> None:
     drawn = [ids.call_key() for _ in range(1000)]
-    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in drawn)
+    assert all(re.fullmatch("[0-9a-f]{32}", text) for text in drawn)
     assert drawn == sorted(drawn)
-    assert len({each[12:] for each in drawn}) == len(drawn)
+    assert len({text[12:] for text in drawn}) == len(drawn)

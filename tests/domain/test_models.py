@@ -101,9 +101,9 @@ def test_unset_is_one_object_that_is_neither_none_nor_true() -> None:
 # Validation
 
 
-@pytest.mark.parametrize("given,taken", [("2", 2), (9.0, 9), (True, 1)])
-def test_int_accepts_lossless_values(given: Any, taken: int) -> None:
-    attempt = Attempt.model_validate({**ATTEMPT, "sequence_id": given})
+@pytest.mark.parametrize("value,taken", [("2", 2), (9.0, 9), (True, 1)])
+def test_int_accepts_lossless_values(value: Any, taken: int) -> None:
+    attempt = Attempt.model_validate({**ATTEMPT, "sequence_id": value})
     assert attempt.sequence_id == taken
     assert type(attempt.sequence_id) is int
 
@@ -166,7 +166,7 @@ def test_unknown_keys_are_dropped(model: type[BaseModel], values: Mapping[str, A
 def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
     extras: dict[str, Any] = {"novelty": {"a": [1, None, "é"]}, "method_calls": []}
     context: dict[str, Any] = {**CONTEXT, **extras}
-    whole: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **SPAN,
         **extras,
         "status": {"status_code": "ERROR", "description": "boom", **extras},
@@ -176,8 +176,8 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
         "links": [{"context": context, "attributes": None, **extras}],
         "resource": {"attributes": {}, "schema_url": "", **extras},
     }
-    assert Span.model_validate(whole).model_dump() == whole
-    assert json.loads(Span.model_validate_json(json.dumps(whole)).model_dump_json()) == whole
+    assert Span.model_validate(fields).model_dump() == fields
+    assert json.loads(Span.model_validate_json(json.dumps(fields)).model_dump_json()) == fields
 
 
 NO_REWARDS: dict[str, Any] = {"reward": None, "rewards": {}}
@@ -273,8 +273,8 @@ lists = st.lists(st.text()) | st.lists(st.booleans()) | st.lists(st.integers()) 
 
 @given(st.dictionaries(st.text(), scalars | lists))
 def test_attributes_keep_value_and_kind(attributes: dict[str, Any]) -> None:
-    kept = span_with(attributes).attributes
-    assert repr(kept) == repr(attributes)
+    stored = span_with(attributes).attributes
+    assert repr(stored) == repr(attributes)
 
 
 def test_a_list_of_ints_and_floats_is_widened() -> None:

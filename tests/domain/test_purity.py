@@ -70,8 +70,10 @@ def test_a_pure_module_imports_nothing_that_reaches_the_world(module: Path) -> N
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
-    own = {name for name in imported if any(name == each or name.startswith(f"{each}.") for each in ALLOWED_OWN)}
-    assert imported - own <= ALLOWED
+    internal = {
+        name for name in imported if any(name == prefix or name.startswith(f"{prefix}.") for prefix in ALLOWED_OWN)
+    }
+    assert imported - internal <= ALLOWED
 
 
 def forbidden(*_: Any, **__: Any) -> NoReturn:
@@ -147,9 +149,9 @@ def tell_of_runs(story: Story) -> Story:
 
 def tell_of_threads(story: Story) -> Story:
     """Add every command about threads."""
-    given = ThreadCheckpoint("r1:RIG", "", "cp-1", None, ("json", b"{}"), {"said": ("json", b"1")}, {"step": 1})
+    saved = ThreadCheckpoint("r1:RIG", "", "cp-1", None, ("json", b"{}"), {"said": ("json", b"1")}, {"step": 1})
     written = ThreadWrite("task", 0, "said", ("json", b"2"))
-    story.tell(thread_commands.checkpoint(given, "b1"), thread_commands.writes("r1:RIG", "", "cp-1", [written], "b1"))
+    story.tell(thread_commands.checkpoint(saved, "b1"), thread_commands.writes("r1:RIG", "", "cp-1", [written], "b1"))
     story.tell(thread_commands.copy("r1:RIG", "t"), thread_commands.prune("t", [("", "cp-1")], "keep_latest"))
     story.tell(thread_commands.delete("r1:RIG"))
     return story
@@ -171,7 +173,7 @@ print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
 @pytest.mark.slow
 def test_log_does_not_depend_on_interpreter_settings() -> None:
     here = hashlib.sha256(repr(tell_everything().log).encode()).hexdigest()
-    assert [_run(_TELL, environment=each) for each in SURROUNDINGS] == [[here], [here]]
+    assert [_run(_TELL, environment=surrounding) for surrounding in SURROUNDINGS] == [[here], [here]]
 
 
 # Told in another process: fold the file's log anew, hold the tables against it, print what they come to.
@@ -193,7 +195,7 @@ asyncio.run(replay(sys.argv[1]))
 async def test_state_of_a_log_does_not_depend_on_interpreter_settings(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'told.db'}"
     state_hash, chain_head = await _fill(url)
-    told = [await asyncio.to_thread(_run, _REPLAY, url, environment=each) for each in SURROUNDINGS]
+    told = [await asyncio.to_thread(_run, _REPLAY, url, environment=surrounding) for surrounding in SURROUNDINGS]
     assert told == [[state_hash, state_hash, chain_head]] * len(SURROUNDINGS)
 
 

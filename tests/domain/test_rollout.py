@@ -206,7 +206,7 @@ def tell(story: Story, chapters: Iterable[tuple[str, Command | int | None]]) -> 
     for kind, what in chapters:
         if kind == "claim":
             assert isinstance(what, int)
-            claims += [release(each) for each in story.claim("w1", what)]
+            claims += [release(view) for view in story.claim("w1", what)]
         elif kind == "release" and claims:
             story.tell(claims.pop())
         elif kind == "time":
@@ -239,8 +239,8 @@ def test_the_fold_of_the_log_is_the_state_that_decided_it(
             rollouts[key] = rollout.evolve(rollouts.get(key), event)
     # A bare heartbeat is a signal, which no fold knows.
     for state in story.working_set.rollouts.values():
-        for each in state.attempts.values():
-            each.signal_time = each.signal_stamped_at = None
+        for one in state.attempts.values():
+            one.signal_time = one.signal_stamped_at = None
     assert rollouts == story.working_set.rollouts
     assert _folded(story, "worker", worker.evolve) == story.working_set.workers
     assert _folded(story, "resources", resources.evolve) == story.working_set.resources

@@ -35,13 +35,13 @@ def told(*commands: Command) -> WorkingSet:
 
 
 def saved(number: int, thread_id: str = "t") -> Command:
-    given = ThreadCheckpoint(thread_id, "", f"cp-{number}", None, ("json", b"{}"), {}, {"step": number})
-    return thread_commands.checkpoint(given, None)
+    state = ThreadCheckpoint(thread_id, "", f"cp-{number}", None, ("json", b"{}"), {}, {"step": number})
+    return thread_commands.checkpoint(state, None)
 
 
 def written(*numbers: int, task_id: str = "task", thread_id: str = "t") -> Command:
-    given = [ThreadWrite(task_id, number, "said", ("json", b"%d" % number)) for number in numbers]
-    return thread_commands.writes(thread_id, "", "cp-1", given, None)
+    writes = [ThreadWrite(task_id, number, "said", ("json", b"%d" % number)) for number in numbers]
+    return thread_commands.writes(thread_id, "", "cp-1", writes, None)
 
 
 def facts(working_set: WorkingSet) -> list[Fact]:
