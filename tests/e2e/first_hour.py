@@ -110,8 +110,8 @@ class _FirstHour:
 
 def main() -> None:
     """Make what the steps need, take them, and print their durations."""
-    with tempfile.TemporaryDirectory() as made, postgres.PostgresServer.start() as server:
-        directory = Path(made)
+    with tempfile.TemporaryDirectory() as path, postgres.PostgresServer.start() as server:
+        directory = Path(path)
         for name in ("wheel", "environment", "hour"):
             (directory / name).mkdir()
         install_wheel(build_wheel(directory / "wheel"), directory / "environment")

@@ -242,7 +242,7 @@ async def test_a_rollout_of_another_library_fails_alone(library: tuple[Library, 
     tasks = [task, task | {"name": "gone.since"}, {"query": "no document"}, "not a task", task]
     async with await open_store("memory://") as store:
         resources = await store.add_resources(as_resource(Ranking.plain(len(FIELDS))))
-        requests = [EnqueueRolloutRequest(input=each, resources_id=resources.resources_id) for each in tasks]
+        requests = [EnqueueRolloutRequest(input=input_, resources_id=resources.resources_id) for input_ in tasks]
         requests.append(EnqueueRolloutRequest(input=task, resources_id="rs-unknown"))
         await store.enqueue_many_rollouts(requests)
         runner = Runner[object](max_rollouts=len(requests))
@@ -265,8 +265,8 @@ def _rewards(library: Library, ranking: Ranking, tasks: list[Any]) -> list[float
     rewards: list[float] = []
     for task in tasks:
         scores = searcher.retrieve(split_words(str(task["query"])), RESULTS)
-        found = [number for number, _ in searcher.rank(scores, RESULTS)]
-        rewards.append(1 / (found.index(task["document"]) + 1) if task["document"] in found else 0.0)
+        numbers = [number for number, _ in searcher.rank(scores, RESULTS)]
+        rewards.append(1 / (numbers.index(task["document"]) + 1) if task["document"] in numbers else 0.0)
     return rewards
 
 

@@ -48,8 +48,8 @@ def start(url: str, request: pytest.FixtureRequest) -> subprocess.Popen[str]:
 
 async def version(store: Store) -> int:
     """Return which version is published, or -1 for none."""
-    known = await store.get_resources_by_id(LIVE)
-    return -1 if known is None else _told(known.resources[LEARNED]).version
+    resources = await store.get_resources_by_id(LIVE)
+    return -1 if resources is None else _told(resources.resources[LEARNED]).version
 
 
 def _told(resource: object) -> Learned:

@@ -113,7 +113,7 @@ async def test_a_silent_attempt_is_given_up_and_tried_again(lightning: agl.Light
     again = await lightning.dequeue_rollout()
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (queued.rollout_id, 2)
-    (given_up,) = [each for each in await lightning.query_attempts(queued.rollout_id) if each.sequence_id == 1]
+    (given_up,) = [attempt for attempt in await lightning.query_attempts(queued.rollout_id) if attempt.sequence_id == 1]
     assert given_up.status == "unresponsive"
 
 
@@ -193,7 +193,7 @@ async def test_spans_of_a_tracer_arrive_in_order(lightning: agl.LightningStore) 
 async def test_sequence_ids_are_handed_out_in_bulk_and_spans_too(lightning: agl.LightningStore) -> None:
     one = await lightning.start_rollout("one")
     two = await lightning.start_rollout("two")
-    pairs = [(each.rollout_id, each.attempt.attempt_id) for each in (one, two, one)]
+    pairs = [(rollout.rollout_id, rollout.attempt.attempt_id) for rollout in (one, two, one)]
     numbers = await lightning.get_many_span_sequence_ids(pairs)
     assert numbers == [1, 1, 2]
     spans = [
@@ -208,7 +208,7 @@ async def test_a_batch_is_queued_claimed_and_paged_through(lightning: agl.Lightn
     requests = [agl.EnqueueRolloutRequest(input={"number": number}, mode="val") for number in range(5)]
     queued = await lightning.enqueue_many_rollouts(requests)
     claimed = await lightning.dequeue_many_rollouts(limit=3, worker_id="runner")
-    assert [each.rollout_id for each in claimed] == [each.rollout_id for each in queued[:3]]
+    assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in queued[:3]]
     page = await lightning.query_rollouts(
         status_in=["queuing"], sort_by="start_time", sort_order="desc", limit=1, offset=0
     )

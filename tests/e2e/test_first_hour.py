@@ -19,5 +19,5 @@ def test_a_new_user_gets_through_the_first_hour_in_short(installed: Path, postgr
 @pytest.mark.torture_only
 def test_a_new_user_gets_through_the_first_hour(installed: Path, postgres_url: str, tmp_path: Path) -> None:
     seconds = first_hour(installed, tmp_path, postgres_url)
-    print({name: round(each, 1) for name, each in seconds.items()})
+    print({name: round(duration, 1) for name, duration in seconds.items()})
     assert set(seconds) == {"every_command", "types", "project", "notebook", "examples"}

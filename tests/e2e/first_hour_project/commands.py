@@ -41,7 +41,7 @@ def names() -> Iterator[str]:
         if not command.hidden:
             command = top.resolve_command(context, [name])[1]
             inner = getattr(command, "commands", {})
-            yield from (f"{name} {each}" for each, one in inner.items() if not one.hidden)
+            yield from (f"{name} {child}" for child, one in inner.items() if not one.hidden)
             if not inner:
                 yield name
 
@@ -99,7 +99,7 @@ def stop_when_ready(
 def queue_is_empty() -> None:
     """Wait until the runner has done all that was queued."""
     with rollbook.open_sync(os.environ["ROLLBOOK_DB"]) as opened:
-        queued = [each.rollout_id for each in opened.query_rollouts(status_in=["queuing", "requeuing"])]
+        queued = [rollout.rollout_id for rollout in opened.query_rollouts(status_in=["queuing", "requeuing"])]
         assert queued
         assert len(opened.wait_for_rollouts(rollout_ids=queued, timeout=LONGEST_SECONDS)) == len(queued)
 
@@ -107,7 +107,7 @@ def queue_is_empty() -> None:
 def queue() -> None:
     call("migrate")
     first, second, third = json.loads(call("enqueue", "1", "2", "3", "--json"))
-    ids = [each if isinstance(each, str) else each["rollout_id"] for each in (first, second, third)]
+    ids = [rollout if isinstance(rollout, str) else rollout["rollout_id"] for rollout in (first, second, third)]
     call("cancel", ids[0])
     call("retry", ids[0])
     call("annotate", ids[0], "--label", "mine", "--note", "the first")
@@ -168,7 +168,7 @@ def administration() -> None:
     assert "second" in call("partitions ls")
     call("partitions drop", "second", "--yes")
     call("keys create", "--role", "reader")
-    (key_id,) = [each["id"] for each in json.loads(call("keys ls", "--json"))]
+    (key_id,) = [key["id"] for key in json.loads(call("keys ls", "--json"))]
     call("keys list")
     call("keys rotate", key_id)
     call("keys revoke", key_id)

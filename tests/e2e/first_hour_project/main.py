@@ -46,13 +46,13 @@ async def main(model_url: str) -> None:
         program = Path(sys.executable).with_name("rollbook")
         runner = await asyncio.create_subprocess_exec(program, "runner", "agents:agent", "--runners", str(RUNNERS))
         try:
-            ended = await opened.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=300)
+            ended = await opened.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in queued], timeout=300)
         finally:
             runner.send_signal(signal.SIGTERM)
             code = await runner.wait()
-        names = [span.name for each in ended for span in await opened.query_spans(each.rollout_id)]
+        names = [span.name for rollout in ended for span in await opened.query_spans(rollout.rollout_id)]
         report = await opened.log.verify()
-        print(sorted(each.status for each in ended), names.count("openai.chat.completion"), code, report.ok)
+        print(sorted(rollout.status for rollout in ended), names.count("openai.chat.completion"), code, report.ok)
 
 
 if __name__ == "__main__":
