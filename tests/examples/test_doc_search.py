@@ -123,9 +123,9 @@ def test_functions_and_methods_are_documents_but_not_tests_nested_functions_or_b
 
 
 def test_a_document_holds_everything_its_function_says_but_the_summary(documents: dict[str, Document]) -> None:
-    found = documents["web.server.HTTPServer.serve_forever"]
-    said = {field: " ".join(words) for field, words in zip(FIELDS, found.words, strict=True)}
-    assert found.summary == "Handle one request at a time until shutdown."
+    document = documents["web.server.HTTPServer.serve_forever"]
+    said = {field: " ".join(words) for field, words in zip(FIELDS, document.words, strict=True)}
+    assert document.summary == "Handle one request at a time until shutdown."
     assert said["name"] == "serve forever"
     assert said["class"] == "http server"
     assert said["module"] == "web server"
@@ -135,7 +135,7 @@ def test_a_document_holds_everything_its_function_says_but_the_summary(documents
     assert "selector factory" in said["body"]
     assert "short no comment" in said["body"]
     assert "looks" not in said["body"]
-    assert not any("handle" in words for words in found.words)
+    assert not any("handle" in words for words in document.words)
 
 
 def test_a_query_is_a_summary_of_four_words_that_only_one_function_has() -> None:
@@ -187,7 +187,7 @@ def _scored_one_by_one(texts: list[list[list[str]]], ranking: Ranking, query: li
             score += math.log(1 + (len(texts) - spread + 0.5) / (spread + 0.5)) * x / (ranking.k1 + x)
         if score > 0:
             scored.append((number, score))
-    return sorted(scored, key=lambda found: (-found[1], found[0]))
+    return sorted(scored, key=lambda result: (-result[1], result[0]))
 
 
 def test_of_two_documents_that_score_alike_the_lower_number_comes_first() -> None:
@@ -298,8 +298,8 @@ def _rewards(library: Library, ranking: Ranking, queries: list[Query]) -> list[f
     searcher = Searcher(library.index, ranking)
     rewards: list[float] = []
     for query in queries:
-        found = [number for number, _ in searcher.rank(searcher.retrieve(split_words(query.text), RESULTS), RESULTS)]
-        rewards.append(1 / (found.index(query.answer) + 1) if query.answer in found else 0.0)
+        numbers = [number for number, _ in searcher.rank(searcher.retrieve(split_words(query.text), RESULTS), RESULTS)]
+        rewards.append(1 / (numbers.index(query.answer) + 1) if query.answer in numbers else 0.0)
     return rewards
 
 
@@ -374,7 +374,7 @@ def test_a_paired_gain_is_surer_than_its_two_sides() -> None:
 
 
 def test_a_table_is_drawn_on_a_terminal_and_tab_separated_in_a_pipe() -> None:
-    shown: list[str] = []
+    tables: list[str] = []
     for is_terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=is_terminal, color_system=None, width=40, markup=False)
         paper = Paper(console)
@@ -382,12 +382,12 @@ def test_a_table_is_drawn_on_a_terminal_and_tab_separated_in_a_pipe() -> None:
         paper.table(("name", "count"), [("rollouts", "12")])
         paper.line("word " * 20)
         assert isinstance(console.file, io.StringIO)
-        shown.append(console.file.getvalue())
-    assert "rollouts  12" in shown[0]
-    assert "rollouts\t12\n" in shown[1]
-    assert all("[that is]" in text for text in shown)
-    assert max(map(len, shown[0].splitlines())) <= 40
-    assert "word " * 19 in shown[1]
+        tables.append(console.file.getvalue())
+    assert "rollouts  12" in tables[0]
+    assert "rollouts\t12\n" in tables[1]
+    assert all("[that is]" in text for text in tables)
+    assert max(map(len, tables[0].splitlines())) <= 40
+    assert "word " * 19 in tables[1]
 
 
 @pytest.mark.parametrize("quiet, lines", [(False, ["something happened", "part: done"]), (True, [])])

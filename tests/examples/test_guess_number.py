@@ -55,9 +55,9 @@ def play(game: Game, secret: int) -> list[str]:
     return list(itertools.chain(*turns))
 
 
-def step(number: int, found: float) -> StepResult:
+def step(number: int, reward: float) -> StepResult:
     """Return a step of which only that is known."""
-    return StepResult(number, found, games=10, failed=0, calls=20, entropy=1.0, shown={})
+    return StepResult(number, reward, games=10, failed=0, calls=20, entropy=1.0, shown={})
 
 
 @pytest.mark.parametrize("game", [Game(), SMALL], ids=["whole", "small"])
@@ -70,8 +70,8 @@ def test_halving_finds_every_secret_in_the_guesses_there_are(game: Game) -> None
 
 def test_baseline_of_luck_equals_guesses_without_hints() -> None:
     game = Game()
-    found = [secret in {1, 2, 3, 4} for secret in range(1, 16)]
-    assert game.by_luck == statistics.fmean(found)
+    hits = [secret in {1, 2, 3, 4} for secret in range(1, 16)]
+    assert game.by_luck == statistics.fmean(hits)
 
 
 @pytest.mark.parametrize("said", ["higher", "lower", "begin", "0", "16", "", "07", "seven"])
@@ -99,24 +99,24 @@ def test_a_chat_about_something_else_is_refused(message: object) -> None:
 
 def test_an_advantage_is_the_distance_from_the_mean_of_its_group_in_standard_deviations() -> None:
     rewards = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 1.0}
-    found = advantages(rewards, dict.fromkeys("abcd", "1") | dict.fromkeys("ef", "2"))
-    assert [round(found[each], 3) for each in "abcd"] == [1.5, -0.5, -0.5, -0.5]
-    assert (found["e"], found["f"]) == (0.0, 0.0), "a group that agrees has nothing to say"
+    values = advantages(rewards, dict.fromkeys("abcd", "1") | dict.fromkeys("ef", "2"))
+    assert [round(values[name], 3) for name in "abcd"] == [1.5, -0.5, -0.5, -0.5]
+    assert (values["e"], values["f"]) == (0.0, 0.0), "a group that agrees has nothing to say"
 
 
 @given(st.dictionaries(st.text(), st.tuples(st.floats(0, 1), st.sampled_from("xyz"))))
 def test_the_advantages_of_a_group_are_bounded_and_add_up_to_nothing(games: dict[str, tuple[float, str]]) -> None:
-    found = advantages({name: reward for name, (reward, _) in games.items()}, {n: g for n, (_, g) in games.items()})
-    assert found.keys() == games.keys()
+    values = advantages({name: reward for name, (reward, _) in games.items()}, {n: g for n, (_, g) in games.items()})
+    assert values.keys() == games.keys()
     for group in "xyz":
-        members = [found[name] for name, (_, of) in games.items() if of == group]
+        members = [values[name] for name, (_, of) in games.items() if of == group]
         assert abs(sum(members)) < 1e-6
-        assert all(abs(each) <= len(members) ** 0.5 for each in members)
+        assert all(abs(value) <= len(members) ** 0.5 for value in members)
 
 
 def test_learning_requires_both_a_gain_and_a_level() -> None:
     course = Course(least=0.4, least_gain=0.2)
-    rising = [step(number, found) for number, found in enumerate([0.1, 0.2, 0.3, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5])]
+    rising = [step(number, reward) for number, reward in enumerate([0.1, 0.2, 0.3, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5])]
     assert (at_first(rising), at_last(rising)) == (pytest.approx(0.2), 0.5)
     assert course.is_learned(rising)
     assert report.shortfall(rising, course) is None
@@ -134,7 +134,7 @@ def test_an_exam_has_wilsons_interval_and_a_gain_has_newcombes() -> None:
     # Newcombe's own example (1998, II): 56 of 70 and 48 of 80, a difference of 0.2000 from 0.0524 to 0.3339.
     lower, upper = Exam(0, 80, 48 / 80), Exam(1, 70, 56 / 70)
     assert lower.interval == (pytest.approx(0.4905, abs=1e-4), pytest.approx(0.7004, abs=1e-4))
-    assert gain(lower, upper) == tuple(pytest.approx(each, abs=1e-4) for each in (0.2, 0.0524, 0.3339))
+    assert gain(lower, upper) == tuple(pytest.approx(bound, abs=1e-4) for bound in (0.2, 0.0524, 0.3339))
     assert Exam(0, 10, 0.0).interval[0] == pytest.approx(0.0, abs=1e-12)
     assert Exam(0, 10, 1.0).interval[1] == pytest.approx(1.0)
 
@@ -177,9 +177,9 @@ def test_a_training_of_any_length_has_a_chart_whose_steps_are_counted_from_one(s
 def test_documentation_matches_the_chart_and_the_settings() -> None:
     docs = Path(__file__).parents[2] / "docs"
     page = re.sub(r"\s+", " ", (docs / "training.md").read_text())
-    shown = ET.parse(docs / "guess-number.svg").findtext(f"{SVG}title")
-    assert shown is not None
-    assert shown in page
+    title = ET.parse(docs / "guess-number.svg").findtext(f"{SVG}title")
+    assert title is not None
+    assert title in page
     game, learning = WHOLE.game, WHOLE.learning
     assert f"from 1 to {game.numbers} in {game.guesses} guesses" in page
     assert f"GRU of width {WIDTH} over {len(game.words)} words" in page

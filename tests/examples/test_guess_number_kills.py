@@ -70,9 +70,9 @@ async def table(tmp_path: Path) -> AsyncIterator[Table]:
     proxy = KillableProcess("proxy", url, policy.url)
     async with await open_store(url) as store:
         with ExitStack() as until_the_end:
-            for each in (policy, proxy):
-                until_the_end.callback(each.kill)
-                each.start()
+            for process in (policy, proxy):
+                until_the_end.callback(process.kill)
+                process.start()
             async with playing(store):
                 yield Table(store, proxy, policy)
 
@@ -110,8 +110,8 @@ async def until_ended(plan: Plan, table: Table, rollouts: list[Rollout], count: 
 async def check(store: Store, rollouts: list[Rollout]) -> None:
     """See that each game was won, that its spans tell how, and that the tables are what the log says."""
     ended = await store.query_rollouts()
-    assert Counter(each.rollout_id for each in ended) == Counter(each.rollout_id for each in rollouts)
-    assert {each.status for each in ended} == {"succeeded"}
+    assert Counter(rollout.rollout_id for rollout in ended) == Counter(rollout.rollout_id for rollout in rollouts)
+    assert {rollout.status for rollout in ended} == {"succeeded"}
     for rollout in ended:
         spans = await store.query_spans(rollout.rollout_id, "latest")
         assert find_final_reward(spans) == 1.0
@@ -150,6 +150,6 @@ async def test_attempts_fail_while_the_proxy_is_gone_for_long_and_are_retried(ta
     await asyncio.to_thread(table.proxy.start)
     async for _ in plan.finished(table.store, rollouts):
         pass
-    attempts = [len(await table.store.query_attempts(each.rollout_id)) for each in rollouts]
+    attempts = [len(await table.store.query_attempts(rollout.rollout_id)) for rollout in rollouts]
     assert max(attempts) > 1
     await check(table.store, rollouts)

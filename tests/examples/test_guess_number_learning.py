@@ -56,7 +56,7 @@ def log_probs(policy: Policy, prompt: Sequence[int]) -> list[float]:
 
 def batch(policy: Policy, calls: Sequence[tuple[Sequence[int], int]]) -> Trajectories:
     """Return the rows of calls, each a prompt and the token that was chosen."""
-    made = [
+    triplets = [
         Triplet(
             prompt={"token_ids": list(prompt)},
             response={"token_ids": [token], "logprobs": [log_probs(policy, prompt)[token]]},
@@ -65,7 +65,7 @@ def batch(policy: Policy, calls: Sequence[tuple[Sequence[int], int]]) -> Traject
         )
         for prompt, token in calls
     ]
-    return trajectories(made, BEGIN, SMALL.longest_prompt, 1)
+    return trajectories(triplets, BEGIN, SMALL.longest_prompt, 1)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_prompt_in_a_batch_is_answered_as_it_is_alone() -> None:
 def test_words_are_drawn_as_often_as_they_are_probable() -> None:
     policy = Policy(WORDS, seed=2)
     draws = [(number + 0.5) / 1_000 for number in range(1_000)]
-    drawn = Counter(each.token for each in policy.sample([[BEGIN, 4, 1]] * 1_000, draws))
+    drawn = Counter(sample.token for sample in policy.sample([[BEGIN, 4, 1]] * 1_000, draws))
     for token, log_prob in enumerate(log_probs(policy, [BEGIN, 4, 1])):
         assert drawn[token] == pytest.approx(1_000 * math.exp(log_prob), abs=1.01)
 
@@ -131,13 +131,13 @@ def test_an_answer_that_has_become_much_more_probable_is_not_pushed_further() ->
 
 async def rewards_by_step(store: Store) -> dict[int, list[float]]:
     """Return what the spans in a store say came of each game."""
-    found: dict[int, list[float]] = defaultdict(list)
+    rewards: dict[int, list[float]] = defaultdict(list)
     for rollout in await store.query_rollouts():
         assert rollout.status == "succeeded"
         reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
         assert reward is not None
-        found[int((rollout.metadata or {})[STEP_KEY])].append(reward)
-    return found
+        rewards[int((rollout.metadata or {})[STEP_KEY])].append(reward)
+    return rewards
 
 
 async def policy_of(store: Store, rollout: Rollout) -> tuple[str, Policy]:
@@ -147,9 +147,9 @@ async def policy_of(store: Store, rollout: Rollout) -> tuple[str, Policy]:
     llm, named = update.resources["policy"], update.resources["weights"]
     assert isinstance(llm, ProxyLLM)
     assert isinstance(named, PromptTemplate)
-    kept = await store.get_resources_by_id(named.template)
-    assert kept is not None
-    weights = kept.resources["weights"]
+    stored = await store.get_resources_by_id(named.template)
+    assert stored is not None
+    weights = stored.resources["weights"]
     assert isinstance(weights, PromptTemplate)
     return llm.model, Policy.from_text(WORDS, weights.template)
 
@@ -178,13 +178,13 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(
 
     async def look() -> None:
         async with await open_store(url, create=False) as store:
-            found = await rewards_by_step(store)
-            means = [statistics.fmean(found[step]) for step in sorted(found)]
-            assert [len(found[step]) for step in sorted(found)] == quick.steps * [games]
+            rewards = await rewards_by_step(store)
+            means = [statistics.fmean(rewards[step]) for step in sorted(rewards)]
+            assert [len(rewards[step]) for step in sorted(rewards)] == quick.steps * [games]
             assert statistics.fmean(means[-5:]) - statistics.fmean(means[:3]) >= 0.15 == QUICK.least_gain
-            kept = await store.query_resources(resources_id_contains="/weights/")
-            assert len(kept) == quick.steps + 1, "each version, and the last"
-            assert len({str(each.resources) for each in kept}) == len(kept)
+            versions = await store.query_resources(resources_id_contains="/weights/")
+            assert len(versions) == quick.steps + 1, "each version, and the last"
+            assert len({str(version.resources) for version in versions}) == len(versions)
             assert (await store.log.verify()).ok
 
     asyncio.run(look())
@@ -217,12 +217,12 @@ def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_
                 assert name == f"policy@{(rollout.metadata or {})[STEP_KEY]}"
                 triplets = TracerTraceToTriplet().adapt(await store.query_spans(rollout.rollout_id, "latest"))
                 assert triplets
-                for each in triplets:
-                    prompt: list[int] = each.prompt["token_ids"]
-                    token: int = each.response["token_ids"][0]
-                    told: float = each.response["logprobs"][0]["logprob"]
+                for triplet in triplets:
+                    prompt: list[int] = triplet.prompt["token_ids"]
+                    token: int = triplet.response["token_ids"][0]
+                    told: float = triplet.response["logprobs"][0]["logprob"]
                     assert told == pytest.approx(log_probs(policy, prompt)[token], abs=1e-9)
-                    assert each.metadata["model_version"] == name
+                    assert triplet.metadata["model_version"] == name
 
     asyncio.run(look())
 
@@ -279,12 +279,12 @@ def test_killed_training_resumes_with_the_same_result(durable_url: str, capsys: 
     assert run(durable_url, SHORT, name="killed", runners=0) == OK
     went_on = capsys.readouterr()
     assert run("memory://", SHORT, runners=0) == OK
-    whole = capsys.readouterr()
+    output = capsys.readouterr()
     # What was said in the last step, hints included, and how often the number was found in each.
-    games = whole.out.partition("\n\n28 rollouts (0 failed)")[0]
+    games = output.out.partition("\n\n28 rollouts (0 failed)")[0]
     assert went_on.out.startswith(games)
-    assert _found(went_on.err) == _found(whole.err)
-    assert len(_found(whole.err)) == 2
+    assert _found(went_on.err) == _found(output.err)
+    assert len(_found(output.err)) == 2
 
     async def look() -> None:
         async with await open_store(durable_url) as store:

@@ -80,8 +80,8 @@ def log_probs(model: LanguageModel, prompt: Sequence[int], answer: Sequence[int]
     lib = torch()
     ids = lib.tensor([[*prompt, *answer]])
     with lib.no_grad():
-        found = model.following(ids[:, :-1], lib.ones_like(ids)[:, :-1], len(answer))
-    return [float(found[0, place, token]) for place, token in enumerate(answer)]
+        scores = model.following(ids[:, :-1], lib.ones_like(ids)[:, :-1], len(answer))
+    return [float(scores[0, place, token]) for place, token in enumerate(answer)]
 
 
 @pytest.mark.slow
@@ -156,22 +156,26 @@ def test_a_run_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
     async def look() -> None:
         async with await open_store(durable_url) as store:
             rollouts = await store.query_rollouts()
-            assert set(Counter((each.metadata or {})[PLAN_KEY] for each in rollouts).values()) == {1}
+            assert set(Counter((rollout.metadata or {})[PLAN_KEY] for rollout in rollouts).values()) == {1}
             # The run that stopped had its last exam after one step.
-            assert Counter(each.mode for each in rollouts) == {"train": 28, "val": 42}
-            kept = await store.get_resources_by_id("stopped/weights/1")
-            assert kept is not None
-            weights = kept.resources["weights"]
+            assert Counter(rollout.mode for rollout in rollouts) == {"train": 28, "val": 42}
+            stored = await store.get_resources_by_id("stopped/weights/1")
+            assert stored is not None
+            weights = stored.resources["weights"]
             assert isinstance(weights, PromptTemplate)
             model = models.load(weights.template)
-            of_step = [each for each in rollouts if (each.metadata or {})[STEP_KEY] == 1 and each.mode == "train"]
-            spans = [await store.query_spans(each.rollout_id, "latest") for each in of_step]
-            triplets = [each for one in spans for each in TracerTraceToTriplet(reward_match="broadcast").adapt(one)]
+            of_step = [
+                rollout for rollout in rollouts if (rollout.metadata or {})[STEP_KEY] == 1 and rollout.mode == "train"
+            ]
+            spans = [await store.query_spans(rollout.rollout_id, "latest") for rollout in of_step]
+            triplets = [
+                triplet for one in spans for triplet in TracerTraceToTriplet(reward_match="broadcast").adapt(one)
+            ]
             words = models.vocabulary
-            made = trajectories(triplets, words.pad, words.longest_prompt, words.longest_answer)
-            groups = {each.rollout_id: str((each.metadata or {})[GROUP_KEY]) for each in of_step}
-            fields = data_proto_fields(made, triplets, data_ids=groups)
-            assert len(made) == len(triplets) >= 14
+            rows = trajectories(triplets, words.pad, words.longest_prompt, words.longest_answer)
+            groups = {rollout.rollout_id: str((rollout.metadata or {})[GROUP_KEY]) for rollout in of_step}
+            fields = data_proto_fields(rows, triplets, data_ids=groups)
+            assert len(rows) == len(triplets) >= 14
             assert len(set(fields.non_tensor_batch["uid"])) == 7
             for place, triplet in enumerate(triplets):
                 answer: list[int] = triplet.response["token_ids"]

@@ -52,17 +52,17 @@ def texts(events: Iterable[RunEventRow]) -> list[str]:
 
 def answers(events: Iterable[RunEventRow]) -> dict[tuple[str | None, str | None], str | None]:
     """Return what each node answered; a node that answered twice is an error."""
-    found: dict[tuple[str | None, str | None], str | None] = {}
+    responses: dict[tuple[str | None, str | None], str | None] = {}
     for event in events:
         if event.kind == "result":
-            assert (event.scope, event.node_id) not in found
-            found[event.scope, event.node_id] = event.response
-    return found
+            assert (event.scope, event.node_id) not in responses
+            responses[event.scope, event.node_id] = event.response
+    return responses
 
 
 async def decided(store: Store, run: AttemptedRollout, name: str = "head") -> Any:
-    (made,) = await store.runs.query_artifacts(run.rollout_id, scope=FUND, name="pm_decision", view=name)
-    return made.content
+    (decision,) = await store.runs.query_artifacts(run.rollout_id, scope=FUND, name="pm_decision", view=name)
+    return decision.content
 
 
 async def test_a_run_goes_through_every_node_of_every_scope_once(store: Store) -> None:
@@ -129,20 +129,20 @@ def done_of(events: Iterable[RunEventRow]) -> set[tuple[str | None, str | None]]
 async def test_killed_run_resumes_with_the_same_decisions(durable_url: str) -> None:
     chosen = random.Random(3)
     async with await open_store(durable_url) as store:
-        whole = await finished(store)
-        told = [event for event in await view(store, whole) if not event.kind.startswith("phase.")]
+        uninterrupted = await finished(store)
+        told = [event for event in await view(store, uninterrupted) if not event.kind.startswith("phase.")]
         for _ in range(rounds(30, few=1)):
             run = await killed_after(store, durable_url, chosen.randrange(1, len(told) - 5))
             before = await view(store, run, "attempt:1")
             resumed = await go_on(store, run)
             await drive(store, resumed, Desk())
             after = await view(store, run)
-            assert answers(after) == answers(await view(store, whole))
-            assert await decided(store, run) == await decided(store, whole)
+            assert answers(after) == answers(await view(store, uninterrupted))
+            assert await decided(store, run) == await decided(store, uninterrupted)
             if resumed.attempt.sequence_id == 1:
                 continue  # all was done before the signal came
-            own = await view(store, run, "own:2")
-            assert not done_of(before) & {(event.scope, event.phase) for event in own}, "done, and run once more"
+            events = await view(store, run, "own:2")
+            assert not done_of(before) & {(event.scope, event.phase) for event in events}, "done, and run once more"
             lost = (await store.query_attempts(run.rollout_id)).items[0]
             assert lost.status == "failed"
         assert (await store.log.verify()).ok
@@ -211,15 +211,15 @@ async def test_a_debate_once_more_hides_itself_the_risk_and_the_portfolio_and_no
     before = await view(store, run)
     plan = await store.runs.plan_fork(run.rollout_id, node="Bull Researcher", scopes=["rig"])
     again = await store.runs.fork(run.rollout_id, **AGAIN)
-    kept = [event for event in before if not is_replaced(event)]
-    assert texts(await view(store, run)) == texts(kept)
-    assert (plan.kept, plan.hidden) == (len(kept), len(before) - len(kept))
+    unchanged = [event for event in before if not is_replaced(event)]
+    assert texts(await view(store, run)) == texts(unchanged)
+    assert (plan.kept, plan.hidden) == (len(unchanged), len(before) - len(unchanged))
     assert plan.nodes == len(DEBATE) + len(RISK) + len(PORTFOLIO)
     await drive(store, again.rollout, Desk())
     after = await view(store, run)
-    assert texts(after[: len(kept)]) == texts(kept)
-    assert {event.attempt for event in after[len(kept) :]} == {2}
-    assert {event.rerun_seq for event in after[len(kept) :]} == {1}
+    assert texts(after[: len(unchanged)]) == texts(unchanged)
+    assert {event.attempt for event in after[len(unchanged) :]} == {2}
+    assert {event.rerun_seq for event in after[len(unchanged) :]} == {1}
     assert answers(after) == answers(before), "the same question has the same answer"
     assert texts(await view(store, run, "attempt:1")) == texts(before)
 
@@ -230,14 +230,14 @@ async def test_other_news_make_another_decision_and_a_comparison_that_counts_it(
     await drive(store, again.rollout, Desk())
     assert (await decided(store, run))["RIG"] == {"action": "SELL", "shares": 20}
     assert (await decided(store, run, "attempt:1"))["RIG"] == {"action": "BUY", "shares": 50}
-    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
+    diff = await store.runs.compare_attempts(run.rollout_id, 1, 2)
     replaced = len(DEBATE) + len(RISK) + len(PORTFOLIO)
     # Each analyst has a tool.
     per_ticker = 2 * len(ANALYSTS) + len(DEBATE) + len(RISK)
-    kept = len(SCAN) + 2 * len(ANALYSTS) + per_ticker
-    assert found.counts == {"kept": kept, "replaced": replaced, "added": 0, "removed": 0}
-    assert found.state_patch == NEWS
-    other = {node.node_id for node in found.nodes if node.same_response is False and node.scope == "RIG"}
+    unchanged = len(SCAN) + 2 * len(ANALYSTS) + per_ticker
+    assert diff.counts == {"kept": unchanged, "replaced": replaced, "added": 0, "removed": 0}
+    assert diff.state_patch == NEWS
+    other = {node.node_id for node in diff.nodes if node.same_response is False and node.scope == "RIG"}
     assert other == {*DEBATE, *RISK}
 
 
