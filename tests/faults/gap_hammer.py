@@ -187,10 +187,10 @@ async def hammer(url: str, directory: Path, kills: int, *, locked: bool = True) 
         await _until(lambda: by_cursor[-1:] == by_position[-1:] == log[-1:], readers)
         acknowledged = Acknowledged()
         acknowledged.read(ledgers)
-        own = await databases.connect(url)
-        commits = (await own.rows("SELECT count(*) FROM commits"))[0][0]
-        lost = await acknowledged.missing(own)
-        await own.close()
+        connection = await databases.connect(url)
+        commits = (await connection.rows("SELECT count(*) FROM commits"))[0][0]
+        lost = await acknowledged.missing(connection)
+        await connection.close()
     finally:
         for reader in readers:
             reader.cancel()

@@ -149,7 +149,9 @@ async def parked(store: SQLStore, *, claimers: int = 0, finishers: int = 0) -> N
     def is_so() -> bool:
         # A call is registered before it reads the database a last time. Then it waits for its future or event.
         claiming = sum(bool(waiter.future._callbacks) for waiter in list(calls._claimers))
-        finishing = sum(bool(each.event._waiters) for waiters in list(calls._finishers.values()) for each in waiters)
+        finishing = sum(
+            bool(waiter.event._waiters) for waiters in list(calls._finishers.values()) for waiter in waiters
+        )
         listens = getattr(calls._wakeups, "_line", calls) is not None
         return (claiming, finishing, listens) == (claimers, finishers, True)
 

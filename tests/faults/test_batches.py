@@ -43,7 +43,7 @@ def once(error: Exception) -> Callable[..., None]:
 async def enqueue_together(store: SQLStore, trouble: Trouble, inputs: list[Any]) -> list[Any]:
     """Send calls that will be one batch, and return their answers and errors."""
     first = await taken(trouble, store.enqueue_rollout("first"))
-    together = await waiting(store, *(store.enqueue_rollout(given) for given in inputs))
+    together = await waiting(store, *(store.enqueue_rollout(input_) for input_ in inputs))
     trouble.holds = False
     await first
     return await asyncio.gather(*together, return_exceptions=True)

@@ -135,7 +135,7 @@ class Fleet:
 async def ended(observer: Store, rollouts: list[AttemptedRollout]) -> int:
     """Return how many of these rollouts have failed. A store that only reads ends no attempts."""
     ids = {rollout.rollout_id for rollout in rollouts}
-    return sum(each.rollout_id in ids for each in await observer.query_rollouts(status_in=["failed"]))
+    return sum(rollout.rollout_id in ids for rollout in await observer.query_rollouts(status_in=["failed"]))
 
 
 async def seconds_until_ended(observer: Store, rollouts: list[AttemptedRollout], at_most: float) -> float:

@@ -58,7 +58,7 @@ async def claim_and_leave(
         trouble.after_commit = lambda: None
 
     trouble.after_commit = hold
-    rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=given) for given in inputs])
+    rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=input_) for input_ in inputs])
     await until(lambda: trouble.is_holding)
     poll.cancel()
     with contextlib.suppress(asyncio.CancelledError):

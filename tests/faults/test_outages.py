@@ -266,7 +266,7 @@ async def test_a_postgres_that_stopped_answering_does_not_hold_its_callers_for_e
         (asyncpg.InvalidPasswordError("password authentication failed"), Incompatible),
         (asyncpg.InvalidCatalogNameError("database does not exist"), Incompatible),
     ],
-    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_each_trouble_has_its_type(error: Exception, expected: type[StoreError]) -> None:
     told = driver.translate(error)

@@ -174,7 +174,7 @@ async def test_a_process_that_leaves_a_store_open_ends_at_once_and_loses_nothing
     await databases.prepare(durable_url)
     done = await asyncio.to_thread(run, LEAVE, durable_url, how)
     assert (done.returncode, done.stderr.decode(), done.stdout.decode()) == (code, "", "acknowledged\n")
-    assert set(range(50)) <= {given for given in await inputs_of(durable_url) if isinstance(given, int)}
+    assert set(range(50)) <= {input_ for input_ in await inputs_of(durable_url) if isinstance(input_, int)}
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ async def test_links_and_relative_paths_lead_to_the_same_file(tmp_path: Path, mo
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "data" / "run.db")
-    async with await open_store(f"sqlite:///{tmp_path}/data/run.db") as made:
-        await made.enqueue_rollout("made")
+    async with await open_store(f"sqlite:///{tmp_path}/data/run.db") as created:
+        await created.enqueue_rollout("made")
     monkeypatch.chdir(tmp_path)
     async with await open_store("sqlite:///link.db") as store:
         await store.enqueue_rollout("through the link")
@@ -145,6 +145,6 @@ async def test_calls_that_a_replaced_file_refuses_are_one_line_of_the_log(
         restore_a_copy(path)
         for _ in range(5):
             refused = await asyncio.gather(*(store.enqueue_rollout("lost") for _ in range(20)), return_exceptions=True)
-            assert {type(each) for each in refused} == {Incompatible}
+            assert {type(error) for error in refused} == {Incompatible}
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the database refuses calls"]
     assert not any(record.exc_info for record in caplog.records)

@@ -64,15 +64,15 @@ async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
                 await asyncio.to_thread(answered, ledger)
                 await asyncio.sleep(random.uniform(0, UNTOUCHED_SECONDS))
             acknowledged |= read(ledger)
-            found = await told(durable_url)
-            assert {key: found.get(key) for key in acknowledged} == acknowledged
-            assert {len(versions) for versions in found.values()} <= {EVENTS_PER_CALL}
-            assert all(versions == list(range(versions[0], versions[-1] + 1)) for versions in found.values())
+            by_key = await told(durable_url)
+            assert {key: by_key.get(key) for key in acknowledged} == acknowledged
+            assert {len(versions) for versions in by_key.values()} <= {EVENTS_PER_CALL}
+            assert all(versions == list(range(versions[0], versions[-1] + 1)) for versions in by_key.values())
         report = await store.log.verify()
         assert report.differences == []
         key = max(acknowledged)
         assert await store.runs.append_events(*where, call(key), key=key) == acknowledged[key]
-        print(f"\n{kills} kills: {len(acknowledged):,} calls acknowledged, {len(found):,} found")  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
+        print(f"\n{kills} kills: {len(acknowledged):,} calls acknowledged, {len(by_key):,} found")  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
 
 
 def answered(path: Path) -> None:
@@ -93,9 +93,9 @@ async def told(url: str) -> dict[str, list[int]]:
     """Return the versions of each call's events, by the node they are about."""
     database = await databases.connect(url)
     try:
-        found: dict[str, list[int]] = {}
+        by_node: dict[str, list[int]] = {}
         for node, version in await database.rows("SELECT node_id, version FROM run_events ORDER BY version"):
-            found.setdefault(node, []).append(version)
-        return found
+            by_node.setdefault(node, []).append(version)
+        return by_node
     finally:
         await database.close()
