@@ -103,8 +103,8 @@ class Setting:
         report = self._directory / "triplets.json"
         arguments = ("--url", sides.url, "--report", str(report), sides.theirs, sides.ours)
         await asyncio.to_thread(self._peer.run, "adapting", *arguments)
-        made = json.loads(report.read_text())
-        return made[sides.theirs], made[sides.ours]
+        triplets = json.loads(report.read_text())
+        return triplets[sides.theirs], triplets[sides.ours]
 
 
 @pytest.fixture
@@ -173,5 +173,5 @@ _OF_ONE_RUN = ("rollout_id", "attempt_id", "sequence_id", "span_ids")
 
 def _compared(triplet: dict[str, Any]) -> dict[str, Any]:
     metadata = triplet["metadata"]
-    kept = {name: value for name, value in metadata.items() if name not in _OF_ONE_RUN}
-    return {**triplet, "metadata": kept}
+    comparable = {name: value for name, value in metadata.items() if name not in _OF_ONE_RUN}
+    return {**triplet, "metadata": comparable}

@@ -39,10 +39,10 @@ def test_algorithm_and_runners_may_be_started_apart(peer: Peer, served: tuple[st
     _, url = served
     arguments = ["--store", "client", "--url", url]
     host, _, port = url.removeprefix("http://").partition(":")
-    given: dict[str, str] = {"AGL_MANAGED_STORE": "false"}
+    environment: dict[str, str] = {"AGL_MANAGED_STORE": "false"}
     with (
         peer.started(
-            "trainer", *arguments, "--max-rollouts", "6", served_at=url, AGL_CURRENT_ROLE="runner", **given
+            "trainer", *arguments, "--max-rollouts", "6", served_at=url, AGL_CURRENT_ROLE="runner", **environment
         ) as one,
         peer.started(
             *("trainer", *arguments, "--max-rollouts", "6"),
@@ -52,7 +52,7 @@ def test_algorithm_and_runners_may_be_started_apart(peer: Peer, served: tuple[st
             AGL_SERVER_PORT=port,
         ) as other,
     ):
-        peer.run("trainer", *arguments, served_at=url, AGL_CURRENT_ROLE="algorithm", **given)
+        peer.run("trainer", *arguments, served_at=url, AGL_CURRENT_ROLE="algorithm", **environment)
         finished(one)
         finished(other)
 

@@ -258,11 +258,11 @@ def _is_refused(store: RollbookStore) -> None:
 
 
 async def _main() -> None:
-    given = arguments()
+    options = arguments()
     logging.disable(logging.INFO)
-    store = RollbookStore(given.url)
+    store = RollbookStore(options.url)
     try:
-        await hold([*claims_of(methods.__name__), *claims_of(__name__)], store, given)
+        await hold([*claims_of(methods.__name__), *claims_of(__name__)], store, options)
     finally:
         await store.close()
 

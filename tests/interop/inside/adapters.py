@@ -32,11 +32,11 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 async def the_documented_example_gives_the_same(_: None) -> None:
-    whole = traces.example()
+    example = traces.example()
     inside = [
-        span.model_copy(update={"parent_id": "root", "start_time": 19.5, "end_time": 19.5}) for span in whole[-1:]
+        span.model_copy(update={"parent_id": "root", "start_time": 19.5, "end_time": 19.5}) for span in example[-1:]
     ]
-    for spans in (whole, whole[:-1], whole[:-1] + inside):
+    for spans in (example, example[:-1], example[:-1] + inside):
         for setting in SETTINGS:
             assert _compared(spans, setting) is not None
 
@@ -106,16 +106,16 @@ def _tell(what: str, results: Iterable[list[Any] | None]) -> None:
     """Print what was compared, and see that it was not nothing."""
     every = list(results)
     refused = sum(one is None for one in every)
-    made = [triplet for one in every if one for triplet in one]
-    print(f"{len(every):,} {what}: {len(made):,} results the same, {refused:,} refused by both", flush=True)
-    assert len(made) > len(every) / 2
+    equal = [triplet for one in every if one for triplet in one]
+    print(f"{len(every):,} {what}: {len(equal):,} results the same, {refused:,} refused by both", flush=True)
+    assert len(equal) > len(every) / 2
     assert 0 < refused < len(every) / 2
 
 
 async def _main() -> None:
-    given = arguments()
+    options = arguments()
     logging.disable(logging.CRITICAL)
-    await hold(claims_of(__name__), None, given)
+    await hold(claims_of(__name__), None, options)
 
 
 if __name__ == "__main__":

@@ -37,5 +37,5 @@ if __name__ == "__main__":
     parser.add_argument("--url", required=True)
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("rollouts", nargs="+")
-    given = parser.parse_args()
-    given.report.write_text(json.dumps(asyncio.run(_triplets(given.url, given.rollouts))))
+    options = parser.parse_args()
+    options.report.write_text(json.dumps(asyncio.run(_triplets(options.url, options.rollouts))))

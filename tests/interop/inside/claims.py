@@ -60,11 +60,11 @@ def claims_of(module: str) -> list[Claim]:
     ]
 
 
-async def hold(claims: list[Claim], subject: Any, given: argparse.Namespace) -> None:
+async def hold(claims: list[Claim], subject: Any, options: argparse.Namespace) -> None:
     """Run each claim on the subject and write its name with what it raised, or None, to the report."""
     outcomes: dict[str, str | None] = {}
     for claim in claims:
-        if claim.__name__ in given.without:
+        if claim.__name__ in options.without:
             continue
         try:
             async with asyncio.timeout(60):
@@ -75,7 +75,7 @@ async def hold(claims: list[Claim], subject: Any, given: argparse.Namespace) -> 
             outcomes[claim.__name__] = traceback.format_exc()
         else:
             outcomes[claim.__name__] = None
-        _write(given.report, outcomes)
+        _write(options.report, outcomes)
 
 
 def _write(report: Path, outcomes: dict[str, str | None]) -> None:

@@ -76,10 +76,10 @@ async def the_client_itself_refuses_long_waits(store: Store) -> None:
 
 
 async def _main() -> None:
-    given = arguments()
-    store = Store(given.url)
+    options = arguments()
+    store = Store(options.url)
     try:
-        await hold([*claims_of(methods.__name__), *claims_of(__name__)], store, given)
+        await hold([*claims_of(methods.__name__), *claims_of(__name__)], store, options)
     finally:
         await store.close()
 

@@ -26,12 +26,12 @@ def main() -> None:
     parser.add_argument("--example", type=Path, required=True)
     parser.add_argument("--url", required=True)
     parser.add_argument("--directory", type=Path, required=True)
-    given = parser.parse_args()
-    text = given.example.read_text().replace("http://localhost:4747", given.url)
-    os.chdir(given.directory)
+    options = parser.parse_args()
+    text = options.example.read_text().replace("http://localhost:4747", options.url)
+    os.chdir(options.directory)
     tasks = [{"question": f"{number} + {number}?"} for number in range(3)]
     names: dict[str, Any] = {"algorithm": BetterPrompt(), "agent": Quiz(), "tasks": tasks}
-    exec(compile(text, str(given.example), "exec"), names)
+    exec(compile(text, str(options.example), "exec"), names)
     asyncio.run(_found_the_better_prompt(names["trainer"].store))
 
 

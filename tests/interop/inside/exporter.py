@@ -183,10 +183,10 @@ def _plain(value: Any) -> Any:
 
 
 async def _main() -> None:
-    given = arguments()
-    store = Store(given.url)
+    options = arguments()
+    store = Store(options.url)
     try:
-        await hold(claims_of(__name__), store, given)
+        await hold(claims_of(__name__), store, options)
     finally:
         await store.close()
 

@@ -123,11 +123,11 @@ async def rollouts_are_found_by_status_and_id_and_come_with_their_attempts(store
     ended = await store.start_rollout("ended")
     await store.update_attempt(ended.rollout_id, "latest", status="succeeded")
     ids = [waiting.rollout_id, started.rollout_id, ended.rollout_id]
-    found = await store.query_rollouts(rollout_id_in=ids)
-    assert isinstance(found, PaginatedResult)
-    assert [rollout.rollout_id for rollout in found] == ids
-    assert [type(rollout) for rollout in found] == [Rollout, AttemptedRollout, AttemptedRollout]
-    assert (found.total, found.limit, found.offset, len(found)) == (3, -1, 0, 3)
+    rollouts = await store.query_rollouts(rollout_id_in=ids)
+    assert isinstance(rollouts, PaginatedResult)
+    assert [rollout.rollout_id for rollout in rollouts] == ids
+    assert [type(rollout) for rollout in rollouts] == [Rollout, AttemptedRollout, AttemptedRollout]
+    assert (rollouts.total, rollouts.limit, rollouts.offset, len(rollouts)) == (3, -1, 0, 3)
 
     async def ids_of(**conditions: Any) -> list[str]:
         return [rollout.rollout_id for rollout in await store.query_rollouts(**conditions)]
@@ -259,8 +259,8 @@ async def spans_are_found_by_what_they_carry(store: LightningStore) -> None:
     await store.add_span(late)
 
     async def numbers(attempt_id: str | None = None, **conditions: Any) -> list[int]:
-        found = await store.query_spans(rollout.rollout_id, attempt_id, **conditions)
-        return [span.sequence_id for span in found]
+        matches = await store.query_spans(rollout.rollout_id, attempt_id, **conditions)
+        return [span.sequence_id for span in matches]
 
     assert await numbers() == [1, 2, 3, 4]
     assert await numbers("latest") == [4]
@@ -293,8 +293,8 @@ async def resources_have_versions_and_the_last_published_are_the_latest(store: L
     name = _name()
     created = await store.update_resources(name, {})
     assert (created.resources_id, created.version, created.resources) == (name, 1, {})
-    found = await store.query_resources(resources_id_contains=added.resources_id[3:])
-    assert (list(found), found.total) == ([updated], 1)
+    resources = await store.query_resources(resources_id_contains=added.resources_id[3:])
+    assert (list(resources), resources.total) == ([updated], 1)
     assert list(await store.query_resources(resources_id=name)) == [created]
     page = await store.query_resources(sort_by="update_time", sort_order="desc", limit=2)
     assert [update.resources_id for update in page] == [name, added.resources_id]
@@ -308,10 +308,10 @@ async def a_worker_reports_what_it_sees(store: LightningStore) -> None:
     stats = {"cpu_usage_pct": 12.5, "gpus": [{"gpu": "x", "util_pct": 1}]}
     seen = await store.update_worker(worker, stats)
     assert seen.heartbeat_stats == stats
-    kept = await store.update_worker(worker)
-    assert kept.heartbeat_stats == stats
-    assert kept.last_heartbeat_time is not None
-    assert await store.get_worker_by_id(worker) == kept
+    record = await store.update_worker(worker)
+    assert record.heartbeat_stats == stats
+    assert record.last_heartbeat_time is not None
+    assert await store.get_worker_by_id(worker) == record
     assert [one.worker_id for one in await store.query_workers(worker_id_contains=worker)] == [worker]
     both = await store.query_workers(status_in=["busy"], worker_id_contains=worker, filter_logic="or")
     assert worker in [one.worker_id for one in both]
@@ -366,9 +366,9 @@ async def _drain(store: LightningStore) -> None:
 
 
 async def _rollout(store: LightningStore, rollout_id: str) -> AttemptedRollout:
-    found = await store.get_rollout_by_id(rollout_id)
-    assert type(found) is AttemptedRollout
-    return found
+    rollout = await store.get_rollout_by_id(rollout_id)
+    assert type(rollout) is AttemptedRollout
+    return rollout
 
 
 def _prompt(template: str) -> PromptTemplate:

@@ -24,22 +24,22 @@ async def every_exported_name_is_listed(_: None) -> None:
 
 def _exported() -> set[str]:
     """Return the names in `__all__` of every module that can be imported without its extras."""
-    found: set[str] = set()
+    names: set[str] = set()
     for module in pkgutil.walk_packages(agentlightning.__path__, "agentlightning.", onerror=lambda _: None):
         # Algorithms and command lines, and packages that they need, are used from Agent-lightning itself.
         if {"verl", "apo", "cli", "instrumentation"} & set(module.name.split(".")):
             continue
         try:
-            found.update(getattr(importlib.import_module(module.name), "__all__", ()))
+            names.update(getattr(importlib.import_module(module.name), "__all__", ()))
         except ImportError:
             continue
-    return found
+    return names
 
 
 async def _main() -> None:
-    given = arguments()
+    options = arguments()
     logging.disable(logging.CRITICAL)
-    await hold(claims_of(__name__), None, given)
+    await hold(claims_of(__name__), None, options)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ class Bench:
         enqueued = [await self.store.enqueue_rollout(task, mode="train", **how) for task in tasks]
         runner = self.runner(agent or Quiz(), hooks=hooks, max_rollouts=attempts or len(tasks))
         await runner.iter()
-        found = await self.store.query_rollouts(rollout_id_in=[rollout.rollout_id for rollout in enqueued])
-        return list(found)
+        rollouts = await self.store.query_rollouts(rollout_id_in=[rollout.rollout_id for rollout in enqueued])
+        return list(rollouts)
 
     async def spans(self, rollout: Rollout, attempt_id: str | None = None) -> list[Span]:
         return list(await self.store.query_spans(rollout.rollout_id, attempt_id))
@@ -230,11 +230,11 @@ class _Complaints(logging.Handler):
 
 
 async def _main() -> None:
-    given = arguments()
-    bench = Bench(LightningStoreClient(given.url))
+    options = arguments()
+    bench = Bench(LightningStoreClient(options.url))
     logging.getLogger("opentelemetry").addHandler(_Complaints(bench.errors))
     try:
-        await hold(claims_of(__name__), bench, given)
+        await hold(claims_of(__name__), bench, options)
     finally:
         await bench.store.close()
 

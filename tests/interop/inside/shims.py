@@ -62,7 +62,7 @@ async def its_trainer_takes_none_of_those_they_come_from(_: None) -> None:
 
 async def arguments_reach_ours(_: None) -> None:
     shim = _taken({"type": "store.training.agentlightning.TracerTraceToTriplet", "agent_match": "writer"})
-    assert {each.metadata["agent_name"] for each in shim.adapt(traces.example())} == {"writer"}
+    assert {triplet.metadata["agent_name"] for triplet in shim.adapt(traces.example())} == {"writer"}
 
 
 async def they_give_what_ours_give_as_its_records(_: None) -> None:
@@ -70,11 +70,11 @@ async def they_give_what_ours_give_as_its_records(_: None) -> None:
         assert isinstance(shim(), TraceAdapter)
         for seed in range(20):
             spans = traces.by_lot(seed, proxy=bool(seed % 2))
-            made, expected = shim().adapt(spans), ours().adapt(spans)
-            assert [_plain(each) for each in made] == [_plain(each) for each in expected], seed
-            assert shim()(spans) == made
+            adapted, expected = shim().adapt(spans), ours().adapt(spans)
+            assert [_plain(item) for item in adapted] == [_plain(item) for item in expected], seed
+            assert shim()(spans) == adapted
             if shim is not TraceToMessages:
-                assert all(type(each) is Triplet for each in made)
+                assert all(type(item) is Triplet for item in adapted)
 
 
 async def they_can_be_sent_to_its_processes(_: None) -> None:
@@ -87,7 +87,7 @@ async def an_algorithm_is_handed_one(_: None) -> None:
     strategy = {"type": "shm", "main_thread": "algorithm"}
     trainer = Trainer(algorithm=algorithm, tracer=OtelTracer(), adapter=TracerTraceToTriplet(), strategy=strategy)
     await asyncio.to_thread(trainer.fit, _nothing(), train_dataset=[])
-    assert [each.reward for each in algorithm.made] == [0.1, None, 1.0]
+    assert [triplet.reward for triplet in algorithm.made] == [0.1, None, 1.0]
 
 
 def _nothing() -> Any:
@@ -96,14 +96,14 @@ def _nothing() -> Any:
     return LitAgent()
 
 
-def _plain(made: Any) -> Any:
-    return made.model_dump() if hasattr(made, "model_dump") else made
+def _plain(value: Any) -> Any:
+    return value.model_dump() if hasattr(value, "model_dump") else value
 
 
 async def _main() -> None:
-    given = arguments()
+    options = arguments()
     logging.disable(logging.CRITICAL)
-    await hold(claims_of(__name__), None, given)
+    await hold(claims_of(__name__), None, options)
 
 
 if __name__ == "__main__":

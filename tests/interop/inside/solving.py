@@ -24,15 +24,15 @@ def _agent(path: Path) -> Any:
     return module.solver
 
 
-async def _solve(given: argparse.Namespace) -> None:
-    package = import_module(given.package)
-    if given.package == "agentlightning":
-        store: Any = package.LightningStoreClient(given.url)
+async def _solve(options: argparse.Namespace) -> None:
+    package = import_module(options.package)
+    if options.package == "agentlightning":
+        store: Any = package.LightningStoreClient(options.url)
     else:
-        store = import_module("store.client").HTTPStore(given.url)
-    tracer = getattr(package, given.tracer)()
+        store = import_module("store.client").HTTPStore(options.url)
+    tracer = getattr(package, options.tracer)()
     runner = package.LitAgentRunner(tracer, max_rollouts=1, poll_interval=0.05, heartbeat_interval=0)
-    runner.init(_agent(given.agent))
+    runner.init(_agent(options.agent))
     runner.init_worker(0, store)
     try:
         await runner.iter()

@@ -85,34 +85,34 @@ def main() -> None:
     parser.add_argument("--strategy", type=json.loads, default={"type": "cs"})
     parser.add_argument("--algorithm", choices=["better-prompt", "baseline"], default="better-prompt")
     parser.add_argument("--max-rollouts", type=int)
-    given = parser.parse_args()
+    options = parser.parse_args()
     tracer = OtelTracer()
     algorithm = {"better-prompt": BetterPrompt, "baseline": partial(Baseline, polling_interval=0.1)}
     trainer = Trainer(
-        algorithm=algorithm[given.algorithm](),
-        store=_store(given.store, given.url),
-        strategy=given.strategy,
+        algorithm=algorithm[options.algorithm](),
+        store=_store(options.store, options.url),
+        strategy=options.strategy,
         tracer=tracer,
-        runner=LitAgentRunner(tracer, max_rollouts=given.max_rollouts, poll_interval=0.1, interval_jitter=0.02),
+        runner=LitAgentRunner(tracer, max_rollouts=options.max_rollouts, poll_interval=0.1, interval_jitter=0.02),
         initial_resources={"prompt": prompt("Please answer: {question}")},
     )
-    if given.algorithm == "baseline":
+    if options.algorithm == "baseline":
         trainer.fit(Quiz(), train_dataset=QUESTIONS[:2], val_dataset=QUESTIONS[2:4])
     else:
         trainer.fit(Quiz(), train_dataset=QUESTIONS)
     # A runner of its own ends before the run does.
     if os.environ.get("AGL_CURRENT_ROLE") != "runner":
-        asyncio.run(_check(given))
+        asyncio.run(_check(options))
 
 
-async def _check(given: argparse.Namespace) -> None:
-    store: Any = _store(given.store, given.url)
+async def _check(options: argparse.Namespace) -> None:
+    store: Any = _store(options.store, options.url)
     try:
-        if given.algorithm == "better-prompt":
+        if options.algorithm == "better-prompt":
             await _found_the_better_prompt(store)
-        if given.algorithm == "baseline":
+        if options.algorithm == "baseline":
             await _every_question_was_answered(store)
-        if given.store == "rollbook":
+        if options.store == "rollbook":
             await _is_proven(store)
     finally:
         await store.close()
