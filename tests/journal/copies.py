@@ -35,16 +35,16 @@ async def copied(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[
         The URL of the copy, and the result of `fill`. On SQLite the URL is the given one. On Postgres it names a new
         database on the same server, which is dropped afterwards.
     """
-    original, there, given = await _original(fill, url)
+    original, there, result = await _original(fill, url)
     clock.advance((there() - clock()) / 1_000_000)
     path = parse(url).path
     if path is not None:
         await asyncio.to_thread(shutil.copy, str(parse(original).path), path)
-        yield url, given
+        yield url, result
         return
     copy = await asyncio.to_thread(postgres.copy_database, original)
     try:
-        yield postgres.with_partition(copy, _PARTITION), given
+        yield postgres.with_partition(copy, _PARTITION), result
     finally:
         await asyncio.to_thread(postgres.drop_database, copy)
 
@@ -53,10 +53,10 @@ async def copied(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[
 async def opened_copy(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[tuple[str, Store, T]]:
     """Copy a store as `copied` does, and open the copy."""
     async with (
-        copied(fill, url, clock) as (copy, given),
+        copied(fill, url, clock) as (copy, result),
         await open_store(copy, clock=clock, scan_debounce_seconds=0) as store,
     ):
-        yield copy, store, given
+        yield copy, store, result
 
 
 async def _original(fill: Fill[T], url: str) -> tuple[str, ManualClock, T]:

@@ -57,9 +57,9 @@ async def fill(store: Store, clock: ManualClock) -> AttemptedRollout:
 
 async def claimed(store: Store, worker_id: str | None = None) -> AttemptedRollout:
     """Claim the head of the queue, which is not empty."""
-    found = await store.dequeue_rollout(worker_id)
-    assert found is not None
-    return found
+    rollout = await store.dequeue_rollout(worker_id)
+    assert rollout is not None
+    return rollout
 
 
 async def untouched(store: Store) -> None:
@@ -95,8 +95,8 @@ async def ask(url: str, query: str) -> list[list[str]]:
 async def contents(url: str, tables: Iterable[str]) -> dict[str, list[list[str]]]:
     """Return the sorted rows of each table as texts."""
     names = list(tables)
-    found = await asyncio.to_thread(_ask_many, parse(url), [f"SELECT * FROM {name}" for name in names])
-    return {name: sorted(rows) for name, rows in zip(names, found, strict=True)}
+    contents_by_table = await asyncio.to_thread(_ask_many, parse(url), [f"SELECT * FROM {name}" for name in names])
+    return {name: sorted(rows) for name, rows in zip(names, contents_by_table, strict=True)}
 
 
 def blob(value: bytes, url: str) -> str:
@@ -127,10 +127,10 @@ def _ask_many(url: StoreURL, queries: Sequence[str]) -> list[list[list[Any]]]:
             return [[[str(value) for value in row] for row in connection.execute(query)] for query in queries]
     # One psql runs all queries, because its start takes longer than the queries.
     script = "".join(f"{query};\n\\echo {_END}\n" for query in queries)
-    found: list[list[list[Any]]] = [[]]
+    answers: list[list[list[Any]]] = [[]]
     for line in postgres.execute(url.text, f"SET search_path = rollbook_{url.partition};\n{script}").splitlines():
         if line == _END:
-            found.append([])
+            answers.append([])
         else:
-            found[-1].append(line.split("|"))
-    return found[:-1]
+            answers[-1].append(line.split("|"))
+    return answers[:-1]

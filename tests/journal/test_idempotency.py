@@ -55,16 +55,18 @@ CALLS: dict[str, Call] = {
     "dequeue": lambda store, _: store.dequeue_rollout("w3"),
     "dequeue many": lambda store, _: store.dequeue_many_rollouts(2, "w3"),
     "wait": lambda store, _: store.dequeue_rollout("w3", wait_seconds=5),
-    "attempt": lambda store, given: store.start_attempt(given.rollout_id, "w4"),
-    "update rollout": lambda store, given: store.update_rollout(given.rollout_id, input="new", metadata={"m": 1}),
-    "update attempt": lambda store, given: store.update_attempt(given.rollout_id, "latest", metadata={"m": 1}),
-    "end attempt": lambda store, given: store.update_attempt(
-        given.rollout_id, given.attempt.attempt_id, status="failed"
+    "attempt": lambda store, rollout: store.start_attempt(rollout.rollout_id, "w4"),
+    "update rollout": lambda store, rollout: store.update_rollout(rollout.rollout_id, input="new", metadata={"m": 1}),
+    "update attempt": lambda store, rollout: store.update_attempt(rollout.rollout_id, "latest", metadata={"m": 1}),
+    "end attempt": lambda store, rollout: store.update_attempt(
+        rollout.rollout_id, rollout.attempt.attempt_id, status="failed"
     ),
-    "spans": lambda store, given: store.add_many_spans([make_span(given.attempt, 7, span_id="a" * 16)]),
-    "span of the SDK": lambda store, given: store.add_otel_span(given.rollout_id, given.attempt.attempt_id, SPAN),
-    "number": lambda store, given: store.get_next_span_sequence_id(given.rollout_id, given.attempt.attempt_id),
-    "numbers": lambda store, given: store.get_many_span_sequence_ids([(given.rollout_id, "x"), ("unknown", "y")] * 2),
+    "spans": lambda store, rollout: store.add_many_spans([make_span(rollout.attempt, 7, span_id="a" * 16)]),
+    "span of the SDK": lambda store, rollout: store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, SPAN),
+    "number": lambda store, rollout: store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id),
+    "numbers": lambda store, rollout: store.get_many_span_sequence_ids(
+        [(rollout.rollout_id, "x"), ("unknown", "y")] * 2
+    ),
     "resources": lambda store, _: store.add_resources(make_llm()),
     "update resources": lambda store, _: store.update_resources("prompts", make_prompt()),
 }
@@ -86,22 +88,22 @@ ON_POSTGRES = {"enqueue", "dequeue", "spans", "number"}
     indirect=["durable_url"],
 )
 async def test_a_call_made_twice_is_done_once_and_answered_twice(name: str, store: Store, clock: ManualClock) -> None:
-    given = await started(store)
+    rollout = await started(store)
     await store.enqueue_many_rollouts(MANY)
     clock.advance(1)
     with under("k"):
-        first = await CALLS[name](store, given)
+        first = await CALLS[name](store, rollout)
     before = await events_of(store)
     clock.advance(1)
     # What happens in between is not part of the answer.
-    await store.update_rollout(given.rollout_id, mode="val")
+    await store.update_rollout(rollout.rollout_id, mode="val")
     await store.update_resources("prompts", make_llm())
     with under("k"):
-        again = await CALLS[name](store, given)
+        again = await CALLS[name](store, rollout)
     assert again == first
     assert await events_of(store) == before + 2
     with under("k", scope="somebody else"):
-        await CALLS[name](store, given)
+        await CALLS[name](store, rollout)
 
 
 async def test_a_key_is_known_after_the_store_was_opened_again(durable_url: str) -> None:
@@ -124,8 +126,8 @@ async def test_another_request_under_the_same_key_is_refused(store: Store) -> No
 
 async def test_calls_at_once_under_one_key_are_done_once(store: Store) -> None:
     with under("k"):
-        found = await asyncio.gather(*(store.enqueue_rollout("a") for _ in range(20)))
-    assert len({rollout.rollout_id for rollout in found}) == 1
+        rollouts = await asyncio.gather(*(store.enqueue_rollout("a") for _ in range(20)))
+    assert len({rollout.rollout_id for rollout in rollouts}) == 1
     assert len(await store.query_rollouts()) == 1
 
 

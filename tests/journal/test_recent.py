@@ -66,5 +66,5 @@ async def test_a_queue_is_shared(two: tuple[Store, Store]) -> None:
     one, other = two
     await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(10)])
     claimed = [await two[number % 2].dequeue_rollout() for number in range(11)]
-    assert [each and each.input for each in claimed] == [*range(10), None]
+    assert [rollout and rollout.input for rollout in claimed] == [*range(10), None]
     assert (await other.log.verify()).ok

@@ -54,8 +54,8 @@ class History:
 
     async def any_attempt(self) -> Any:
         # Most often the latest; now and then a late word of another one.
-        found = await self.attempts()
-        return found[-1] if self.lot.random() < 0.8 else self.lot.choice(found)
+        attempts = await self.attempts()
+        return attempts[-1] if self.lot.random() < 0.8 else self.lot.choice(attempts)
 
     def key(self) -> str | None:
         return f"k{self.lot.randrange(40)}" if self.lot.random() < 0.3 else None
@@ -133,7 +133,7 @@ class History:
         """Return statements that delete rows and write wrong values."""
         statements: list[str] = []
         for table in (*core_tables.RUNS, core_tables.attempts):
-            column = self.lot.choice([each for each in table.columns if not each.primary_key])
+            column = self.lot.choice([column for column in table.columns if not column.primary_key])
             some = f"abs(({'version' if 'version' in table.c else 'length(' + _text_key(table) + ')'}) % 3)"
             kind = next(name for base in type(column.type).__mro__ if (name := base.__name__) in _WRONG)
             statements.append(f"UPDATE {table.name} SET {column.name} = {_WRONG[kind]} WHERE {some} = 1")

@@ -45,8 +45,8 @@ async def test_a_text_of_a_kilobyte_is_a_blob(store: Store, length: int, is_blob
     (event,) = [event for event in await store.log.history(where[0]) if event.type == "run.event"]
     assert ("prompt_sha256" in event.data, "response_sha256" in event.data) == (is_blob, is_blob)
     assert event.body == (None if is_blob else {"prompt": text, "response": text})
-    (shown,) = (await store.runs.query_events(where[0])).items
-    assert (shown.prompt, shown.response) == (text, text)
+    (row,) = (await store.runs.query_events(where[0])).items
+    assert (row.prompt, row.response) == (text, text)
 
 
 async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(durable_url: str) -> None:
@@ -54,7 +54,7 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
         where = await started(store)
         versions = await tell(store, *where, "Bull", "Bear", key="k")
         saved = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "x"}, key="c")
-        kept = await store.runs.save_artifact(*where, scope="RIG", name="report", content=1, key="a")
+        artifact = await store.runs.save_artifact(*where, scope="RIG", name="report", content=1, key="a")
         assert (
             await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={}, key="no", graph=GRAPH)
             is None
@@ -64,7 +64,7 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
         assert await tell(store, *where, "Bull", "Bear", key="k") == versions
         again = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "y"}, key="c")
         assert again == saved
-        assert await store.runs.save_artifact(*where, scope="RIG", name="report", content=2, key="a") == kept
+        assert await store.runs.save_artifact(*where, scope="RIG", name="report", content=2, key="a") == artifact
         state = {"plan": "now it would be saved"}
         assert (
             await store.runs.save_checkpoint(*where, scope="rig", name="debated", state=state, key="no", graph=GRAPH)
@@ -163,11 +163,11 @@ async def test_missing_rollouts_attempts_and_artifacts_are_named(store: Store) -
 
 async def test_a_retracted_artifact_says_so_and_can_be_retracted_again(store: Store) -> None:
     where = await started(store)
-    kept = await store.runs.save_artifact(*where, scope="RIG", name="report", content={"a": LONG}, media_type="x/y")
-    assert (kept.retracted, kept.media_type) == (False, "x/y")
+    artifact = await store.runs.save_artifact(*where, scope="RIG", name="report", content={"a": LONG}, media_type="x/y")
+    assert (artifact.retracted, artifact.media_type) == (False, "x/y")
     for _ in range(2):
-        taken = await store.runs.retract_artifact(where[0], kept.artifact_id, reason="wrong")
-        assert taken == kept.model_copy(update={"retracted": True})
+        taken = await store.runs.retract_artifact(where[0], artifact.artifact_id, reason="wrong")
+        assert taken == artifact.model_copy(update={"retracted": True})
     assert [event.type for event in await store.log.history(where[0])].count("artifact.retracted") == 1
 
 

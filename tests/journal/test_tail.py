@@ -54,19 +54,19 @@ async def filled(store: Store, clock: ManualClock) -> Store:
     return store
 
 
-def following(store: Store, after: str | None = None, **wanted: Any) -> aclosing[AsyncGenerator[LoggedEvent, None]]:
+def following(store: Store, after: str | None = None, **filters: Any) -> aclosing[AsyncGenerator[LoggedEvent, None]]:
     """Return a tail that is closed at the end of its block, as whoever leaves it early should."""
-    return aclosing(cast("AsyncGenerator[LoggedEvent, None]", store.log.tail(after, **wanted)))
+    return aclosing(cast("AsyncGenerator[LoggedEvent, None]", store.log.tail(after, **filters)))
 
 
-async def read(store: Store, after: str | None = None, limit: int | None = None, **wanted: Any) -> list[LoggedEvent]:
-    found: list[LoggedEvent] = []
-    async with following(store, after, **wanted) as events:
+async def read(store: Store, after: str | None = None, limit: int | None = None, **filters: Any) -> list[LoggedEvent]:
+    received: list[LoggedEvent] = []
+    async with following(store, after, **filters) as events:
         async for event in events:
-            found.append(event)
-            if limit is not None and len(found) == limit:
+            received.append(event)
+            if limit is not None and len(received) == limit:
                 break
-    return found
+    return received
 
 
 async def test_the_whole_log_comes_in_order(filled: Store) -> None:

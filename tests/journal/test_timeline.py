@@ -374,9 +374,9 @@ async def test_no_call_is_seen_half_done(desk: Desk) -> None:
     ends = {(row[1], row[4]): row[0] for row in rows}
     assert len(ends) == 3
     for row in rows:
-        whole = max((end for end in ends.values() if end <= row[0]), default=0)
-        assert await desk.moment(row[0]) == whole
-        assert (await desk.rollouts_at(whole)).total in {1, 4}
+        last = max((end for end in ends.values() if end <= row[0]), default=0)
+        assert await desk.moment(row[0]) == last
+        assert (await desk.rollouts_at(last)).total in {1, 4}
 
 
 async def test_calls_of_one_commit_have_separate_moments(desk: Desk) -> None:

@@ -98,7 +98,7 @@ async def test_the_keys_of_concurrent_calls_are_on_few_pages(tmp_path: Path) -> 
     async with await open_store(f"sqlite:///{path}") as store:
         for number, (kind, draw) in enumerate({"random": lambda: uuid4().hex, "of a client": call_key}.items(), 1):
             before = len(pages_written(path))
-            await asyncio.gather(*(record(store, each, number, draw()) for each in attempts))
+            await asyncio.gather(*(record(store, attempt, number, draw()) for attempt in attempts))
             # The calls may be divided into several batches, so a page may be written twice. Each page is counted once.
             written[kind] = len(set(pages_written(path)[before:]))
     assert written["of a client"] <= written["random"] - 15, written
