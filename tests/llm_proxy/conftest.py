@@ -46,10 +46,15 @@ async def new_proxy(store: Store, model: ModelServer) -> AsyncIterator[NewProxy]
     async with AsyncExitStack() as running:
 
         async def start(**arguments: Any) -> LLMProxy:
-            names = {each.name for each in fields(ProxySettings)} & arguments.keys()
+            names = {field.name for field in fields(ProxySettings)} & arguments.keys()
             settings = ProxySettings(**{name: arguments.pop(name) for name in names})
-            given: dict[str, Any] = {"store": store, "backends": [backend_of(model)], "settings": settings, **arguments}
-            return await running.enter_async_context(LLMProxy(**given))
+            options: dict[str, Any] = {
+                "store": store,
+                "backends": [backend_of(model)],
+                "settings": settings,
+                **arguments,
+            }
+            return await running.enter_async_context(LLMProxy(**options))
 
         yield start
 
@@ -80,8 +85,8 @@ async def new_client() -> AsyncIterator[NewClient]:
     async with AsyncExitStack() as clients:
 
         def client(url: str, **details: Any) -> openai.AsyncOpenAI:
-            given: dict[str, Any] = {"base_url": url, "api_key": CLIENT_KEY, "max_retries": 0, **details}
-            client = openai.AsyncOpenAI(**given)
+            options: dict[str, Any] = {"base_url": url, "api_key": CLIENT_KEY, "max_retries": 0, **details}
+            client = openai.AsyncOpenAI(**options)
             clients.push_async_callback(client.close)
             return client
 

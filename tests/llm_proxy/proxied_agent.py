@@ -24,8 +24,8 @@ NewClient = Callable[..., openai.AsyncOpenAI]
 
 def backend_of(model: ModelServer, name: str = "main", **details: Any) -> Backend:
     """Return a backend that is this server."""
-    given: dict[str, Any] = {"name": name, "base_url": model.url, "models": [MODEL], "supports_token_ids": True}
-    return Backend(**{**given, **details})
+    options: dict[str, Any] = {"name": name, "base_url": model.url, "models": [MODEL], "supports_token_ids": True}
+    return Backend(**{**options, **details})
 
 
 class Gated(DelegatingStore):
@@ -96,8 +96,8 @@ class Agent:
 
     async def chat(self, **details: Any) -> ChatCompletion:
         """Ask the model."""
-        given: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, **details}
-        return cast("ChatCompletion", await self.client.chat.completions.create(**given))
+        options: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, **details}
+        return cast("ChatCompletion", await self.client.chat.completions.create(**options))
 
     async def spans(self) -> list[Span]:
         """Return what is recorded, in the order of the numbers."""

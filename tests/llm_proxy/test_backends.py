@@ -65,7 +65,7 @@ async def test_c47_a_model_that_is_new_answers_without_a_restart(
         await client.chat.completions.create(model="next", messages=MESSAGES)
     proxy.update_backends([backend_of(model, models=["next"])])
     assert await client.chat.completions.create(model="next", messages=MESSAGES)
-    assert [each.id async for each in client.models.list()] == ["next"]
+    assert [entry.id async for entry in client.models.list()] == ["next"]
 
 
 async def test_calls_go_to_the_backend_of_their_model_under_its_own_name(
@@ -79,7 +79,7 @@ async def test_calls_go_to_the_backend_of_their_model_under_its_own_name(
         await client.chat.completions.create(model=name, messages=MESSAGES)
     assert [asked.json["model"] for asked in model.asked] == [MODEL]
     assert [asked.json["model"] for asked in other_model.asked] == ["/checkpoints/7"]
-    assert [(each.id, each.owned_by) async for each in client.models.list()] == [(MODEL, "a"), ("policy", "b")]
+    assert [(entry.id, entry.owned_by) async for entry in client.models.list()] == [(MODEL, "a"), ("policy", "b")]
     assert (await client.models.retrieve("policy")).id == "policy"
 
 
@@ -99,8 +99,8 @@ async def test_two_backends_of_one_model_share_the_calls(
 ) -> None:
     proxy = await new_proxy(backends=[backend_of(model, "a"), backend_of(other_model, "b")])
     gate = asyncio.Event()
-    for each in (model, other_model):
-        each.will(waits(gate))
+    for server in (model, other_model):
+        server.will(waits(gate))
     async with Agent.at_work(store, proxy) as agent:
         calls = [asyncio.create_task(agent.chat()) for _ in range(6)]
         await asyncio.gather(model.was_asked(3), other_model.was_asked(3))
@@ -113,7 +113,7 @@ async def test_the_models_of_a_single_backend_that_declares_none_are_its_own_ans
 ) -> None:
     proxy = await new_proxy(backends=[backend_of(model, models=())])
     model.will(says({"object": "list", "data": [{"id": "x", "object": "model", "created": 1, "owned_by": "vllm"}]}))
-    assert [each.id async for each in new_client(proxy.endpoint).models.list()] == ["x"]
+    assert [entry.id async for entry in new_client(proxy.endpoint).models.list()] == ["x"]
     assert (model.asked[0].method, model.asked[0].path) == ("GET", "/v1/models")
 
 
@@ -420,9 +420,9 @@ async def test_metrics_count_calls_by_backend_and_status(
     described = table(
         (Path(__file__).parents[2] / "docs" / "server.md").read_text().partition("### Metrics of proxies")[2]
     )
-    shown = {name: each for name, each in families(text).items() if not name.startswith("process_")}
-    assert shown == {name: each for name, each in described.items() if "_proxy_" in name}
-    assert promtool("check", "metrics", given=text) == ""
+    measured = {name: family for name, family in families(text).items() if not name.startswith("process_")}
+    assert measured == {name: family for name, family in described.items() if "_proxy_" in name}
+    assert promtool("check", "metrics", stdin=text) == ""
 
 
 async def test_health_is_answered_without_asking_the_model(

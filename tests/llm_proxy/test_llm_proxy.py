@@ -212,7 +212,7 @@ def test_the_page_names_every_setting_with_its_default_and_every_attribute() -> 
 
 def vars_of(settings: ProxySettings) -> list[tuple[str, Any]]:
     """The settings with their values, in the page's way of writing large numbers."""
-    values = [(each.name, getattr(settings, each.name)) for each in fields(settings)]
+    values = [(field.name, getattr(settings, field.name)) for field in fields(settings)]
     mebibyte = 1024 * 1024
     return [
         (name, f"{value // mebibyte}*{mebibyte}" if isinstance(value, int) and value >= mebibyte else value)

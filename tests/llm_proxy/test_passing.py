@@ -92,10 +92,10 @@ async def test_token_ids_are_asked_for_where_the_backend_has_them_and_the_client
 async def test_added_fields_leave_the_bytes_of_the_request_unchanged(
     agent: Agent, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
-    own = b'"model" : "tiny","seed":123456789012345678901234567890,"messages":' + b"[" * 400 + b"]" * 400 + b"}"
-    async with http.post(f"{agent.url}/chat/completions", data=b" \n{ " + own) as response:
+    body = b'"model" : "tiny","seed":123456789012345678901234567890,"messages":' + b"[" * 400 + b"]" * 400 + b"}"
+    async with http.post(f"{agent.url}/chat/completions", data=b" \n{ " + body) as response:
         await response.read()
-    assert model.asked[0].body == b'{"return_token_ids":true, ' + own
+    assert model.asked[0].body == b'{"return_token_ids":true, ' + body
     assert (await agent.span()).attributes["gen_ai.request.model"] == MODEL
 
 
@@ -199,7 +199,7 @@ async def test_one_id_without_the_other_is_refused(proxy: LLMProxy, model: Model
 async def test_every_path_works_with_and_without_v1(
     proxy: LLMProxy, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
-    paths = [each for each in Endpoint if each is not Endpoint.MODELS]
+    paths = [endpoint for endpoint in Endpoint if endpoint is not Endpoint.MODELS]
     for path in paths:
         for prefix in ("", "/v1"):
             async with http.post(f"{proxy.endpoint}{prefix}/{path}", json={"model": MODEL}) as response:
@@ -288,11 +288,11 @@ async def test_an_answer_too_long_to_be_kept_passes_whole_and_says_so_in_its_spa
         assert len([chunk async for chunk in stream]) == 101
         assert (await agent.chat()).choices[0].message.content == word * 30
         await agent.chat(messages=[{"role": "user", "content": word * 30}])
-        streamed, whole, asked = [span.attributes for span in await agent.spans()]
-    assert streamed["agl.call.truncated"] == whole["agl.call.truncated"] == "answer"
+        streamed, plain, asked = [span.attributes for span in await agent.spans()]
+    assert streamed["agl.call.truncated"] == plain["agl.call.truncated"] == "answer"
     assert 0 < len(str(streamed["gen_ai.completion.0.content"])) < 2000
     assert streamed["gen_ai.completion.0.finish_reason"] == "length"
-    assert "gen_ai.completion.0.content" not in whole
+    assert "gen_ai.completion.0.content" not in plain
     assert asked["agl.call.truncated"] == "prompt, answer"
     assert asked["gen_ai.prompt.0.role"] == "user"
     assert "gen_ai.prompt.0.content" not in asked

@@ -143,8 +143,8 @@ async def test_plain_completions_pass_and_are_recorded(agent: Agent, model: Mode
         return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": [said]}
 
     parts = [choice("It ", [1], None, prompt_token_ids=[8, 9]), choice("is 42.", [2, 3], "stop")]
-    whole = choice("It is 42.", [1, 2, 3], "stop", prompt_token_ids=[8, 9])
-    model.will(streams(events(*parts)) if is_stream else says(whole))
+    answer = choice("It is 42.", [1, 2, 3], "stop", prompt_token_ids=[8, 9])
+    model.will(streams(events(*parts)) if is_stream else says(answer))
     asked: Any = {"model": MODEL, "prompt": "Seven times six?"}
     if is_stream:
         assert len([chunk async for chunk in await agent.client.completions.create(**asked, stream=True)]) == 2
@@ -164,9 +164,9 @@ async def test_embeddings_pass_and_are_recorded_without_their_vectors(agent: Age
     vector = {"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}
     usage = {"prompt_tokens": 2, "total_tokens": 2}
     model.will(says({"object": "list", "data": [vector], "model": MODEL, "usage": usage}))
-    given = await agent.client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format="float")
+    response = await agent.client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format="float")
     span = await agent.span()
-    assert given.data[0].embedding == [0.5, 0.25]
+    assert response.data[0].embedding == [0.5, 0.25]
     assert span.name == "openai.embeddings"
     assert span.attributes["gen_ai.prompt.1.content"] == "b"
     assert span.attributes["gen_ai.usage.prompt_tokens"] == 2

@@ -164,8 +164,8 @@ BACKENDS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 def backend(provider: Provider, name: str = "anthropic", **details: Any) -> Backend:
     """Return a backend that is this server."""
-    given: dict[str, Any] = {"name": "main", "provider": name, "api_key": KEY, **BACKENDS[name](provider.url)}
-    return Backend(**given, **details)
+    options: dict[str, Any] = {"name": "main", "provider": name, "api_key": KEY, **BACKENDS[name](provider.url)}
+    return Backend(**options, **details)
 
 
 @pytest.fixture
