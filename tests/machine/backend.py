@@ -170,15 +170,15 @@ class Backend:
 
         The status is None if it did not change.
         """
-        found: list[tuple[str, str | None]] = []
+        verdicts: list[tuple[str, str | None]] = []
         status: str | None = None
         for row in await self._unseen():
             if row[_ACTOR] == "watchdog" and row[_TYPE] == "attempt.status_changed":
                 status = json.loads(row[_DATA])["to"]
             elif row[_ACTOR] == "watchdog" and row[_TYPE] == "rollout.status_changed":
-                found.append((row[_STREAM].partition("/")[2], status))
+                verdicts.append((row[_STREAM].partition("/")[2], status))
                 status = None
-        return found
+        return verdicts
 
     async def _unseen(self) -> list[tuple[Any, ...]]:
         after = self.events[-1][0] if self.events else 0
@@ -229,11 +229,11 @@ class _Dice:
 
 def state_hash_of(state: dict[str, list[dict[str, Any]]]) -> str:
     """Return the state hash of rows that no database has seen; what lies in no column is null, places among it."""
-    found = StateHash(cuts_in([row["rollout_id"] for row in state["rollouts"]]))
+    digest = StateHash(cuts_in([row["rollout_id"] for row in state["rollouts"]]))
     for table in core_tables.PROJECTIONS:
         rows = [tuple(row.get(column.name) for column in table.columns) for row in state[table.name]]
-        found.update(table, rows)
-    return found.hexdigest()
+        digest.update(table, rows)
+    return digest.hexdigest()
 
 
 async def _answer(call: Awaitable[Any]) -> Any:

@@ -105,7 +105,7 @@ class Model:
                 self._create(drawn, request, "queuing")
                 self._join(drawn)
             created.append(held_by or drawn)
-        return [self.rollout(each) for each in created]
+        return [self.rollout(rollout_id) for rollout_id in created]
 
     def _check_keys(self, requests: Sequence[Json]) -> None:
         inputs: dict[str, str] = {}
@@ -114,14 +114,16 @@ class Model:
             if key is None:
                 continue
             held_by = self._by_key(request)
-            known = inputs.get(key) if held_by is None else self.rollouts[held_by]["input_sha256"]
-            inputs[key] = known or digest_of(request["input"])
+            digest = inputs.get(key) if held_by is None else self.rollouts[held_by]["input_sha256"]
+            inputs[key] = digest or digest_of(request["input"])
             if inputs[key] != digest_of(request["input"]):
                 raise Refused("Conflict")
 
     def _by_key(self, request: Json) -> str | None:
         key = request["metadata"].get("rollbook.key")
-        held_by = [each for each, row in self.rollouts.items() if key is not None and row["plan_key"] == key]
+        held_by = [
+            rollout_id for rollout_id, row in self.rollouts.items() if key is not None and row["plan_key"] == key
+        ]
         return held_by[0] if held_by else None
 
     def _create(self, rollout_id: str, request: Json, status: str) -> None:
@@ -205,7 +207,7 @@ class Model:
 
     def is_queued(self, rollout_id: str) -> bool:
         """Whether a rollout has a place in the queue."""
-        return any(each == rollout_id for _, each in self.queue)
+        return any(queued_id == rollout_id for _, queued_id in self.queue)
 
     def dequeue(self, limit: int, worker_id: str | None, fresh: Iterable[str]) -> list[Json]:
         ids = iter(fresh)
@@ -367,7 +369,7 @@ class Model:
         config, elapsed = json.loads(row["config"]), self._clock.elapsed()
 
         def is_exceeded(limit: float | None, since: int) -> bool:
-            seen = next((each for each in self.observed[self.turn] if each > since), elapsed)
+            seen = next((time for time in self.observed[self.turn] if time > since), elapsed)
             return limit is not None and elapsed - seen > round(limit * 1e6) + ONE_MILLISECOND
 
         # A store learns of another store's heartbeat without an event only when it checks the attempt.
@@ -436,10 +438,10 @@ class Model:
         new: list[Json] = []
         for (rollout_id, attempt_id), group in groups.items():
             if number:
-                known = {key[2] for key in self.spans if key[:2] == (rollout_id, attempt_id)}
+                span_ids = {key[2] for key in self.spans if key[:2] == (rollout_id, attempt_id)}
                 for span in group:
-                    if span["span_id"] not in known:
-                        known.add(span["span_id"])
+                    if span["span_id"] not in span_ids:
+                        span_ids.add(span["span_id"])
                         span["sequence_id"] = self._number(rollout_id)
             highest = max(span["sequence_id"] for span in group)
             self.counters[rollout_id] = max(highest, self.counters.get(rollout_id, 0))
@@ -546,16 +548,16 @@ class Model:
 
     def span_counters(self) -> dict[str, tuple[int, int]]:
         """Return the last number of each rollout and the last reserved one."""
-        return {each: (number, self.reserved.get(each, 0)) for each, number in self.counters.items()}
+        return {rollout_id: (number, self.reserved.get(rollout_id, 0)) for rollout_id, number in self.counters.items()}
 
     def publish(self, resources_id: str, resources: Json) -> Json:
         self._begin()
         self._fact()
-        known = self.resources.get(resources_id)
+        previous = self.resources.get(resources_id)
         self.resources[resources_id] = {
             "resources_id": resources_id,
-            "version": known["version"] + 1 if known else 1,
-            "create_at": known["create_at"] if known else self._now,
+            "version": previous["version"] + 1 if previous else 1,
+            "create_at": previous["create_at"] if previous else self._now,
             "update_at": self._now,
             "_resources": resources,
         }
@@ -563,8 +565,8 @@ class Model:
         return self.resources_shown(resources_id)
 
     def _version(self, resources_id: str | None) -> int | None:
-        known = self.resources.get(resources_id or "")
-        return None if known is None else known["version"]
+        resources = self.resources.get(resources_id or "")
+        return None if resources is None else resources["version"]
 
     def update_worker(self, worker_id: str, stats: Json | None) -> Json:
         self._begin()
@@ -625,12 +627,12 @@ class Model:
         return attempts[-1] if attempts else None
 
     def _attempt(self, rollout_id: str, attempt_id: str) -> Json | None:
-        return next((each for each in self.attempts[rollout_id] if each["attempt_id"] == attempt_id), None)
+        return next((attempt for attempt in self.attempts[rollout_id] if attempt["attempt_id"] == attempt_id), None)
 
     def rollout(self, rollout_id: str, attempt: Json | None = None) -> Json:
         """Return a rollout as the API shows it, with an attempt if one is given."""
         row = self.rollouts[rollout_id]
-        shown: Json = {
+        fields: Json = {
             "rollout_id": rollout_id,
             "input": row["_input"],
             "start_time": _seconds(row["start_at"]),
@@ -641,7 +643,7 @@ class Model:
             "config": json.loads(row["config"]),
             "metadata": row["_metadata"],
         }
-        return shown if attempt is None else {**shown, "attempt": self._shown(attempt)}
+        return fields if attempt is None else {**fields, "attempt": self._shown(attempt)}
 
     def rollout_and_latest(self, rollout_id: str) -> Json:
         """Return a rollout as it is read: with its latest attempt, if it has one."""
@@ -666,8 +668,8 @@ class Model:
 
     def ended(self, rollout_ids: Sequence[str]) -> list[Json]:
         """Return those of the rollouts that have ended."""
-        there = [each for each in rollout_ids if each in self.rollouts]
-        return [self.rollout(each) for each in there if self.rollouts[each]["status"] in TERMINAL]
+        there = [rollout_id for rollout_id in rollout_ids if rollout_id in self.rollouts]
+        return [self.rollout(rollout_id) for rollout_id in there if self.rollouts[rollout_id]["status"] in TERMINAL]
 
     def worker(self, worker_id: str) -> Json:
         """Return a worker as the API shows it."""
@@ -711,22 +713,22 @@ class Model:
         # Rewards stand in the order of the log, rollout by rollout; this sort keeps it.
         rewards = sorted(self.rewards, key=lambda row: row["rollout_id"])
         tables: dict[str, list[Json]] = {
-            "rollouts": [self.rollouts[each] for each in sorted(self.rollouts)],
+            "rollouts": [self.rollouts[key] for key in sorted(self.rollouts)],
             "attempts": sorted(attempts, key=lambda row: (row["rollout_id"], row["attempt_id"])),
             "spans": [_span_row(self.spans[key]) for key in sorted(self.spans)],
             "rewards": rewards,
-            "resources": [self.resources[each] for each in sorted(self.resources)],
-            "workers": [self.workers[each] for each in sorted(self.workers)],
+            "resources": [self.resources[key] for key in sorted(self.resources)],
+            "workers": [self.workers[key] for key in sorted(self.workers)],
             "queue": [{"rollout_id": rollout_id} for _, rollout_id in self.queue],
             "run_events": sorted(self.run_events, key=lambda row: row["rollout_id"]),
             **{name: [] for name in ("forks", "fork_masks", "checkpoints", "artifacts", "run_keys")},
             **{name: [] for name in ("threads", "thread_checkpoints", "thread_writes")},
             "labels": [
-                {"rollout_id": each, "label": label}
-                for each in sorted(self.labels)
-                for label in sorted(self.labels[each])
+                {"rollout_id": rollout_id, "label": label}
+                for rollout_id in sorted(self.labels)
+                for label in sorted(self.labels[rollout_id])
             ],
-            "notes": [{"rollout_id": each} for each in sorted(self.notes)],
+            "notes": [{"rollout_id": rollout_id} for rollout_id in sorted(self.notes)],
         }
         return {
             name: [{key: value for key, value in row.items() if not key.startswith("_")} for row in rows]
@@ -755,4 +757,4 @@ def _seconds(at: int | None) -> float | None:
 
 
 def _later(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+    return max((time for time in (one, other) if time is not None), default=None)

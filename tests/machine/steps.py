@@ -194,7 +194,9 @@ def _enqueue(args: Json, *_: Any) -> Op:
             lambda model, answer: model.enqueue(requests, [_field(answer, "rollout_id")])[0],
         )
     return Op(
-        lambda store: store.enqueue_many_rollouts([EnqueueRolloutRequest(**_arguments(each)) for each in requests]),
+        lambda store: store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(**_arguments(request)) for request in requests]
+        ),
         lambda model, answer: model.enqueue(requests, _ids(answer, "rollout_id", len(requests))),
     )
 
@@ -229,9 +231,9 @@ def _claim(args: Json, _: Model, __: ManualClock, claims: Claims) -> Op:
     limit, worker = args["limit"], args["worker"]
 
     async def call(store: Any) -> Any:
-        found = await store.queue.claim(limit, worker, 0.0)
-        rollouts = [plain(rollout_mapping.rollout_of_view(view.rollout)) for view in found]
-        claims.views.update({_attempt_id(rollout): view for rollout, view in zip(rollouts, found, strict=True)})
+        views = await store.queue.claim(limit, worker, 0.0)
+        rollouts = [plain(rollout_mapping.rollout_of_view(view.rollout)) for view in views]
+        claims.views.update({_attempt_id(rollout): view for rollout, view in zip(rollouts, views, strict=True)})
         return rollouts
 
     return Op(call, lambda model, answer: model.dequeue(limit, worker, _attempt_ids(answer)))
@@ -260,11 +262,11 @@ def _start_attempt(args: Json, model: Model, *_: Any) -> Op:
 
 def _update_rollout(args: Json, model: Model, *_: Any) -> Op:
     rollout_id, fields, status = rollout_of(model, args["rollout"]), args["fields"], args["status"]
-    given = {**fields, "status": UNSET if status is None else status}
+    changes = {**fields, "status": UNSET if status is None else status}
     if "config" in fields:
-        given["config"] = RolloutConfig(**fields["config"])
+        changes["config"] = RolloutConfig(**fields["config"])
     return Op(
-        lambda store: store.update_rollout(rollout_id, **given),
+        lambda store: store.update_rollout(rollout_id, **changes),
         lambda model, _: model.update_rollout(rollout_id, fields, status),
     )
 
@@ -365,7 +367,7 @@ def _add_otel_span(args: Json, model: Model, *_: Any) -> Op:
 
 
 def _number_spans(args: Json, model: Model, *_: Any) -> Op:
-    rollout_ids = [rollout_of(model, each) for each in args["rollouts"]]
+    rollout_ids = [rollout_of(model, number) for number in args["rollouts"]]
     pairs = [(rollout_id, "at-whatever") for rollout_id in rollout_ids]
     if len(pairs) == 1:
         return Op(
@@ -427,7 +429,7 @@ def _sweep(_: Json, *__: Any) -> Op:
 
 
 def _wait(args: Json, model: Model, *_: Any) -> Op:
-    rollout_ids = [rollout_of(model, each) for each in args["rollouts"]]
+    rollout_ids = [rollout_of(model, number) for number in args["rollouts"]]
     return Op(lambda store: store.wait_for_rollouts(rollout_ids, timeout=0), lambda model, _: model.ended(rollout_ids))
 
 
@@ -456,22 +458,22 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
 
 def rollout_of(model: Model, number: int | str) -> str:
     """Return the id of the rollout of this number, counted from either end, or of the one worked on last."""
-    known = list(model.rollouts)
-    if not known or number == "unknown":
+    rollout_ids = list(model.rollouts)
+    if not rollout_ids or number == "unknown":
         return "ro-unknown"
     if isinstance(number, str):
-        return model.current or known[-1]
-    return known[number % len(known)]
+        return model.current or rollout_ids[-1]
+    return rollout_ids[number % len(rollout_ids)]
 
 
 def attempt_of(model: Model, rollout_id: str, number: int | str, latest: str | None = None) -> str:
     """Return the id of an attempt of a rollout; `latest` stands for itself where the call knows the word."""
-    known: Sequence[Json] = model.attempts.get(rollout_id, [])
+    attempts: Sequence[Json] = model.attempts.get(rollout_id, [])
     if number == "latest" and latest is not None:
         return latest
-    if not known or number == "unknown":
+    if not attempts or number == "unknown":
         return "at-unknown"
-    return known[-1 if isinstance(number, str) else number % len(known)]["attempt_id"]
+    return attempts[-1 if isinstance(number, str) else number % len(attempts)]["attempt_id"]
 
 
 def _arguments(request: Json) -> Json:
@@ -489,8 +491,8 @@ def _attempt_id(answer: Any) -> str:
 def _ids(answer: Any, name: str, count: int) -> list[str]:
     if not isinstance(answer, list):
         return ["refused"] * count
-    return [each[name] for each in cast("list[Json]", answer)]
+    return [item[name] for item in cast("list[Json]", answer)]
 
 
 def _attempt_ids(answer: Any) -> list[str]:
-    return [_attempt_id(each) for each in cast("list[Any]", answer)] if isinstance(answer, list) else []
+    return [_attempt_id(item) for item in cast("list[Any]", answer)] if isinstance(answer, list) else []

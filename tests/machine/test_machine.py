@@ -110,7 +110,8 @@ class Machine(RuleBasedStateMachine):
         heads = [rollout_id for _, rollout_id in self.model.queue[:cancelled]]
         numbers = {rollout_id: number for number, rollout_id in enumerate(self.model.rollouts)}
         leave: list[Step] = [
-            ("update_rollout", {"rollout": numbers[each], "status": "cancelled", "fields": {}}) for each in heads
+            ("update_rollout", {"rollout": numbers[rollout_id], "status": "cancelled", "fields": {}})
+            for rollout_id in heads
         ]
         claim: list[Step] = [("dequeue_many", {"limit": limit, "worker": "w1"}), ("dequeue", {"worker": None})]
         self._together([*leave, *claim] if heads_first else [claim[0], *leave, claim[1]], together)
@@ -200,12 +201,12 @@ class Machine(RuleBasedStateMachine):
             news.append([(*row[:_COMMIT], *row[_STREAM:_COMMAND], *row[_TYPE:]) for row in await self._news(backend)])
             assert await backend.counters() == self.model.span_counters(), backend.name
             assert await backend.read(lambda store: store.query_workers()) == _page(
-                [self.model.worker(each) for each in self.model.workers]
+                [self.model.worker(worker_id) for worker_id in self.model.workers]
             ), backend.name
             assert await backend.read(lambda store: store.query_rollouts()) == _page(
-                [self.model.rollout_and_latest(each) for each in self.model.rollouts]
+                [self.model.rollout_and_latest(rollout_id) for rollout_id in self.model.rollouts]
             ), backend.name
-        assert all(each == news[0] for each in news), "the logs differ"
+        assert all(log == news[0] for log in news), "the logs differ"
 
     async def _news(self, backend: Backend) -> list[tuple[Any, ...]]:
         before = list(backend.events)
@@ -225,12 +226,12 @@ class Machine(RuleBasedStateMachine):
     async def _explain(self) -> None:
         expected = self.model.tables()
         for backend in self._backends:
-            found = await backend.rows()
+            tables = await backend.rows()
             for name, rows in expected.items():
                 columns = set(rows[0]) if rows else set[str]()
-                live = [row for row in found[name] if row.get("released_position") is None]
-                shown = [{key: value for key, value in row.items() if key in columns} for row in live]
-                assert shown == rows, f"{backend.name}: table {name}"
+                live = [row for row in tables[name] if row.get("released_position") is None]
+                columns_of = [{key: value for key, value in row.items() if key in columns} for row in live]
+                assert columns_of == rows, f"{backend.name}: table {name}"
 
     def teardown(self) -> None:
         try:
@@ -253,21 +254,21 @@ class Machine(RuleBasedStateMachine):
         totals: Json = await backend.read(lambda store: store.statistics())
         assert {name: totals[name] for name in model.totals()} == model.totals(), backend.name
         assert await backend.read(lambda store: store.query_resources()) == _page(
-            [model.resources_shown(each) for each in model.resources]
+            [model.resources_shown(resources_id) for resources_id in model.resources]
         )
         latest = None if model.latest_resources is None else model.resources_shown(model.latest_resources)
         assert await backend.read(lambda store: store.get_latest_resources()) == latest
         for rollout_id in [*model.rollouts, "ro-unknown"]:
             attempts = model.attempts_shown(rollout_id)
-            found = await backend.read(lambda store, of=rollout_id: store.query_attempts(of))
-            assert found == _page(attempts), (backend.name, found, attempts)
+            answer = await backend.read(lambda store, of=rollout_id: store.query_attempts(of))
+            assert answer == _page(attempts), (backend.name, answer, attempts)
             latest = await backend.read(lambda store, of=rollout_id: store.get_latest_attempt(of))
             assert latest == (attempts[-1] if attempts else None), backend.name
             spans = [span for span in model.spans.values() if span["rollout_id"] == rollout_id]
             # Ties in order of start, end and position; an open end comes last.
             spans.sort(key=lambda span: (span["sequence_id"], span["start_time"], span["end_time"] or float("inf")))
-            found = await backend.read(lambda store, of=rollout_id: store.query_spans(of))
-            assert found == _page(spans), (backend.name, found, spans)
+            answer = await backend.read(lambda store, of=rollout_id: store.query_spans(of))
+            assert answer == _page(spans), (backend.name, answer, spans)
 
 
 def _page(items: list[Json]) -> Json:

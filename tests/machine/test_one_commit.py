@@ -113,9 +113,9 @@ async def test_a_rollout_set_going_behind_a_claim_given_back_is_watched(backend:
         ]
     )
     clock.advance(11)
-    found = await backend.store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    assert found.status == "requeuing"
+    current = await backend.store.get_rollout_by_id(rollout.rollout_id)
+    assert current is not None
+    assert current.status == "requeuing"
 
 
 async def test_numbers_drawn_by_the_way_are_not_drawn_again(backend: Backend) -> None:
