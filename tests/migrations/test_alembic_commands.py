@@ -107,10 +107,10 @@ def test_a_store_of_rollbook_needs_no_revision(durable_url: str, ini: str, tmp_p
     asyncio.run(annotate(durable_url))
     run(ini, durable_url, "upgrade", "head")
     run(ini, durable_url, "revision", "--autogenerate", "-m", "nothing", "--rev-id", "9999")
-    made = (tmp_path / "migrations" / "versions" / "9999_nothing.py").read_text()
-    assert "op.add" not in made
-    assert "op.create" not in made
-    assert made.count("    pass\n") == 2
+    script = (tmp_path / "migrations" / "versions" / "9999_nothing.py").read_text()
+    assert "op.add" not in script
+    assert "op.create" not in script
+    assert script.count("    pass\n") == 2
 
 
 def test_the_environment_names_the_database(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,13 +23,13 @@ async def test_users_of_bodies_have_the_same_access_to_dictionaries(postgres_dat
     try:
         await migrate(url)
         held = "SELECT has_table_privilege('{}', 'rollbook_default.dictionaries', '{}')"
-        for each, privilege, expected in (
+        for user, privilege, expected in (
             (reader, "SELECT", True),
             (reader, "INSERT", False),
             (writer, "SELECT", True),
             (writer, "INSERT", True),
             (writer, "UPDATE", False),
         ):
-            assert postgres.execute(url, held.format(each, privilege)) == ("t" if expected else "f"), (each, privilege)
+            assert postgres.execute(url, held.format(user, privilege)) == ("t" if expected else "f"), (user, privilege)
     finally:
         postgres.execute(url, f"DROP OWNED BY {reader}, {writer}; DROP ROLE {reader}, {writer}")

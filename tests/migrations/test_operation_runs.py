@@ -53,12 +53,12 @@ async def test_roles_that_read_or_write_the_old_table_may_use_the_new_one(
     try:
         await migrate(url)
         held = "SELECT has_table_privilege('{}', 'rollbook_default.operation_runs', '{}')"
-        for each, privilege, expected in (
+        for user, privilege, expected in (
             (reader, "SELECT", True),
             (reader, "INSERT", False),
             (writer, "SELECT", True),
             (writer, "UPDATE", True),
         ):
-            assert postgres.execute(url, held.format(each, privilege)) == ("t" if expected else "f"), (each, privilege)
+            assert postgres.execute(url, held.format(user, privilege)) == ("t" if expected else "f"), (user, privilege)
     finally:
         postgres.execute(url, f"DROP OWNED BY {reader}, {writer}; DROP ROLE {reader}, {writer}")

@@ -142,11 +142,11 @@ async def test_an_upgrade_leaves_every_row_of_the_log_as_it_was(own_url: str, re
 async def test_sequences_are_the_partitions_own_and_have_no_cache(postgres_url: str) -> None:
     await databases.prepare(postgres_url)
     database = await databases.connect(postgres_url)
-    found = await database.rows(
+    sequences = await database.rows(
         "SELECT sequencename::text, start_value, increment_by, cache_size, cycle FROM pg_sequences"
         f" WHERE schemaname = '{PREFIX}{parse(postgres_url).partition}' ORDER BY 1"
     )
-    assert found == [("commit_seq", 1, 1, 1, False), ("event_seq", 1, 1, 1, False)]
+    assert sequences == [("commit_seq", 1, 1, 1, False), ("event_seq", 1, 1, 1, False)]
     await database.close()
 
 

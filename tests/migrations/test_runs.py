@@ -49,8 +49,8 @@ async def copy_log(source: Database, target: Database, later: Mapping[str, int] 
     for table in (*tables, "watch"):
         rows = await source.rows(f"SELECT * FROM {table}")
         for row in rows:
-            known = row[: len(row) - later.get(table, 0)]
-            values = ", ".join(_literal(value, target.kind) for value in known)
+            columns = row[: len(row) - later.get(table, 0)]
+            values = ", ".join(_literal(value, target.kind) for value in columns)
             await target.execute(f"INSERT INTO {table} VALUES ({values})")
 
 
@@ -95,12 +95,12 @@ async def test_an_upgraded_store_equals_its_log_and_continues(old: str, clock: M
         attempts = (await store.query_attempts(first.rollout_id)).items
         await store.update_attempt(first.rollout_id, attempts[-1].attempt_id, status="failed")
         assert await store.dequeue_many_rollouts(5) != []
-        found = await databases.connect(old)
+        database = await databases.connect(old)
         ours = f"rollout_id = '{first.rollout_id}'"
-        assert await found.rows(f"SELECT head FROM rollouts WHERE {ours}") == [(3,)]
+        assert await database.rows(f"SELECT head FROM rollouts WHERE {ours}") == [(3,)]
         query = f"SELECT sequence_id, tries, head_before FROM attempts WHERE {ours} ORDER BY sequence_id"
-        assert await found.rows(query) == [(1, 1, None), (2, 2, 1), (3, 3, 2)]
-        await found.close()
+        assert await database.rows(query) == [(1, 1, None), (2, 2, 1), (3, 3, 2)]
+        await database.close()
         assert (await store.log.verify()).ok
 
 

@@ -88,9 +88,9 @@ async def test_a_writer_upgrades_a_file_and_keeps_a_copy_from_before(
     assert str(copy) in caplog.text
     assert copy.stat().st_mode & 0o777 == 0o600
     assert revision_of(copy) == HEAD
-    kept = databases.SQLiteDatabase(copy)
-    assert await databases.read_log(kept) == log
-    await kept.close()
+    original = databases.SQLiteDatabase(copy)
+    assert await databases.read_log(original) == log
+    await original.close()
 
 
 def test_eight_concurrent_writers_upgrade_an_old_file_once(tmp_path: Path, next_revision: Next) -> None:
@@ -309,9 +309,9 @@ async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
                 assert claimed is not None
                 assert claimed.input == "before"
                 await new.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-                assert [each.status for each in await client.wait_for_rollouts([claimed.rollout_id], timeout=30)] == [
-                    "succeeded"
-                ]
+                assert [
+                    rollout.status for rollout in await client.wait_for_rollouts([claimed.rollout_id], timeout=30)
+                ] == ["succeeded"]
                 stop.set()
                 enqueued = await using
                 assert (await new.query_rollouts(status_in=["queuing"], limit=0)).total == enqueued
