@@ -148,7 +148,7 @@ def response_snapshots(events: list[Json]) -> Iterator[Json]:
     for event in events:
         kinds: Any = ResponseStreamEvent
         done: list[Any] = state.handle_event(cast("Any", construct_type(type_=kinds, value=event)))
-        final = next((each.response for each in done if each.type in _ENDS), None)
+        final = next((last.response for last in done if last.type in _ENDS), None)
         snapshot: Any = final or getattr(state, "_ResponseStreamState__current_snapshot")  # noqa: B009 - private
         yield _dumped(snapshot)
 

@@ -171,7 +171,7 @@ TEXTS = (
     ),
     entry(
         "Mistral's references",
-        Answer(text="See this.", finish="stop", unknown=("reference",), kept=("reference_ids",)),
+        Answer(text="See this.", finish="stop", unknown=("reference",), fragments=("reference_ids",)),
         response=answer(
             {
                 "content": [
@@ -184,7 +184,7 @@ TEXTS = (
     ),
     entry(
         "content part of an unknown type",
-        Answer(text="a", finish="stop", unknown=("hologram",), kept=("volume-7",)),
+        Answer(text="a", finish="stop", unknown=("hologram",), fragments=("volume-7",)),
         response=answer({"content": [{"type": "text", "text": "a"}, {"type": "hologram", "data": "volume-7"}]}),
         frames=streamed(
             {"content": [{"type": "text", "text": "a"}]}, {"content": [{"type": "hologram", "data": "volume-7"}]}
@@ -229,7 +229,7 @@ TEXTS = (
     ),
     entry(
         "OpenRouter's reasoning details",
-        Answer(text="42", reasoning="6*7", finish="stop", kept=("gAAAAencrypted",)),
+        Answer(text="42", reasoning="6*7", finish="stop", fragments=("gAAAAencrypted",)),
         response=answer(
             {
                 "content": "42",
@@ -240,7 +240,7 @@ TEXTS = (
     ),
     entry(
         "thinking blocks of LiteLLM",
-        Answer(text="42", reasoning="6*7", finish="stop", kept=("sig-abc",)),
+        Answer(text="42", reasoning="6*7", finish="stop", fragments=("sig-abc",)),
         response=answer(
             {
                 "content": "42",
@@ -251,7 +251,7 @@ TEXTS = (
     ),
     entry(
         "audio",
-        Answer(finish="stop", media=("audio",), kept=("UklGRg==", "Hello there")),
+        Answer(finish="stop", media=("audio",), fragments=("UklGRg==", "Hello there")),
         response=answer(
             {
                 "content": None,
@@ -261,7 +261,7 @@ TEXTS = (
     ),
     entry(
         "audio in pieces",
-        Answer(finish="stop", media=("audio",), kept=("Hello there",)),
+        Answer(finish="stop", media=("audio",), fragments=("Hello there",)),
         frames=streamed(
             {"audio": {"id": "audio_1", "transcript": "Hello"}},
             {"audio": {"transcript": " there"}},
@@ -272,20 +272,20 @@ TEXTS = (
     ),
     entry(
         "OpenRouter's images",
-        Answer(text="Here.", finish="stop", media=("image",), kept=(PIXEL,)),
+        Answer(text="Here.", finish="stop", media=("image",), fragments=(PIXEL,)),
         response=answer({"content": "Here.", "images": [{"type": "image_url", "image_url": {"url": PIXEL}}]}),
         frames=streamed({"content": "Here."}, {"images": [{"type": "image_url", "image_url": {"url": PIXEL}}]}),
     ),
     entry(
         "image part",
-        Answer(text="Here.", finish="stop", media=("image",), kept=(PIXEL,)),
+        Answer(text="Here.", finish="stop", media=("image",), fragments=(PIXEL,)),
         response=answer(
             {"content": [{"type": "text", "text": "Here."}, {"type": "image_url", "image_url": {"url": PIXEL}}]}
         ),
     ),
     entry(
         "annotations",
-        Answer(text="It rains.", finish="stop", kept=("https://example.com/rain",)),
+        Answer(text="It rains.", finish="stop", fragments=("https://example.com/rain",)),
         response=answer(
             {
                 "content": "It rains.",
@@ -454,7 +454,7 @@ TOOLS = (
     ),
     entry(
         "tool call of an unknown type",
-        called(unknown=("retrieval",), kept=("passages on rain",)),
+        called(unknown=("retrieval",), fragments=("passages on rain",)),
         response=answer(
             {"tool_calls": [{"id": "call_1", "type": "retrieval", "retrieval": {"query": "passages on rain"}}]},
             "tool_calls",
@@ -584,7 +584,7 @@ TOOLS = (
     ),
     entry(
         "tool call with Gemini's signature",
-        called(PARIS, kept=("thought-sig-1",)),
+        called(PARIS, fragments=("thought-sig-1",)),
         response=answer(
             {"tool_calls": [{**call(), "extra_content": {"google": {"thought_signature": "thought-sig-1"}}}]},
             "tool_calls",

@@ -31,7 +31,7 @@ class Answer:
     """The kinds of the media."""
     unknown: tuple[str, ...] = ()
     """The types of the items of an unknown kind."""
-    kept: tuple[str, ...] = ()
+    fragments: tuple[str, ...] = ()
     """Texts that some part contains, in any field."""
     kinds: tuple[str, ...] | None = None
     """The kinds of the parts in their order, where the format has an order."""

@@ -87,7 +87,7 @@ def _of_choice(choice: Choice, answer: Answer) -> Iterator[tuple[str, Any, Any]]
     yield "media", tuple(part.kind for part in parts if part.kind in _MEDIA), answer.media
     unknown = tuple(part.item.get("type") for part in parts if part.kind == "unknown")
     yield "unknown items", unknown, answer.unknown
-    for text in answer.kept:
+    for text in answer.fragments:
         yield f"part with {text}", any(text in dumped(part) for part in parts), True
     if answer.kinds is not None:
         yield "kinds", tuple(part.kind for part in parts), answer.kinds

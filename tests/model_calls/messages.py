@@ -142,7 +142,7 @@ TEXTS = (
     ),
     entry(
         "citations",
-        Answer(text="It is 42.", finish="end_turn", kept=("six times seven",)),
+        Answer(text="It is 42.", finish="end_turn", fragments=("six times seven",)),
         response=whole({**SAYS, "citations": [CITATION]}),
         frames=streamed(
             block(
@@ -156,7 +156,7 @@ TEXTS = (
     ),
     entry(
         "two citations",
-        Answer(text="It is 42.", finish="end_turn", kept=("six times seven", "Products")),
+        Answer(text="It is 42.", finish="end_turn", fragments=("six times seven", "Products")),
         response=whole({**SAYS, "citations": [CITATION, {**CITATION, "document_title": "Products"}]}),
         frames=streamed(
             block(
@@ -170,7 +170,9 @@ TEXTS = (
     ),
     entry(
         "thinking",
-        Answer(text="It is 42.", reasoning="6*7", finish="end_turn", kept=("sig-abc",), kinds=("reasoning", "text")),
+        Answer(
+            text="It is 42.", reasoning="6*7", finish="end_turn", fragments=("sig-abc",), kinds=("reasoning", "text")
+        ),
         request={**QUESTION, "thinking": {"type": "enabled", "budget_tokens": 1024}},
         response=whole({"type": "thinking", "thinking": "6*7", "signature": "sig-abc"}, SAYS),
         frames=streamed(
@@ -186,7 +188,7 @@ TEXTS = (
     ),
     entry(
         "thinking that is not shown",
-        Answer(text="It is 42.", finish="end_turn", kept=("sig-abc",), kinds=("reasoning", "text")),
+        Answer(text="It is 42.", finish="end_turn", fragments=("sig-abc",), kinds=("reasoning", "text")),
         response=whole({"type": "thinking", "thinking": "", "signature": "sig-abc"}, SAYS),
         frames=streamed(
             block(
@@ -203,7 +205,7 @@ TEXTS = (
             text="It is 42.",
             reasoning="6*7",
             finish="end_turn",
-            kept=("EmwKAhgB",),
+            fragments=("EmwKAhgB",),
             kinds=("reasoning", "reasoning", "text"),
         ),
         response=whole(
@@ -445,7 +447,7 @@ TOOLS = (
             finish="end_turn",
             tools=(("mcp_tool_use", "lookup", {"q": 1}),),
             results=("forty-two",),
-            kept=("math-server",),
+            fragments=("math-server",),
         ),
         response=whole(
             {
@@ -487,19 +489,21 @@ TOOLS = (
     ),
     entry(
         "container upload",
-        Answer(text="Done.", finish="end_turn", media=("document",), kept=("file_011",)),
+        Answer(text="Done.", finish="end_turn", media=("document",), fragments=("file_011",)),
         response=whole({"type": "container_upload", "file_id": "file_011"}, {"type": "text", "text": "Done."}),
         frames=streamed(block(0, {"type": "container_upload", "file_id": "file_011"}), text("Done.", index=1)),
     ),
     entry(
         "block of an unknown type",
-        Answer(text="Done.", finish="end_turn", unknown=("hologram",), kept=("volume-7",), kinds=("unknown", "text")),
+        Answer(
+            text="Done.", finish="end_turn", unknown=("hologram",), fragments=("volume-7",), kinds=("unknown", "text")
+        ),
         response=whole({"type": "hologram", "data": "volume-7", "none": None}, {"type": "text", "text": "Done."}),
         frames=streamed(block(0, {"type": "hologram", "data": "volume-7", "none": None}), text("Done.", index=1)),
     ),
     entry(
         "block of an unknown type in pieces",
-        Answer(finish="end_turn", unknown=("hologram",), kept=("volume-7",)),
+        Answer(finish="end_turn", unknown=("hologram",), fragments=("volume-7",)),
         frames=streamed(
             block(
                 0,
@@ -511,7 +515,7 @@ TOOLS = (
     ),
     entry(
         "compaction",
-        Answer(text="Done.", finish="end_turn", unknown=("compaction",), kept=("A summary so far",)),
+        Answer(text="Done.", finish="end_turn", unknown=("compaction",), fragments=("A summary so far",)),
         response=whole({"type": "compaction", "content": "A summary so far"}, {"type": "text", "text": "Done."}),
         frames=streamed(
             block(

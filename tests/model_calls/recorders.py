@@ -158,10 +158,10 @@ async def _recorded_with_langchain() -> list[tuple[Entry, ModelCall]]:
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         tracer = Tracer(openai=False)
         handler = tracer.get_langchain_handler()
-        given: Json = {"base_url": f"{model.url}/v1", "api_key": "k", "max_retries": 0, "model": MODEL}
+        options: Json = {"base_url": f"{model.url}/v1", "api_key": "k", "max_retries": 0, "model": MODEL}
         models = {
-            "chat": langchain_openai.ChatOpenAI(**given),
-            "responses": langchain_openai.ChatOpenAI(**given, use_responses_api=True),
+            "chat": langchain_openai.ChatOpenAI(**options),
+            "responses": langchain_openai.ChatOpenAI(**options, use_responses_api=True),
         }
 
         def work() -> None:

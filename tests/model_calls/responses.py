@@ -266,7 +266,7 @@ TEXTS = (
     ),
     entry(
         "annotations",
-        Answer(text="It rains.", finish="completed", kept=("https://example.com/rain",)),
+        Answer(text="It rains.", finish="completed", fragments=("https://example.com/rain",)),
         response=whole(message(says("It rains.", annotations=[URL]))),
         frames=stream(
             created(),
@@ -285,7 +285,7 @@ TEXTS = (
     ),
     entry(
         "annotation without the end of its item",
-        Answer(text="It rains.", kept=("https://example.com/rain",)),
+        Answer(text="It rains.", fragments=("https://example.com/rain",)),
         frames=stream(
             created(),
             text("It rains.")[:4],
@@ -406,7 +406,7 @@ TEXTS = (
     ),
     entry(
         "encrypted reasoning",
-        Answer(text="It is 42.", finish="completed", kept=("gAAAAencrypted",), kinds=("reasoning", "text")),
+        Answer(text="It is 42.", finish="completed", fragments=("gAAAAencrypted",), kinds=("reasoning", "text")),
         response=whole(
             item("reasoning", summary=[], encrypted_content="gAAAAencrypted"), message(says("It is 42."), index=1)
         ),
@@ -425,7 +425,11 @@ TEXTS = (
     entry(
         "item of an unknown type",
         Answer(
-            text="It is 42.", finish="completed", unknown=("hologram",), kept=("volume-7",), kinds=("unknown", "text")
+            text="It is 42.",
+            finish="completed",
+            unknown=("hologram",),
+            fragments=("volume-7",),
+            kinds=("unknown", "text"),
         ),
         response=whole(item("hologram", data="volume-7", none=None), message(says("It is 42."), index=1)),
         frames=stream(
@@ -438,12 +442,12 @@ TEXTS = (
     ),
     entry(
         "part of an unknown type",
-        Answer(text="It is 42.", finish="completed", unknown=("hologram",), kept=("volume-7",)),
+        Answer(text="It is 42.", finish="completed", unknown=("hologram",), fragments=("volume-7",)),
         response=whole(message({"type": "hologram", "data": "volume-7"}, says("It is 42."))),
     ),
     entry(
         "compaction",
-        Answer(text="It is 42.", finish="completed", unknown=("compaction",), kept=("gAAAAcompact",)),
+        Answer(text="It is 42.", finish="completed", unknown=("compaction",), fragments=("gAAAAcompact",)),
         response=whole(item("compaction", encrypted_content="gAAAAcompact"), message(says("It is 42."), index=1)),
     ),
     entry(
@@ -600,7 +604,7 @@ TOOLS = (
         LOCAL_SHELL,
         call_ids=("call_1",),
     ),
-    tool("shell call", (("shell_call", "", None),), [], SHELL, call_ids=("call_1",), kept=("ls", "timeout_ms")),
+    tool("shell call", (("shell_call", "", None),), [], SHELL, call_ids=("call_1",), fragments=("ls", "timeout_ms")),
     tool(
         "patch call", (("apply_patch_call", "", {"type": "update_file", "path": "a.py", "diff": "+x = 1"}),), [], PATCH
     ),
@@ -621,7 +625,7 @@ TOOLS = (
             done(0, MCP),
         ],
         MCP,
-        kept=("forty-two", "math-server"),
+        fragments=("forty-two", "math-server"),
     ),
     tool(
         "MCP call that failed",
@@ -634,11 +638,11 @@ TOOLS = (
             "status": "failed",
             "error": {"type": "http_error", "code": 500, "message": "down"},
         },
-        kept=("http_error",),
+        fragments=("http_error",),
     ),
     entry(
         "list of MCP tools",
-        Answer(text="It is 42.", finish="completed", results=("lookup",), kept=("math-server",)),
+        Answer(text="It is 42.", finish="completed", results=("lookup",), fragments=("math-server",)),
         response=whole(
             item(
                 "mcp_list_tools",
@@ -653,7 +657,9 @@ TOOLS = (
     ),
     entry(
         "approval of an MCP call",
-        Answer(finish="completed", tools=(("mcp_approval_request", "lookup", "{}"),), kept=("math-server", "mcpr_1")),
+        Answer(
+            finish="completed", tools=(("mcp_approval_request", "lookup", "{}"),), fragments=("math-server", "mcpr_1")
+        ),
         response=whole(
             {
                 "type": "mcp_approval_request",
@@ -675,7 +681,7 @@ TOOLS = (
             action={"type": "click", "button": "left", "x": 10, "y": 20},
             pending_safety_checks=[],
         ),
-        kept=("left",),
+        fragments=("left",),
         call_ids=("call_1",),
     ),
     tool(
@@ -698,7 +704,7 @@ TOOLS = (
         item("web_search_call", status="completed", action={"type": "search", "query": "rain", "queries": ["rain"]}),
         message(says("It rains."), index=1),
         text="It rains.",
-        kept=("queries",),
+        fragments=("queries",),
     ),
     tool(
         "file search call",
@@ -712,7 +718,7 @@ TOOLS = (
                 {"file_id": "file_1", "filename": "a.txt", "score": 0.5, "text": "six times seven", "attributes": {}}
             ],
         ),
-        kept=("sums", "six times seven"),
+        fragments=("sums", "six times seven"),
     ),
     tool(
         "code interpreter call",
@@ -745,11 +751,11 @@ TOOLS = (
             container_id="cntr_1",
             outputs=[{"type": "logs", "logs": "42-logged"}],
         ),
-        kept=("print(6*7)", "42-logged"),
+        fragments=("print(6*7)", "42-logged"),
     ),
     entry(
         "code interpreter call in deltas only",
-        Answer(tools=(("code_interpreter_call", "", None),), kept=("print(6*7)",)),
+        Answer(tools=(("code_interpreter_call", "", None),), fragments=("print(6*7)",)),
         frames=stream(
             created(),
             added(0, item("code_interpreter_call", status="in_progress", code="", container_id="cntr_1", outputs=None)),
@@ -773,7 +779,7 @@ TOOLS = (
             done(0, item("image_generation_call", status="completed", result="iVBORw0KGgo=", revised_prompt="A cat")),
         ],
         item("image_generation_call", status="completed", result="iVBORw0KGgo=", revised_prompt="A cat"),
-        kept=("iVBORw0KGgo=", "A cat"),
+        fragments=("iVBORw0KGgo=", "A cat"),
     ),
     tool(
         "search for tools",
@@ -786,7 +792,7 @@ TOOLS = (
             status="completed",
             arguments={"goal": "find-weather"},
         ),
-        kept=("find-weather",),
+        fragments=("find-weather",),
     ),
     entry(
         "results of tools that the server ran",
@@ -1002,10 +1008,10 @@ STREAMS = (
 )
 
 
-def asked(name: str, given: Any, *prompt: tuple[str, ...], **request: Any) -> Entry:
+def asked(name: str, input_: Any, *prompt: tuple[str, ...], **request: Any) -> Entry:
     """Return an entry about a prompt."""
     tools = request.pop("names", None)
-    request = {"model": MODEL, "input": given, **request}
+    request = {"model": MODEL, "input": input_, **request}
     return entry(f"prompt {name}", PLAIN, request=request, response=whole(SAYS), prompt=prompt, tools=tools)
 
 

@@ -73,11 +73,11 @@ def test_reader_returns_a_response_after_each_event(protocol: Protocol) -> None:
 def test_stream_in_pieces_of_any_size_is_read_alike(protocol: Protocol) -> None:
     wrong: list[str] = []
     for number, entry in enumerate(streams_of(protocol)):
-        whole = call_of_stream(entry, reader_of(entry, entry.stream))
+        call = call_of_stream(entry, reader_of(entry, entry.stream))
         # Only some streams are read byte by byte, because this is slow.
         for size in (1, 7) if number % 4 == 0 else (23,):
             pieces = [entry.stream[start : start + size] for start in range(0, len(entry.stream), size)]
-            if call_of_stream(entry, reader_of(entry, *pieces)) != whole:
+            if call_of_stream(entry, reader_of(entry, *pieces)) != call:
                 wrong.append(f"{entry.name}: in pieces of {size}")
     assert not wrong, "\n".join(wrong)
 

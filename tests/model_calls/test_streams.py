@@ -60,8 +60,8 @@ def test_events_do_not_depend_on_the_division_into_chunks(
         raw += b"".join(b"data: " + line.encode() + end for line in lines) + b"id: 1" + end + end
     raw = raw.replace(b"\r\rdata", b"\r\r\ndata") if b"\r\n" not in raw else raw
     reader = EventReader(10_000)
-    found = [event for piece in cut(raw, places) for event in reader.feed(piece)]
-    assert found == ["\n".join(lines).encode() for lines in given_events]
+    received = [event for piece in cut(raw, places) for event in reader.feed(piece)]
+    assert received == ["\n".join(lines).encode() for lines in given_events]
 
 
 @pytest.mark.torture
