@@ -20,31 +20,31 @@ from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 NANOS = 1_700_000_000_123_456_700
 
 
-def value(given: Any) -> AnyValue:
+def value(content: Any) -> AnyValue:
     """Return a Python value as OTLP has it; None is the empty value."""
-    match given:
+    match content:
         case None:
             return AnyValue()
         case bool():
-            return AnyValue(bool_value=given)
+            return AnyValue(bool_value=content)
         case int():
-            return AnyValue(int_value=given)
+            return AnyValue(int_value=content)
         case float():
-            return AnyValue(double_value=given)
+            return AnyValue(double_value=content)
         case str():
-            return AnyValue(string_value=given)
+            return AnyValue(string_value=content)
         case bytes():
-            return AnyValue(bytes_value=given)
+            return AnyValue(bytes_value=content)
         case list():
-            items: list[Any] = given  # pyright: ignore[reportUnknownVariableType] (a list of anything)
+            items: list[Any] = content  # pyright: ignore[reportUnknownVariableType] (a list of anything)
             return AnyValue(array_value=ArrayValue(values=[value(item) for item in items]))
         case _:
-            return AnyValue(kvlist_value=KeyValueList(values=pairs(given)))
+            return AnyValue(kvlist_value=KeyValueList(values=pairs(content)))
 
 
 def pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:
     """Return attributes as OTLP has them."""
-    return [KeyValue(key=key, value=value(given)) for key, given in attributes.items()]
+    return [KeyValue(key=key, value=value(content)) for key, content in attributes.items()]
 
 
 def ids_of(attempt: Attempt, number: Any = None) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def ids_of(attempt: Attempt, number: Any = None) -> dict[str, Any]:
 
 def span(attributes: Mapping[str, Any] | None = None, **fields: Any) -> Span:
     """Return a span with random ids."""
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "trace_id": os.urandom(16),
         "span_id": os.urandom(8),
         "name": "chat",
@@ -63,7 +63,7 @@ def span(attributes: Mapping[str, Any] | None = None, **fields: Any) -> Span:
         "end_time_unix_nano": NANOS + 1_000_000_000,
         **fields,
     }
-    return Span(**made, attributes=pairs(attributes or {}))
+    return Span(**values, attributes=pairs(attributes or {}))
 
 
 def group(*spans: Span, resource: Mapping[str, Any] | None = None, schema_url: str = "http://schema") -> ResourceSpans:
@@ -85,13 +85,13 @@ def as_json(message: ExportTraceServiceRequest) -> bytes:
     return orjson.dumps(_with_hex_ids(MessageToDict(message)))
 
 
-def _with_hex_ids(given: Any) -> Any:
-    if isinstance(given, list):
-        items: list[Any] = given  # pyright: ignore[reportUnknownVariableType] (JSON)
+def _with_hex_ids(content: Any) -> Any:
+    if isinstance(content, list):
+        items: list[Any] = content  # pyright: ignore[reportUnknownVariableType] (JSON)
         return [_with_hex_ids(item) for item in items]
-    if not isinstance(given, dict):
-        return given
-    fields: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType] (JSON)
+    if not isinstance(content, dict):
+        return content
+    fields: dict[str, Any] = content  # pyright: ignore[reportUnknownVariableType] (JSON)
     return {
         name: base64.b64decode(held).hex() if name in {"traceId", "spanId", "parentSpanId"} else _with_hex_ids(held)
         for name, held in fields.items()

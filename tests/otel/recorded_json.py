@@ -38,9 +38,9 @@ def answer(request: str) -> dict[str, Any]:
     return {"spans": spans, "resources": resources, "unnumbered": traces.unnumbered, "refused": refused}
 
 
-def exact(given: Any) -> str:
+def exact(content: Any) -> str:
     """Return JSON text, which tells 1 from 1.0 and True, and in which NaN equals itself."""
-    return json.dumps(given)
+    return json.dumps(content)
 
 
 def _is_json(body: bytes) -> bool:
@@ -54,7 +54,7 @@ def _is_json(body: bytes) -> bool:
 
 def write(requests: list[str]) -> None:
     """Record the answers to requests."""
-    lines = [json.dumps({"request": each, "answer": answer(each)}) for each in requests]
+    lines = [json.dumps({"request": request, "answer": answer(request)}) for request in requests]
     RECORDED.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 

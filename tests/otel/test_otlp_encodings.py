@@ -82,7 +82,7 @@ def requests(draw: st.DrawFn) -> ExportTraceServiceRequest:
 
 def comparable(traces: Traces) -> Any:
     """Return what can be compared: NaN is not equal to itself, and 1 is equal to True."""
-    return repr(([vars(each) for each in traces.spans], traces.unnumbered, traces.refused))
+    return repr(([vars(span) for span in traces.spans], traces.unnumbered, traces.refused))
 
 
 @pytest.mark.torture
@@ -92,7 +92,7 @@ def comparable(traces: Traces) -> Any:
 def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None:
     from_protobuf, from_json = PROTOBUF.decode(message.SerializeToString()), JSON.decode(as_json(message))
     assert comparable(from_protobuf) == comparable(from_json)
-    sent = sum(len(scope.spans) for each in message.resource_spans for scope in each.scope_spans)
+    sent = sum(len(scope.spans) for spans in message.resource_spans for scope in spans.scope_spans)
     assert len(from_protobuf.spans) + from_protobuf.refused.total == sent
 
 
@@ -119,13 +119,13 @@ def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
 
 @given(VALUES)
 @settings(max_examples=100)
-def test_every_value_is_kept_but_the_empty_one(given: Any) -> None:
-    said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": given})
+def test_every_value_is_kept_but_the_empty_one(content: Any) -> None:
+    said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": content})
     (span,) = PROTOBUF.decode(
         request(group(OtlpSpan(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, attributes=said))).SerializeToString()
     ).spans
-    assert ("key" in span.attributes) == (value(given).WhichOneof("value") is not None)
-    if isinstance(given, (str, bool, int, float)):
+    assert ("key" in span.attributes) == (value(content).WhichOneof("value") is not None)
+    if isinstance(content, (str, bool, int, float)):
         held = span.attributes["key"]
-        assert type(held) is type(given)
-        assert held == given or (isinstance(given, float) and math.isnan(given))
+        assert type(held) is type(content)
+        assert held == content or (isinstance(content, float) and math.isnan(content))

@@ -32,14 +32,14 @@ def decoded(encoding: Encoding, *groups: ResourceSpans) -> Traces:
 
 
 def only(traces: Traces) -> models.Span:
-    (found,) = traces.spans
+    (decoded_span,) = traces.spans
     # What was made unchecked would also have passed the check.
-    assert models.Span.model_validate(found.model_dump()) == found
-    return found
+    assert models.Span.model_validate(decoded_span.model_dump()) == decoded_span
+    return decoded_span
 
 
 def test_every_field_has_its_place(encoding: Encoding) -> None:
-    found = only(
+    decoded_span = only(
         decoded(
             encoding,
             group(
@@ -83,7 +83,7 @@ def test_every_field_has_its_place(encoding: Encoding) -> None:
             ),
         )
     )
-    assert found.model_dump() == {
+    assert decoded_span.model_dump() == {
         "rollout_id": "ro-1",
         "attempt_id": "at-1",
         "sequence_id": 0,
@@ -137,14 +137,21 @@ def test_every_field_has_its_place(encoding: Encoding) -> None:
 
 
 def test_the_kinds_of_values_survive(encoding: Encoding) -> None:
-    given: dict[str, Any] = {"text": "1", "bool": True, "int": 1, "float": 1.0, "largest": 2**63 - 1, "least": -(2**63)}
-    found = only(decoded(encoding, group(span(given), resource=OWNED))).attributes
-    assert found == given
-    assert [type(held) for held in found.values()] == [type(held) for held in given.values()]
+    values: dict[str, Any] = {
+        "text": "1",
+        "bool": True,
+        "int": 1,
+        "float": 1.0,
+        "largest": 2**63 - 1,
+        "least": -(2**63),
+    }
+    attributes = only(decoded(encoding, group(span(values), resource=OWNED))).attributes
+    assert attributes == values
+    assert [type(held) for held in attributes.values()] == [type(held) for held in values.values()]
 
 
 @pytest.mark.parametrize(
-    "given,kept",
+    "value,expected",
     [
         (b"\xab\x01", "ab01"),
         (["a", "b"], ["a", "b"]),
@@ -165,15 +172,15 @@ def test_the_kinds_of_values_survive(encoding: Encoding) -> None:
     ],
     ids=repr,
 )
-def test_a_value_no_span_can_hold_is_kept_as_text(encoding: Encoding, given: Any, kept: Any) -> None:
-    found = only(decoded(encoding, group(span({"key": given, "other": 1}), resource=OWNED))).attributes
-    assert found == {"key": kept, "other": 1}
-    assert repr(found["key"]) == repr(kept)
+def test_a_value_no_span_can_hold_is_kept_as_text(encoding: Encoding, value: Any, expected: Any) -> None:
+    attributes = only(decoded(encoding, group(span({"key": value, "other": 1}), resource=OWNED))).attributes
+    assert attributes == {"key": expected, "other": 1}
+    assert repr(attributes["key"]) == repr(expected)
 
 
 def test_an_attribute_without_a_value_is_left_out(encoding: Encoding) -> None:
-    found = only(decoded(encoding, group(span({"empty": None, "other": 1}), resource=OWNED)))
-    assert found.attributes == {"other": 1}
+    decoded_span = only(decoded(encoding, group(span({"empty": None, "other": 1}), resource=OWNED)))
+    assert decoded_span.attributes == {"other": 1}
 
 
 @pytest.mark.parametrize(
@@ -195,20 +202,25 @@ def test_empty_zero_and_short_ids_refuse_their_span(encoding: Encoding, trace_id
 
 
 def test_an_empty_parent_is_none_and_a_short_one_is_filled_with_zeros(encoding: Encoding) -> None:
-    for given, parent_id in ((b"", None), (b"\x0a\xbc", "0abc".zfill(16))):
-        found = only(decoded(encoding, group(span(parent_span_id=given), resource=OWNED)))
-        assert found.parent_id == parent_id
+    for parent, parent_id in ((b"", None), (b"\x0a\xbc", "0abc".zfill(16))):
+        decoded_span = only(decoded(encoding, group(span(parent_span_id=parent), resource=OWNED)))
+        assert decoded_span.parent_id == parent_id
 
 
 def test_absent_times_and_messages_are_none(encoding: Encoding) -> None:
     bare = Span(trace_id=b"\x01" * 16, span_id=b"\x02" * 8)
-    found = only(decoded(encoding, group(bare, resource=OWNED, schema_url="")))
-    assert (found.start_time, found.end_time, found.name, found.resource.schema_url) == (None, None, "", "")
-    assert found.status == models.TraceStatus(status_code="UNSET", description=None)
+    decoded_span = only(decoded(encoding, group(bare, resource=OWNED, schema_url="")))
+    assert (decoded_span.start_time, decoded_span.end_time, decoded_span.name, decoded_span.resource.schema_url) == (
+        None,
+        None,
+        "",
+        "",
+    )
+    assert decoded_span.status == models.TraceStatus(status_code="UNSET", description=None)
 
 
 @pytest.mark.parametrize(
-    "code,kept",
+    "code,expected",
     [
         (0, {}),
         (1, {"kind": "INTERNAL"}),
@@ -219,14 +231,14 @@ def test_absent_times_and_messages_are_none(encoding: Encoding) -> None:
         (-1, {}),
     ],
 )
-def test_kinds_become_names(encoding: Encoding, code: Any, kept: dict[str, str]) -> None:
-    assert only(decoded(encoding, group(span(kind=code), resource=OWNED))).model_extra == kept
+def test_kinds_become_names(encoding: Encoding, code: Any, expected: dict[str, str]) -> None:
+    assert only(decoded(encoding, group(span(kind=code), resource=OWNED))).model_extra == expected
 
 
 @pytest.mark.parametrize("code,name", [(0, "UNSET"), (1, "OK"), (2, "ERROR"), (7, "UNSET"), (-1, "UNSET")])
 def test_status_codes_become_names(code: int, name: str) -> None:
-    found = only(decoded(PROTOBUF, group(span(status=Status(code=code)), resource=OWNED)))  # pyright: ignore[reportArgumentType] (an open enumeration)
-    assert found.status.status_code == name
+    decoded_span = only(decoded(PROTOBUF, group(span(status=Status(code=code)), resource=OWNED)))  # pyright: ignore[reportArgumentType] (an open enumeration)
+    assert decoded_span.status.status_code == name
     body = orjson.loads(as_json(request(group(span(), resource=OWNED))))
     body["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["status"] = {"code": code}
     assert only(JSON.decode(orjson.dumps(body))).status.status_code == name
@@ -243,20 +255,22 @@ def test_each_id_of_a_span_wins_over_that_of_its_resource(encoding: Encoding) ->
             resource={**OWNED, SPAN_SEQUENCE_ID: 5},
         ),
     )
-    found = [(each.rollout_id, each.attempt_id, each.sequence_id) for each in traces.spans]
-    assert found == [("ro-1", "at-1", 5), ("ro-2", "at-1", 5), ("ro-1", "at-2", 5), ("ro-1", "at-1", 9)]
+    ids = [
+        (decoded_span.rollout_id, decoded_span.attempt_id, decoded_span.sequence_id) for decoded_span in traces.spans
+    ]
+    assert ids == [("ro-1", "at-1", 5), ("ro-2", "at-1", 5), ("ro-1", "at-2", 5), ("ro-1", "at-1", 9)]
     assert traces.unnumbered == []
 
 
 def test_ids_stay_in_the_attributes(encoding: Encoding) -> None:
-    found = only(decoded(encoding, group(span({SPAN_SEQUENCE_ID: 3}), resource=OWNED)))
-    assert found.attributes == {SPAN_SEQUENCE_ID: 3}
-    assert found.resource.attributes == OWNED
+    decoded_span = only(decoded(encoding, group(span({SPAN_SEQUENCE_ID: 3}), resource=OWNED)))
+    assert decoded_span.attributes == {SPAN_SEQUENCE_ID: 3}
+    assert decoded_span.resource.attributes == OWNED
 
 
 def test_an_id_that_is_a_number_becomes_text(encoding: Encoding) -> None:
-    found = only(decoded(encoding, group(span(), resource={ROLLOUT_ID: 12, ATTEMPT_ID: 0})))
-    assert (found.rollout_id, found.attempt_id) == ("12", "0")
+    decoded_span = only(decoded(encoding, group(span(), resource={ROLLOUT_ID: 12, ATTEMPT_ID: 0})))
+    assert (decoded_span.rollout_id, decoded_span.attempt_id) == ("12", "0")
 
 
 @pytest.mark.parametrize("said,number", [(0, 0), (7, 7), ("7", 7), (" 8 ", 8), ("007", 7)])
@@ -359,7 +373,7 @@ def test_json_may_say_it_in_other_words(fields: dict[str, Any]) -> None:
 )
 def test_a_malformed_span_is_refused_alone(fields: dict[str, Any], reason: str) -> None:
     traces = JSON.decode(in_json(**fields))
-    assert [each.name for each in traces.spans] == ["good"]
+    assert [decoded_span.name for decoded_span in traces.spans] == ["good"]
     assert traces.refused.reasons == {reason: 1}
 
 
@@ -368,7 +382,7 @@ def test_an_attribute_nested_without_end_is_refused_alone() -> None:
     for _ in range(100):
         value = {"arrayValue": {"values": [value]}}
     traces = JSON.decode(in_json(attributes=[{"key": "deep", "value": value}]))
-    assert [each.name for each in traces.spans] == ["good"]
+    assert [decoded_span.name for decoded_span in traces.spans] == ["good"]
     assert "nested deeper" in traces.refused.message
 
 
@@ -404,13 +418,13 @@ def test_bytes_that_are_not_protobuf_are_undecodable(body: bytes) -> None:
 
 def test_every_cut_of_a_request_is_undecodable_or_a_shorter_request() -> None:
     body = request(group(span({"a": 1}), resource=OWNED), group(span({"b": "x"}), resource=OWNED)).SerializeToString()
-    whole = 0
+    complete = 0
     for end in range(len(body)):
         try:
-            whole += len(PROTOBUF.decode(body[:end]).spans) == 1
+            complete += len(PROTOBUF.decode(body[:end]).spans) == 1
         except Undecodable:
             continue
-    assert whole == 1
+    assert complete == 1
 
 
 @pytest.mark.parametrize("depth", [20, 200])
