@@ -15,11 +15,11 @@ from tests.domain.story import Story, record, report, span, start
 
 def rows_of(story: Story) -> RunRows:
     """Return the rows of all that has happened."""
-    found = RunRows()
+    rows = RunRows()
     for event in story.log:
         if has_run_rows(event.fact):
-            found.add(event, event.fact, story.rollout())
-    return found
+            rows.add(event, event.fact, story.rollout())
+    return rows
 
 
 def forked(*masks: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -91,9 +91,9 @@ def test_a_retraction_is_a_column_of_the_artifact(story: Story) -> None:
     story.tell(artifact("x2"))
     story.tell(retract("x1"))
     at = story.events[-1].version
-    found = rows_of(story)
-    assert {row[4]: row[9] for row in found.artifacts.values()} == {"x1": at, "x2": None}
-    assert found.retracted == {}
+    rows = rows_of(story)
+    assert {row[4]: row[9] for row in rows.artifacts.values()} == {"x1": at, "x2": None}
+    assert rows.retracted == {}
 
 
 def test_retraction_alone_names_the_earlier_artifact(story: Story) -> None:
