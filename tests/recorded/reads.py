@@ -18,12 +18,12 @@ from tests.recorded.story import START
 async def answers(store: Store) -> dict[str, Any]:
     """Return the answers of reads that every store has, by what was read."""
     rollouts = (await store.query_rollouts()).items
-    runs = [each for each in rollouts if each.metadata and each.metadata.get("rollbook.group") == "desk"]
-    run, resumed = (each.rollout_id for each in runs)
+    runs = [rollout for rollout in rollouts if rollout.metadata and rollout.metadata.get("rollbook.group") == "desk"]
+    run, resumed = (run.rollout_id for run in runs)
     spanned, retried = rollouts[0].rollout_id, rollouts[3].rollout_id
     moment = datetime.fromtimestamp(START + 4.6, UTC)
     checkpoints = await store.runs.list_checkpoints(run)
-    found: dict[str, Any] = {
+    reads: dict[str, Any] = {
         "rollouts": rollouts,
         "rollouts failed or cancelled": await store.query_rollouts(
             status_in=["failed", "cancelled"], sort_by="end_time", sort_order="desc", limit=3, offset=1
@@ -60,29 +60,30 @@ async def answers(store: Store) -> dict[str, Any]:
     }
     for view in ("raw", "attempt:1", "attempt:3", "own:2"):
         page = await store.runs.query_events(run, view=view, limit=-1, bodies=False)
-        found[f"versions of {view}"] = [row.version for row in page.items]
+        reads[f"versions of {view}"] = [row.version for row in page.items]
     statistics: dict[str, Any] = {**await store.statistics()}
-    found["statistics"] = {name: value for name, value in statistics.items() if name not in {"name", "uptime"}}
-    return {name: _json(answer) for name, answer in found.items()}
+    reads["statistics"] = {name: value for name, value in statistics.items() if name not in {"name", "uptime"}}
+    return {name: _json(answer) for name, answer in reads.items()}
 
 
 async def thread_answers(store: SQLStore) -> dict[str, Any]:
     """Return the answers of reads of threads, which a SQL store alone has."""
-    ids = [each.rollout_id for each in await store.query_rollouts()]
+    ids = [rollout.rollout_id for rollout in await store.query_rollouts()]
     (run,) = [rollout_id for rollout_id in ids if await store.threads.list_threads(rollout_id)]
-    found: dict[str, Any] = {"threads": await store.threads.list_threads(run)}
+    reads: dict[str, Any] = {"threads": await store.threads.list_threads(run)}
     for thread_id in (f"{run}:RIG", "copied", "chat", "deleted"):
         name = thread_id.replace(run, "run")
-        found[f"places of {name}"] = await store.threads.list_places(thread_id)
-        found[f"latest of {name}"] = await store.threads.get_checkpoint(thread_id)
-    found["all threads"] = [
-        (each.thread_id, each.ns, each.checkpoint_id) async for each in store.threads.iterate_checkpoints(limit=9)
+        reads[f"places of {name}"] = await store.threads.list_places(thread_id)
+        reads[f"latest of {name}"] = await store.threads.get_checkpoint(thread_id)
+    reads["all threads"] = [
+        (checkpoint.thread_id, checkpoint.ns, checkpoint.checkpoint_id)
+        async for checkpoint in store.threads.iterate_checkpoints(limit=9)
     ]
     # Values as LangGraph's own serializer reads them.
     graph = await RollbookSaver(store).aget_tuple({"configurable": {"thread_id": "chat"}})
     assert graph is not None
-    found["latest of chat in LangGraph"] = [graph.config, graph.checkpoint, graph.metadata, graph.parent_config]
-    return {name: _json(answer) for name, answer in found.items()}
+    reads["latest of chat in LangGraph"] = [graph.config, graph.checkpoint, graph.metadata, graph.parent_config]
+    return {name: _json(answer) for name, answer in reads.items()}
 
 
 def _json(answer: Any) -> Any:
@@ -97,7 +98,7 @@ def _json(answer: Any) -> Any:
         case dict():
             return {name: _json(value) for name, value in cast("dict[str, Any]", answer).items()}
         case list() | tuple():
-            return [_json(each) for each in cast("list[Any]", answer)]
+            return [_json(item) for item in cast("list[Any]", answer)]
         case _ if is_dataclass(answer) and not isinstance(answer, type):
             return _json(asdict(answer))
         case _:

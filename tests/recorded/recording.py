@@ -45,13 +45,13 @@ async def write(url: str) -> dict[str, Any]:
     with story.determined(clock):
         async with await opened(url, clock) as store:
             await story.write(store, clock)
-            found: dict[str, Any] = {"main": await facts(store), "end": clock.seconds}
+            facts_by_name: dict[str, Any] = {"main": await facts(store), "end": clock.seconds}
         clock = clock_at(story.START)
         async with await opened(with_partition(url, SECOND), clock) as second:
             await story.write_second(second, clock)
-            found["second"] = await facts(second)
-        found["keys"] = await _write_keys(url)
-    return found
+            facts_by_name["second"] = await facts(second)
+        facts_by_name["keys"] = await _write_keys(url)
+    return facts_by_name
 
 
 async def opened(url: str, clock: ManualClock, *, create: bool = True) -> SQLStore:
@@ -90,12 +90,12 @@ async def _write_keys(url: str) -> list[dict[str, Any]]:
     """Make a key that counts, one that was revoked, and one of the second partition that expires."""
     keys = await Keys.open(url, create=False)
     try:
-        made = [
+        created = [
             await keys.create("admin", name="operator"),
             await keys.create("reader", partition=SECOND, name="dashboard", expires_seconds=3_600),
             await keys.create("runner"),
         ]
-        revoked = await keys.revoke(made[-1][0].key_id)
+        revoked = await keys.revoke(created[-1][0].key_id)
     finally:
         await keys.close()
     return [
@@ -107,7 +107,7 @@ async def _write_keys(url: str) -> list[dict[str, Any]]:
             "is_revoked": key.key_id == revoked.key_id,
             "text": text,
         }
-        for key, text in made
+        for key, text in created
     ]
 
 
@@ -131,8 +131,8 @@ def restore(url: str) -> None:
     if parse(url).scheme == "postgresql":
         postgres.execute(url, lzma.decompress(POSTGRES.read_bytes()).decode())
         return
-    for each, packed in ((url, SQLITE), (with_partition(url, SECOND), SECOND_SQLITE)):
-        path = parse(each).path
+    for target, packed in ((url, SQLITE), (with_partition(url, SECOND), SECOND_SQLITE)):
+        path = parse(target).path
         assert path is not None
         path.write_bytes(lzma.decompress(packed.read_bytes()))
 

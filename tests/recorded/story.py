@@ -314,12 +314,14 @@ async def _run(store: SQLStore, clock: ManualClock) -> AttemptedRollout:
     await store.runs.save_artifact(rollout_id, bolder.attempt.attempt_id, scope="RIG", name="report", content="Sell.")
     await store.update_attempt(rollout_id, bolder.attempt.attempt_id, status="succeeded")
     clock.advance(1)
-    whole = await store.runs.fork(
+    fork_result = await store.runs.fork(
         *(rollout_id,), phase="debate", scopes=["TSDD"], on_missing="full", cascade=False, allow_graph_change=True
     )
-    assert whole.fork.degraded is not None
-    await _phase(store, clock, whole.rollout, "research", "TSDD", state={"report": "It has no debt.", "messages": [1]})
-    await store.update_attempt(rollout_id, whole.attempt.attempt_id, status="failed")
+    assert fork_result.fork.degraded is not None
+    await _phase(
+        store, clock, fork_result.rollout, "research", "TSDD", state={"report": "It has no debt.", "messages": [1]}
+    )
+    await store.update_attempt(rollout_id, fork_result.attempt.attempt_id, status="failed")
     clock.advance(0.25)
     await store.runs.move_head(rollout_id, attempt_id, reason="the first was better", request_id="undo-1")
     clock.advance(0.25)
@@ -374,11 +376,11 @@ async def _phase(
         )
         clock.advance(0.125)
     for checkpoint in phase.produces:
-        kept = (
+        stored = (
             {"report": "It earns.", "messages": ["one", "two"], "plan": "buy", "long": LONG} if state is None else state
         )
         await store.runs.save_checkpoint(
-            run.rollout_id, run.attempt.attempt_id, scope=scope, name=checkpoint.name, state=kept
+            run.rollout_id, run.attempt.attempt_id, scope=scope, name=checkpoint.name, state=stored
         )
     await _tell(store, run, RunEvent(kind="phase.completed", phase=name, scope=scope))
     clock.advance(0.125)
@@ -391,13 +393,13 @@ async def _tell(store: SQLStore, run: AttemptedRollout, *events: RunEvent) -> No
 def _checkpoint(number: int, thread_id: str, ns: str = "", **more: Any) -> ThreadCheckpoint:
     parent = f"cp-{number - 1:04}" if number > 1 else None
     rest = f'{{"v": 4, "id": "cp-{number:04}", "ts": "2026-01-02T00:00:00+00:00", "channel_versions": {{}}}}'
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "parent_id": parent,
         "checkpoint": ("json", rest.encode()),
         "values": {"said": ("json", f'["turn {number}"]'.encode()), "memory": ("bytes", LONG.encode())},
         "metadata": {"step": number, "source": "loop", "run_id": "run-1"},
     }
-    return ThreadCheckpoint(thread_id, ns, f"cp-{number:04}", **(made | more))
+    return ThreadCheckpoint(thread_id, ns, f"cp-{number:04}", **(fields | more))
 
 
 async def _threads(store: SQLStore, clock: ManualClock, run: AttemptedRollout) -> None:
@@ -440,9 +442,9 @@ async def _annotations(store: SQLStore, clock: ManualClock, run: AttemptedRollou
 
 
 async def _repeated(store: SQLStore, clock: ManualClock) -> None:
-    given = context.idempotency_key.set(REPEATED)
+    token = context.idempotency_key.set(REPEATED)
     await store.enqueue_rollout(REPEATED_INPUT, "test")
-    context.idempotency_key.reset(given)
+    context.idempotency_key.reset(token)
     clock.advance(0.25)
 
 

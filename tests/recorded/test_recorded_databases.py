@@ -162,21 +162,21 @@ _YOUNGER_PAGES = {"/ui/admin/checks", "/ui/admin/payload", "/ui/rollouts/{rollou
 def without_additions(value: Any) -> Any:
     """Return an answer without the fields that are younger than the recording."""
     if isinstance(value, list):
-        return [without_additions(each) for each in cast("list[Any]", value)]
+        return [without_additions(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
-    added = {name for known, names in _YOUNGER if known <= fields.keys() for name in names}
-    return {name: without_additions(each) for name, each in fields.items() if name not in added}
+    added = {name for older, names in _YOUNGER if older <= fields.keys() for name in names}
+    return {name: without_additions(item) for name, item in fields.items() if name not in added}
 
 
-def differing(found: dict[str, Any], file: Path) -> dict[str, tuple[Any, Any]]:
+def differing(answers_now: dict[str, Any], file: Path) -> dict[str, tuple[Any, Any]]:
     """Return the answers that differ from the recorded ones, each with what was recorded."""
-    kept = recording.load_json(file)
+    recorded = recording.load_json(file)
     return {
-        name: (found.get(name), kept.get(name))
-        for name in sorted(kept.keys() | found.keys() - _YOUNGER_PAGES)
-        if without_additions(found.get(name)) != kept.get(name)
+        name: (answers_now.get(name), recorded.get(name))
+        for name in sorted(recorded.keys() | answers_now.keys() - _YOUNGER_PAGES)
+        if without_additions(answers_now.get(name)) != recorded.get(name)
     }
 
 
@@ -206,59 +206,59 @@ async def test_a_rebuild_repairs_every_projection_of_a_recorded_database(url: st
 
 
 async def test_reads_of_a_recorded_database_give_the_recorded_answers(read_url: str, served: Served) -> None:
-    for file, found in (await recording.read(read_url, served, CLOCK_AT_END)).items():
-        assert differing(found, file) == {}
+    for file, reads_now in (await recording.read(read_url, served, CLOCK_AT_END)).items():
+        assert differing(reads_now, file) == {}
 
 
 async def test_a_client_of_a_recorded_database_gets_the_recorded_answers(read_store: SQLStore, served: Served) -> None:
-    kept = recording.load_json(recording.ANSWERS)
+    recorded = recording.load_json(recording.ANSWERS)
     with served.serving(read_store) as address:
         async with HTTPStore(address) as client:
-            found = await answers(client)
-    assert {name: answer for name, answer in found.items() if without_additions(answer) != kept[name]} == {}
+            reads_now = await answers(client)
+    assert {name: answer for name, answer in reads_now.items() if without_additions(answer) != recorded[name]} == {}
 
 
 async def test_rollouts_of_a_recorded_database_have_the_rewards_of_their_spans(read_store: SQLStore) -> None:
     rollouts = await read_store.query_rollouts()
-    for each in rollouts:
-        spans = await read_store.query_spans(each.rollout_id, "latest")
-        assert each.reward == find_final_reward(spans.items)
-    assert {each.reward for each in rollouts} > {None}
+    for rollout in rollouts:
+        spans = await read_store.query_spans(rollout.rollout_id, "latest")
+        assert rollout.reward == find_final_reward(spans.items)
+    assert {rollout.reward for rollout in rollouts} > {None}
 
 
 async def test_a_call_that_was_made_before_is_answered_again(store: SQLStore) -> None:
     before = await store.query_rollouts()
-    given = context.idempotency_key.set(story.REPEATED)
+    token = context.idempotency_key.set(story.REPEATED)
     repeated = await store.enqueue_rollout(story.REPEATED_INPUT, "test")
-    context.idempotency_key.reset(given)
-    assert [each.rollout_id for each in before if each.input == story.REPEATED_INPUT] == [repeated.rollout_id]
+    context.idempotency_key.reset(token)
+    assert [rollout.rollout_id for rollout in before if rollout.input == story.REPEATED_INPUT] == [repeated.rollout_id]
     assert (await store.query_rollouts()).total == before.total
 
 
 async def test_the_recorded_keys_are_those_that_were_given_out(read_url: str) -> None:
     keys = await Keys.open(read_url, create=False)
     try:
-        kept = {key.key_id: key for key in await keys.all()}
+        stored = {key.key_id: key for key in await keys.all()}
         unrevoked = {key.key_id for key in await keys.unrevoked()}
     finally:
         await keys.close()
-    made = FACTS_RECORDED["keys"]
-    assert kept.keys() == {key["key_id"] for key in made}
-    assert unrevoked == {key["key_id"] for key in made if not key["is_revoked"]}
-    for key in made:
-        found = kept[key["key_id"]]
-        assert (found.role, found.partition, found.name) == (key["role"], key["partition"], key["name"])
-        assert found.hash == digest(key["text"])
+    facts = FACTS_RECORDED["keys"]
+    assert stored.keys() == {key["key_id"] for key in facts}
+    assert unrevoked == {key["key_id"] for key in facts if not key["is_revoked"]}
+    for key in facts:
+        stored_key = stored[key["key_id"]]
+        assert (stored_key.role, stored_key.partition, stored_key.name) == (key["role"], key["partition"], key["name"])
+        assert stored_key.hash == digest(key["text"])
 
 
 async def test_a_recorded_database_is_written_further(store: SQLStore) -> None:
     waiting = await store.query_rollouts(status_in=["queuing", "requeuing"])
     claimed = await store.dequeue_many_rollouts(99, "worker-new")
-    assert {each.rollout_id for each in claimed} == {each.rollout_id for each in waiting}
-    for each in claimed:
-        await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
+    assert {rollout.rollout_id for rollout in claimed} == {rollout.rollout_id for rollout in waiting}
+    for rollout in claimed:
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
     # The recorded story drew a number of one rollout, when draws were not in the log yet.
-    amended = next(each for each in claimed if each.input == ["as", "a list"])
+    amended = next(rollout for rollout in claimed if rollout.input == ["as", "a list"])
     drawn = await store.get_many_span_sequence_ids([(amended.rollout_id, "any"), ("ro-unknown", "any")])
     assert drawn == [2, 2]
     last = (await store.log.history(amended.rollout_id))[-1]
@@ -288,7 +288,7 @@ def test_the_recording_has_every_type_of_event_and_every_status() -> None:
     unrecorded = (BodyDropped, SpanNumbersReserved, StoreBodiesDropped, StoreBlobsDropped)
     assert types.keys() == FACTS.keys() - {fact.type for fact in unrecorded}
     rollouts = recording.load_json(recording.ANSWERS)["rollouts"]
-    assert {each["status"] for each in rollouts} == set(get_args(RolloutStatus))
-    attempts = {each["attempt"]["status"] for each in rollouts if "attempt" in each}
+    assert {rollout["status"] for rollout in rollouts} == set(get_args(RolloutStatus))
+    attempts = {rollout["attempt"]["status"] for rollout in rollouts if "attempt" in rollout}
     assert attempts == set(get_args(AttemptStatus))
     assert all(FACTS_RECORDED["main"]["rows"].values())

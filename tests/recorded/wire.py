@@ -48,7 +48,7 @@ _VARYING_IN = {"/v1/agl/store": {"partition", "version"}}
 async def ids_of(store: SQLStore) -> dict[str, str]:
     """Return what the placeholders of paths stand for: the run that was run again, and what belongs to it."""
     rollouts = (await store.query_rollouts()).items
-    run = next(each for each in rollouts if each.metadata and each.metadata.get("rollbook.group") == "desk")
+    run = next(rollout for rollout in rollouts if rollout.metadata and rollout.metadata.get("rollbook.group") == "desk")
     attempts = await store.query_attempts(run.rollout_id)
     checkpoints = await store.runs.list_checkpoints(run.rollout_id)
     return {
@@ -66,7 +66,7 @@ async def ids_of(store: SQLStore) -> dict[str, str]:
 
 async def wire_answers(url: str, ids: dict[str, str]) -> dict[str, Any]:
     """Return the status and the JSON of every read of the API, by its route."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     async with aiohttp.ClientSession() as session:
         async with session.get(URL(url).origin() / "openapi.json") as answer:
             described = (await answer.json())["paths"]
@@ -78,22 +78,22 @@ async def wire_answers(url: str, ids: dict[str, str]) -> dict[str, Any]:
                 full = URL(f"{url}{_filled(path, ids)}?{query}", encoded=True)
                 async with session.request(method, full, json=body if method == "POST" else None) as answer:
                     answered = _constant(await answer.json(), _VARYING | _VARYING_IN.get(path, set()))
-                    found[f"{method} {path}"] = {"status": answer.status, "body": answered}
-    return found
+                    answers[f"{method} {path}"] = {"status": answer.status, "body": answered}
+    return answers
 
 
 async def page_forms(url: str, ids: dict[str, str]) -> dict[str, Any]:
     """Return the status of each page's JSON, and the names and kinds of what it holds, by the page's route."""
-    found: dict[str, Any] = {}
+    forms: dict[str, Any] = {}
     async with aiohttp.ClientSession() as session:
         for path in sorted({route.path for route in ROUTES if route.method == "GET"}):
-            shown = ids | {"rollout_id": ids["spanned"]} if path.startswith("/ui/rollouts/") else ids
-            twin = "/ui/overview" if path == "/ui/" else _filled(path, shown)
+            page_ids = ids | {"rollout_id": ids["spanned"]} if path.startswith("/ui/rollouts/") else ids
+            twin = "/ui/overview" if path == "/ui/" else _filled(path, page_ids)
             query = f"?a={ids['rollout_id']}&b={ids['spanned']}" if path == "/ui/compare" else ""
             async with session.get(f"{url}{twin}.json{query}") as answer:
                 is_json = answer.content_type == "application/json"
-                found[path] = {"status": answer.status, "form": _form(await answer.json()) if is_json else None}
-    return found
+                forms[path] = {"status": answer.status, "form": _form(await answer.json()) if is_json else None}
+    return forms
 
 
 def _filled(text: Any, ids: dict[str, str]) -> Any:
@@ -104,9 +104,9 @@ def _constant(value: Any, varying: set[str]) -> Any:
     match value:
         case dict():
             items = cast("dict[str, Any]", value).items()
-            return {name: "…" if name in varying else _constant(each, varying) for name, each in items}
+            return {name: "…" if name in varying else _constant(item, varying) for name, item in items}
         case list():
-            return [_constant(each, varying) for each in cast("list[Any]", value)]
+            return [_constant(item, varying) for item in cast("list[Any]", value)]
         case _:
             return value
 
@@ -114,9 +114,9 @@ def _constant(value: Any, varying: set[str]) -> Any:
 def _form(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _form(each) for name, each in sorted(cast("dict[str, Any]", value).items())}
+            return {name: _form(item) for name, item in sorted(cast("dict[str, Any]", value).items())}
         case list():
-            forms = [_form(each) for each in cast("list[Any]", value)]
+            forms = [_form(item) for item in cast("list[Any]", value)]
             return [_joined(forms)] if forms else []
         case None:
             return "null"
@@ -134,6 +134,6 @@ def _joined(forms: list[Any]) -> Any:
         names = sorted({name for form in forms for name in form})
         return {name: _joined([form[name] for form in forms if name in form]) for name in names}
     if all(isinstance(form, list) for form in forms):
-        return [_joined(inner)] if (inner := [each for form in forms for each in form]) else []
+        return [_joined(inner)] if (inner := [item for form in forms for item in form]) else []
     kinds = {kind for form in forms for kind in (form if isinstance(form, str) else json.dumps(form)).split("|")}
     return "|".join(sorted(kinds))
