@@ -62,7 +62,7 @@ EVENTS: list[dict[str, Any]] = [
 def lines(events: Sequence[Mapping[str, Any]], *, tight: bool = True, ascii_only: bool = False) -> bytes:
     """Return events as the lines of a file."""
     separators = (",", ":") if tight else None
-    texts = [json.dumps(each, separators=separators, ensure_ascii=ascii_only) for each in events]
+    texts = [json.dumps(event, separators=separators, ensure_ascii=ascii_only) for event in events]
     return "".join(f"{text}\n" for text in texts).encode()
 
 
@@ -150,13 +150,15 @@ def with_defaults(row: RunEventRow) -> RunEventRow:
 async def left(store: Store, rollout_id: str, view: str = "head") -> list[tuple[Any, ...]]:
     """Return the checkpoints and artifacts of a view, by what they are and hold."""
     artifacts = [
-        (each.scope, each.name, each.phase, each.media_type, each.content)
-        for each in await store.runs.query_artifacts(rollout_id, view=view)
-        if each.scope != "rollbook"
+        (artifact.scope, artifact.name, artifact.phase, artifact.media_type, artifact.content)
+        for artifact in await store.runs.query_artifacts(rollout_id, view=view)
+        if artifact.scope != "rollbook"
     ]
     checkpoints: list[tuple[Any, ...]] = []
-    for each in await store.runs.list_checkpoints(rollout_id, view=view):
-        found = await store.runs.get_checkpoint(rollout_id, scope=each.scope, name=each.name, view=view)
-        assert found is not None
-        checkpoints.append((each.scope, each.name, each.after_phase, each.external, found.state))
+    for reference in await store.runs.list_checkpoints(rollout_id, view=view):
+        checkpoint = await store.runs.get_checkpoint(rollout_id, scope=reference.scope, name=reference.name, view=view)
+        assert checkpoint is not None
+        checkpoints.append(
+            (reference.scope, reference.name, reference.after_phase, reference.external, checkpoint.state)
+        )
     return [*artifacts, *checkpoints]

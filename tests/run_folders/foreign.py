@@ -82,7 +82,9 @@ class Foreign:
             "rerun_seq": self.rerun_seq,
         }
         contents = {"run_meta.json": json.dumps(meta), "run_events.jsonl": lines(self.events).decode()}
-        contents |= {path: each if isinstance(each, str) else json.dumps(each) for path, each in self.files.items()}
+        contents |= {
+            path: content if isinstance(content, str) else json.dumps(content) for path, content in self.files.items()
+        }
         for path, text in contents.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)

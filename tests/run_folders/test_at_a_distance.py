@@ -20,11 +20,11 @@ async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) 
     folder = Written(events=lines(rows), rerun_seq=1).write(tmp_path / "in")
     with Served() as server, server.serving(store) as url:
         async with await open_store(url) as distant:
-            (report,) = [each async for each in import_runs(distant, tmp_path / "in")]
+            (report,) = [report async for report in import_runs(distant, tmp_path / "in")]
             assert (report.outcome, report.events, report.warnings) == ("imported", 3, [])
             assert report.rollout_id is not None
             assert tree(await export_run_folder(distant, report.rollout_id, tmp_path / "out")) == tree(folder)
-            (again,) = [each async for each in import_runs(distant, tmp_path / "in")]
+            (again,) = [result async for result in import_runs(distant, tmp_path / "in")]
             assert again.outcome == "unchanged"
             assert await Mirror(distant, tmp_path / "mirror").catch_up()
             (place,) = (tmp_path / "mirror" / "daily").rglob("run_meta.json")
@@ -32,7 +32,7 @@ async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) 
 
 
 async def test_imported_run_is_resumed_and_repeated_over_http(store: Store, tmp_path: Path) -> None:
-    (report,) = [each async for each in import_runs(store, HALF_WAY.write(tmp_path))]
+    (report,) = [report async for report in import_runs(store, HALF_WAY.write(tmp_path))]
     assert report.rollout_id is not None
     with Served() as server, server.serving(store) as url:
         async with await open_store(url) as distant:

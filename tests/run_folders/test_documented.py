@@ -20,12 +20,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()
 @pytest.mark.slow
 def test_documented_example_prints_the_documented_output(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-    shown = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
+    output = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    assert (done.stdout, done.stderr) == (shown, "")
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_the_names_on_the_page_are_those_of_the_code() -> None:
@@ -47,4 +47,4 @@ def test_the_largest_file_on_the_page_is_that_of_the_code(tmp_path: Path) -> Non
     (place,) = reading.places_of(folder)
     read = reading.read(place)
     assert list(read.files) == ["RIG/fits.bin"]
-    assert [each.file for each in read.warnings] == ["RIG/large.bin"]
+    assert [warning.file for warning in read.warnings] == ["RIG/large.bin"]

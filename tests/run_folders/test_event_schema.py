@@ -29,8 +29,8 @@ async def test_every_event_has_all_fields_of_the_schema(store: Store, tmp_path: 
     failed = RunEvent(kind="tool_result", node_id="tool_news", scope="RIG", error="Error: no")
     await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [*bare, failed])
     events = written(await export_run_folder(store, run.rollout_id, tmp_path))
-    assert all(set(each) >= ALWAYS for each in events)
-    by_kind = {each["type"]: each for each in events[:-1]}
+    assert all(set(event) >= ALWAYS for event in events)
+    by_kind = {event["type"]: event for event in events[:-1]}
     assert by_kind.keys() == KINDS
     assert by_kind["thought"]["parent_node_id"] == "start"
     assert (by_kind["log"]["node_id"], by_kind["log"]["agent"]) == ("__system__", "SYSTEM")
@@ -55,7 +55,7 @@ async def test_a_node_of_a_pipeline_sets_every_field(store: Store) -> None:
     for name in TA.by_name:
         pipeline.phase(name)(work)
     await pipeline.run(store, run, {"ticker": ["RIG"], "portfolio": []})
-    events = [each for each in await everything(store, run.rollout_id) if each.scope == "RIG" and each.node_id]
+    events = [row for row in await everything(store, run.rollout_id) if row.scope == "RIG" and row.node_id]
     thought, tool, skipped, result = events[:4]
     assert (thought.message, thought.metrics, thought.agent) == (
         "Prompting m-1… | What of it?",
@@ -74,12 +74,12 @@ async def test_events_of_other_kinds_are_in_the_extension_and_come_back_in_their
 ) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
-    own = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1]})
-    await store.runs.append_events(again.rollout_id, again.attempt.attempt_id, [own])
+    custom = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1]})
+    await store.runs.append_events(again.rollout_id, again.attempt.attempt_id, [custom])
     out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
-    assert {each["type"] for each in written(out)} <= KINDS
+    assert {line["type"] for line in written(out)} <= KINDS
     extension = written(out, "run_extension.jsonl")
-    assert {each["type"] for each in extension} == {"phase.started", "phase.completed", "own word"}
+    assert {line["type"] for line in extension} == {"phase.started", "phase.completed", "own word"}
     assert extension[0]["rollbook.after"] == 0
     assert extension[-1]["rollbook.after"] == len(written(out))
     async with await open_store("memory://") as other:
@@ -89,7 +89,7 @@ async def test_events_of_other_kinds_are_in_the_extension_and_come_back_in_their
         assert [told(row) for row in await everything(other, copied)] == before
         assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
         # The folder grows in both files, and a later import appends only the new lines.
-        more = [RunEvent(kind="log", message="late"), own]
+        more = [RunEvent(kind="log", message="late"), custom]
         await store.runs.append_events(again.rollout_id, again.attempt.attempt_id, more)
         (grown,) = await import_run_folder(other, await export_run_folder(store, run.rollout_id, tmp_path / "one"))
         assert (grown.outcome, grown.events) == ("grown", 2)

@@ -147,7 +147,7 @@ async def test_runs_of_one_flow_share_a_folder_and_the_newest_has_the_plain_name
     Written(created_at=100.0).write(tmp_path / "a")
     Written(run_id=OTHER, created_at=200.0, files={theirs: "{}"}).write(tmp_path / "b")
     imported = [*await reports(store, tmp_path / "a"), *await reports(store, tmp_path / "b")]
-    ids = [each.rollout_id or "" for each in imported]
+    ids = [report.rollout_id or "" for report in imported]
     trees: list[dict[str, bytes]] = []
     for order in (ids, ids[::-1], [*ids, *ids]):
         root = tmp_path / f"out{len(trees)}"
@@ -158,11 +158,11 @@ async def test_runs_of_one_flow_share_a_folder_and_the_newest_has_the_plain_name
         assert json.loads(trees[-1][f"run_meta.{RUN}.json"])["id"] == RUN
         async with await open_store("memory://") as other:
             again = await reports(other, root)
-            assert [(each.run_id, each.outcome) for each in again] == [(RUN, "imported"), (OTHER, "imported")]
+            assert [(report.run_id, report.outcome) for report in again] == [(RUN, "imported"), (OTHER, "imported")]
             for report, rollout_id in zip(again, ids, strict=True):
                 assert report.rollout_id is not None
                 assert len(await everything(other, report.rollout_id)) == len(await everything(store, rollout_id))
-                copied, original = [await left(*each) for each in ((other, report.rollout_id), (store, rollout_id))]
+                copied, original = [await left(*target) for target in ((other, report.rollout_id), (store, rollout_id))]
                 assert sorted(map(repr, copied)) == sorted(map(repr, original))
     assert trees[0] == trees[2]
     assert shared or trees[0] == trees[1]

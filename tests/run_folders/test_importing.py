@@ -58,7 +58,7 @@ async def test_folders_of_all_layouts_and_names_are_found(store: Store, tmp_path
     assert [report.checkpoints for report in reports] == [4, 1, 1]
     assert [report.artifacts for report in reports] == [8, 2, 2]
     assert [report.warnings for report in reports] == [[], [], []]
-    groups = {(each.metadata or {})["rollbook.group"] for each in await store.query_rollouts()}
+    groups = {(rollout.metadata or {})["rollbook.group"] for rollout in await store.query_rollouts()}
     assert groups == {FLOW, OTHER[:8]}
 
 
@@ -106,7 +106,7 @@ async def test_imported_run_has_the_metadata_of_its_folder(store: Store, tmp_pat
         "completed_at": 1774000100.5,
         "imported_attempts": 1,
     }
-    ended = [each for each in await store.log.history(report.rollout_id) if each.type == "attempt.status_changed"]
+    ended = [entry for entry in await store.log.history(report.rollout_id) if entry.type == "attempt.status_changed"]
     assert ended[-1].data["error"]["message"] == "no key"
 
 
@@ -115,16 +115,18 @@ async def test_checkpoints_and_artifacts_are_found_by_scope_and_name_the_newest_
 ) -> None:
     (report,) = await imported(store, Written().write(tmp_path))
     assert report.rollout_id is not None
-    found = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
-    assert found is not None
-    assert (found.state, found.after_phase, found.graph) == (
+    checkpoint = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
+    assert checkpoint is not None
+    assert (checkpoint.state, checkpoint.after_phase, checkpoint.graph) == (
         {"market_report": "down", "messages": ["m"]},
         "analysts",
         None,
     )
     assert await store.runs.get_checkpoint(report.rollout_id, scope="EURUSD=X", name="trader_checkpoint") is not None
-    kept = await store.runs.query_artifacts(report.rollout_id)
-    by_name = {(each.scope, each.name): each.content for each in kept if each.scope != "rollbook"}
+    artifacts = await store.runs.query_artifacts(report.rollout_id)
+    by_name = {
+        (artifact.scope, artifact.name): artifact.content for artifact in artifacts if artifact.scope != "rollbook"
+    }
     assert by_name["main_portfolio", "pm_decision"] == {"buy": ["RIG"]}
     assert by_name["other_main_portfolio", "pm_decision"] == {"buy": []}
     assert by_name["MARKET", "macro_scan_summary"] == {"summary": "calm — for now", "score": 0.5}
@@ -145,7 +147,7 @@ async def test_an_imported_run_can_be_run_again_from_its_checkpoints(store: Stor
     await store.update_attempt(report.rollout_id, forked.attempt.attempt_id, status="failed")
     # From the phase of the trader on, its newer checkpoint does not count.
     plan = await store.runs.plan_fork(report.rollout_id, phase="debate_and_trader", scopes=["RIG"])
-    assert [each.name for each in plan.checkpoints] == ["analysts_checkpoint"]
+    assert [state.name for state in plan.checkpoints] == ["analysts_checkpoint"]
     assert plan.hidden == 1
 
 
@@ -167,13 +169,15 @@ async def test_a_run_that_its_folder_calls_unended_has_failed_and_the_folder_sta
 
 
 async def test_damaged_lines_are_reported_by_number_and_the_others_imported(store: Store, tmp_path: Path) -> None:
-    whole = lines(EVENTS).splitlines(keepends=True)
-    torn = whole[0] + b'{"type": "thou\n' + whole[1] + b"\n[1]\n" + b"\xff\n" + whole[2] + whole[3][:20]
+    complete = lines(EVENTS).splitlines(keepends=True)
+    torn = complete[0] + b'{"type": "thou\n' + complete[1] + b"\n[1]\n" + b"\xff\n" + complete[2] + complete[3][:20]
     (report,) = await imported(store, Written(events=torn, files={}).write(tmp_path))
     assert report.rollout_id is not None
     assert (report.outcome, report.events) == ("imported", 3)
-    assert [(each.file, each.line) for each in report.warnings] == [("run_events.jsonl", n) for n in (2, 5, 6, 8)]
-    problems = [each.problem.partition(":")[0] for each in report.warnings]
+    assert [(warning.file, warning.line) for warning in report.warnings] == [
+        ("run_events.jsonl", n) for n in (2, 5, 6, 8)
+    ]
+    problems = [warning.problem.partition(":")[0] for warning in report.warnings]
     assert problems == ["is no JSON", "is no JSON object", "is no JSON", "is cut off"]
     assert [row.kind for row in await everything(store, report.rollout_id)] == ["log", "thought", "result"]
 
@@ -183,10 +187,10 @@ async def test_a_torn_checkpoint_is_left_out_and_the_older_one_counts(store: Sto
     files = {**Written().files, newest: b'{"market_report": "tor'}
     (report,) = await imported(store, Written(files=files).write(tmp_path))
     assert report.rollout_id is not None
-    assert [each.file for each in report.warnings] == [newest]
-    found = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
-    assert found is not None
-    assert found.state == {"market_report": "down", "messages": ["m"]}
+    assert [warning.file for warning in report.warnings] == [newest]
+    checkpoint = await store.runs.get_checkpoint(report.rollout_id, scope="RIG", name="analysts_checkpoint")
+    assert checkpoint is not None
+    assert checkpoint.state == {"market_report": "down", "messages": ["m"]}
 
 
 async def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> None:
@@ -202,12 +206,12 @@ async def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> 
 @pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
 async def test_second_import_of_a_grown_folder_adds_only_new_events(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "in"
-    whole = lines([*EVENTS, event("result", "Trader", "RIG", rerun_seq=1), event("log", None, None, rerun_seq=1)])
-    cut = whole.index(b'"parent_node_id":"start","agent":"TOOL_NEWS"')
-    Written(events=whole[:cut], status="running", files={}).write(root)
+    complete = lines([*EVENTS, event("result", "Trader", "RIG", rerun_seq=1), event("log", None, None, rerun_seq=1)])
+    cut = complete.index(b'"parent_node_id":"start","agent":"TOOL_NEWS"')
+    Written(events=complete[:cut], status="running", files={}).write(root)
     (first,) = await imported(store, root)
-    assert (first.events, [each.problem[:10] for each in first.warnings]) == (3, ["is cut off"])
-    folder = Written(events=whole, rerun_seq=1).write(root)
+    assert (first.events, [warning.problem[:10] for warning in first.warnings]) == (3, ["is cut off"])
+    folder = Written(events=complete, rerun_seq=1).write(root)
     (grown,) = await imported(store, root)
     assert (grown.outcome, grown.rollout_id, grown.events) == ("grown", first.rollout_id, 5)
     assert (grown.checkpoints, grown.artifacts, grown.warnings, grown.history_complete) == (4, 8, [], False)
@@ -258,13 +262,13 @@ class Dying:
         self._writes = writes
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
+        value = getattr(self._store, name)
         if name == "runs":
-            return Dying(found, self._writes)
+            return Dying(value, self._writes)
         is_write = name in {"append_events", "save_artifact", "save_checkpoint", "fork", "update_attempt"}
         if is_write and next(self._writes, None) is None:
             raise KeyboardInterrupt
-        return found
+        return value
 
 
 @pytest.mark.slow
@@ -360,25 +364,25 @@ async def test_links_and_hidden_files_are_not_followed(store: Store, tmp_path: P
     (folder / "x.txt").symlink_to(tmp_path / "secret" / "x.txt")
     (folder / ".hidden").write_text("no")
     (report,) = await imported(store, tmp_path / "in")
-    assert (report.artifacts, [each.file for each in report.warnings]) == (0, ["RIG", "x.txt"])
+    assert (report.artifacts, [warning.file for warning in report.warnings]) == (0, ["RIG", "x.txt"])
 
 
 async def test_a_named_pipe_is_reported_and_never_waited_for(store: Store, tmp_path: Path) -> None:
     folder = Written(files={}).write(tmp_path)
     os.mkfifo(folder / "x.txt")
     (report,) = await imported(store, tmp_path)
-    assert (report.outcome, [each.file for each in report.warnings]) == ("imported", ["x.txt"])
+    assert (report.outcome, [warning.file for warning in report.warnings]) == ("imported", ["x.txt"])
 
 
 @pytest.mark.parametrize("name", ["run_meta.json", "run_events.jsonl"])
 async def test_a_run_whose_own_file_is_a_named_pipe_is_refused(store: Store, tmp_path: Path, name: str) -> None:
-    own = Written().write(tmp_path) / name
-    own.unlink(missing_ok=True)
-    os.mkfifo(own)
+    file = Written().write(tmp_path) / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
     (report,) = await imported(store, tmp_path)
     assert report.outcome == "refused"
     assert report.reason is not None
-    assert f"{own} is not a regular file" in report.reason
+    assert f"{file} is not a regular file" in report.reason
 
 
 async def test_a_run_of_the_store_itself_is_not_imported_into_it(store: Store, tmp_path: Path) -> None:
@@ -399,7 +403,7 @@ async def test_a_wild_rerun_number_makes_no_attempts(store: Store, tmp_path: Pat
     wild = [event("log", "a", None, rerun_seq=10**9), event("log", "b", None, rerun_seq=-1)]
     (report,) = await imported(store, Written(events=lines(wild), files={}).write(tmp_path))
     assert report.rollout_id is not None
-    assert [each.line for each in report.warnings] == [1]
+    assert [warning.line for warning in report.warnings] == [1]
     assert len(await store.runs.list_lineage(report.rollout_id)) == 1
     assert len(await everything(store, report.rollout_id)) == 2
 

@@ -68,7 +68,7 @@ async def test_rerun_of_every_node_executes_the_phases_of_its_plan(store: Store,
         mark = " again" if name == "repeated" else ""
         expected: dict[str, Any] = checkpoints("RIG", "", mark)["RIG/report/trader_checkpoint.json"]
         if again[0] == "risk":
-            assert desk.states["risk", "RIG"] == {key: each for key, each in expected.items() if key != "messages"}
+            assert desk.states["risk", "RIG"] == {key: value for key, value in expected.items() if key != "messages"}
         view = await store.runs.query_events(run.rollout_id, limit=-1)
         others = [event for event in view.items if event.scope in {"TSDD", MARKET}]
         assert len(others) == sum(event["identifier"] in {"TSDD", MARKET} for event in FOLDERS[name].events)
@@ -136,7 +136,7 @@ async def test_checkpoints_that_a_stopped_rerun_replaced_are_not_used(store: Sto
     with pytest.raises(CheckpointMissing):
         await store.runs.plan_fork(report.rollout_id, phase="risk", scopes=["RIG"])
     plan = await store.runs.plan_fork(report.rollout_id, phase="risk", scopes=["TSDD"])
-    assert [each.scope for each in plan.checkpoints] == ["TSDD"]
+    assert [checkpoint.scope for checkpoint in plan.checkpoints] == ["TSDD"]
     exported = await export_run_folder(store, report.rollout_id, tmp_path / "out")
     assert tree(exported) == tree(folder)
 
@@ -149,7 +149,7 @@ async def test_foreign_folders_are_imported_once_and_exported_unchanged(
     (report,) = await import_run_folder(store, folder)
     assert report.rollout_id is not None
     before = (await store.log.verify()).events
-    assert [each.outcome for each in await import_run_folder(store, folder)] == ["unchanged"]
+    assert [result.outcome for result in await import_run_folder(store, folder)] == ["unchanged"]
     assert (await store.log.verify()).events == before
     assert tree(await export_run_folder(store, report.rollout_id, tmp_path / "out")) == tree(folder)
 

@@ -76,7 +76,7 @@ async def test_every_way_to_write_lines_comes_out_as_it_was(
             rollout_id = await import_one(store, folder)
             assert tree(await export_run_folder(store, rollout_id, root / "out")) == tree(folder)
             assert len(await everything(store, rollout_id)) == len(
-                [each for each in (events or b"").split(b"\n") if each.strip()]
+                [line for line in (events or b"").split(b"\n") if line.strip()]
             )
 
 
@@ -94,7 +94,7 @@ async def test_head_view_equals_the_lines_of_the_file(store: Store, tmp_path: Pa
 
 async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tmp_path: Path) -> None:
     numbers = [0, 1, 0, 3, 1, 3, 0]
-    told_ = [{"type": "result", "node_id": f"n{place}", "rerun_seq": each} for place, each in enumerate(numbers)]
+    told_ = [{"type": "result", "node_id": f"n{place}", "rerun_seq": rerun} for place, rerun in enumerate(numbers)]
     folder = Written(events=lines(told_), rerun_seq=4).write(tmp_path / "in")
     rollout_id = await import_one(store, folder)
     assert [row.node_id for row in await everything(store, rollout_id)] == [f"n{place}" for place in range(7)]
@@ -120,7 +120,7 @@ async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: P
     out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
     async with await open_store("memory://") as other:
         copied = await import_one(other, out)
-        before, after = [await everything(each, run) for each, run in ((store, run.rollout_id), (other, copied))]
+        before, after = [await everything(target, run) for target, run in ((store, run.rollout_id), (other, copied))]
         assert [told(row) for row in after] == [told(with_defaults(row)) for row in before]
         assert sorted(map(repr, await left(other, copied))) == sorted(map(repr, await left(store, run.rollout_id)))
         assert [node.rerun_seq for node in await other.runs.list_lineage(copied)] == [0, 1]
@@ -157,7 +157,7 @@ async def test_a_rerun_in_the_store_of_an_imported_run_goes_out_and_keeps_the_ol
     assert len((folder / "run_events.jsonl").read_bytes().splitlines()) == len(view)
     meta = json.loads((folder / "run_meta.json").read_text())
     assert (meta["id"], meta["flow_id"], meta["status"]) == (RUN, FLOW, "failed")
-    (report,) = [each async for each in import_runs(store, tmp_path)]
+    (report,) = [report async for report in import_runs(store, tmp_path)]
     assert (report.outcome, report.reason) == (
         "skipped",
         "its run has gone on in the store; export it to bring the folder up to date",
