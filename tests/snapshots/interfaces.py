@@ -52,40 +52,40 @@ def operations(document: Json) -> Json:
 
 
 def _operation(operation: Json, document: Json) -> Json:
-    parameters = [_resolved(each, document) for each in operation.get("parameters", [])]
-    found: Json = {
+    parameters = [_resolved(parameter, document) for parameter in operation.get("parameters", [])]
+    entry: Json = {
         "parameters": {
-            f"{each['in']} {each['name']}": _kind(each["schema"], document)
-            + (", required" * each.get("required", False))
-            for each in sorted(parameters, key=lambda each: (each["in"], each["name"]))
+            f"{parameter['in']} {parameter['name']}": _kind(parameter["schema"], document)
+            + (", required" * parameter.get("required", False))
+            for parameter in sorted(parameters, key=lambda parameter: (parameter["in"], parameter["name"]))
         },
         "statuses": " ".join(sorted(operation["responses"])),
     }
     if "requestBody" in operation:
         body = _resolved(operation["requestBody"], document)
-        found["body"] = {
+        entry["body"] = {
             "required": body.get("required", False),
             "types": sorted(body["content"]),
             "fields": sorted(
-                {name for each in body["content"].values() for name in _fields(each.get("schema", {}), document)}
+                {name for media in body["content"].values() for name in _fields(media.get("schema", {}), document)}
             ),
         }
-    return found
+    return entry
 
 
 def _resolved(value: Json, document: Json) -> Json:
     while "$ref" in value:
-        found: Any = document
+        node: Any = document
         for part in value["$ref"].removeprefix("#/").split("/"):
-            found = found[part]
-        value = found
+            node = node[part]
+        value = node
     return value
 
 
 def _kind(schema: Json, document: Json) -> str:
     """Return a type with what restricts its values and its default; descriptions and names of schemas are left out."""
     schema = _resolved(schema, document)
-    several = [_kind(each, document) for key in ("anyOf", "oneOf", "allOf") for each in schema.get(key, [])]
+    several = [_kind(option, document) for key in ("anyOf", "oneOf", "allOf") for option in schema.get(key, [])]
     if several:
         kind = " or ".join(sorted(set(several) - {"null"}))
     elif "enum" in schema or "const" in schema:
@@ -101,22 +101,22 @@ def _kind(schema: Json, document: Json) -> str:
 def _fields(schema: Json, document: Json) -> set[str]:
     """Return the names of the fields of an object, or of the objects that may stand in its place or in a list."""
     schema = _resolved(schema, document)
-    inner = [each for key in ("anyOf", "oneOf", "allOf") for each in schema.get(key, [])]
+    inner = [option for key in ("anyOf", "oneOf", "allOf") for option in schema.get(key, [])]
     if "items" in schema:
         inner.append(schema["items"])
-    return set(cast("Json", schema.get("properties", {}))).union(*(_fields(each, document) for each in inner))
+    return set(cast("Json", schema.get("properties", {}))).union(*(_fields(option, document) for option in inner))
 
 
 def metrics(text: str) -> Json:
     """Return the type and the labels of each metric in Prometheus's text format."""
-    found: Json = {}
+    table: Json = {}
     for name, kind in sorted(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)):
         samples = re.findall(rf"^{name}(?:_bucket|_sum|_count)?{{(.*)}} ", text, re.MULTILINE)
-        found[name] = {
+        table[name] = {
             "type": kind,
-            "labels": sorted({label for each in samples for label in re.findall(r'(\w+)="', each)}),
+            "labels": sorted({label for sample in samples for label in re.findall(r'(\w+)="', sample)}),
         }
-    return found
+    return table
 
 
 def errors() -> Json:
@@ -129,7 +129,7 @@ def _error(error: StoreError) -> Json:
     body = error_body(error)
     back = error_of(status_of(error), json.dumps(body).encode(), "GET /")
     return {
-        "bases": [each.__name__ for each in kind.__mro__[1:] if each not in {Exception, BaseException, object}],
+        "bases": [base.__name__ for base in kind.__mro__[1:] if base not in {Exception, BaseException, object}],
         "arguments": _arguments(kind),
         "attributes": sorted(vars(error)),
         "status": kind.status,
@@ -150,7 +150,10 @@ def _arguments(kind: type[StoreError]) -> list[str]:
     if "__init__" not in vars(kind):
         return []
     parameters = inspect.signature(kind).parameters.values()
-    return [each.name if each.default is inspect.Parameter.empty else f"[{each.name}]" for each in parameters]
+    return [
+        parameter.name if parameter.default is inspect.Parameter.empty else f"[{parameter.name}]"
+        for parameter in parameters
+    ]
 
 
 def main() -> None:

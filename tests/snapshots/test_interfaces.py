@@ -16,8 +16,8 @@ def kept(file: Path) -> Json:
 
 
 async def test_a_server_offers_the_operations_and_metrics_it_offered() -> None:
-    for file, found in (await interfaces.served()).items():
-        assert found == kept(file), file.name
+    for file, interface in (await interfaces.served()).items():
+        assert interface == kept(file), file.name
 
 
 def test_errors_equal_their_snapshot() -> None:
