@@ -78,13 +78,13 @@ def config(thread_id: str, **more: Any) -> RunnableConfig:
 
 def checkpoint(number: int, thread_id: str = "t", ns: str = "", **more: Any) -> ThreadCheckpoint:
     """Return a checkpoint whose id rises with its number."""
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "parent_id": None,
         "checkpoint": ("json", b"{}"),
         "values": {"said": ("msgpack", f"value {number}".encode())},
         "metadata": {"step": number, "source": "loop"},
     }
-    return ThreadCheckpoint(thread_id, ns, f"cp-{number:04}", **(made | more))
+    return ThreadCheckpoint(thread_id, ns, f"cp-{number:04}", **(fields | more))
 
 
 def write(number: int, task_id: str = "task", value: bytes = b"written", channel: str = "said") -> ThreadWrite:
@@ -97,7 +97,7 @@ async def ids(store: Store, thread_id: str = "t") -> list[str]:
     return [place.checkpoint_id for place in await store.threads.list_places(thread_id)]
 
 
-def said_in(found: ThreadCheckpoint | None) -> bytes:
+def said_in(state: ThreadCheckpoint | None) -> bytes:
     """Return the bytes of the channel that every checkpoint has."""
-    assert found is not None
-    return found.values["said"][1]
+    assert state is not None
+    return state.values["said"][1]

@@ -27,7 +27,7 @@ async def test_the_saver_is_all_that_langgraph_asks_for(store_url: str) -> None:
     report = await _suite.validate(_suite.checkpointer_test(name="RollbookSaver")(savers))
     failures = [failure for result in report.results.values() for failure in result.failures or ()]
     assert failures == []
-    assert set(report.results) == {each.value for each in _capabilities.ALL_CAPABILITIES}
+    assert set(report.results) == {capability.value for capability in _capabilities.ALL_CAPABILITIES}
     assert all(result.detected for result in report.results.values())
     assert report.passed_all()
     assert sum(result.tests_passed for result in report.results.values()) >= 81

@@ -30,8 +30,8 @@ async def test_killed_after_b_only_c_runs_again(store_url: str) -> None:
         assert isinstance(store, SQLStore)
         assert (await store.query_attempts(run.rollout_id)).items[0].status == "running"
         again = await store.start_attempt(run.rollout_id)
-        given = config(thread_id, attempt_id=again.attempt.attempt_id)
-        assert (await abc(RollbookSaver(store), ran).ainvoke(None, given))["said"] == ["hello", "A", "B", "C"]
+        runnable = config(thread_id, attempt_id=again.attempt.attempt_id)
+        assert (await abc(RollbookSaver(store), ran).ainvoke(None, runnable))["said"] == ["hello", "A", "B", "C"]
         assert ran == ["C"]
         assert [attempt.status for attempt in (await store.query_attempts(run.rollout_id)).items] == ["running"] * 2
         assert (await store.log.verify()).differences == []

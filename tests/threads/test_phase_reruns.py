@@ -42,9 +42,9 @@ class Desk:
 
         return run
 
-    async def go(self, run: AttemptedRollout, ticker: str, given: RunnableConfig, start: Any) -> None:
+    async def go(self, run: AttemptedRollout, ticker: str, runnable: RunnableConfig, start: Any) -> None:
         """Run the graph from where a config stands, and keep pointers to what it was at the ends of its phases."""
-        await self.graph.ainvoke(start, given)
+        await self.graph.ainvoke(start, runnable)
         thread = config(f"{run.rollout_id}:{ticker}")
         for phase, following in pairwise(TICKER):
             pointer = await pointer_to_phase_end(self.graph, thread, TA_COMPAT.by_name[following].nodes[:1])
@@ -61,8 +61,8 @@ async def whole_run(store: SQLStore, desk: Desk) -> AttemptedRollout:
     run = await begin(store, graph=TA_COMPAT)
     await do_phase(store, run, "scan", MARKET)
     for ticker in ("RIG", "TSDD"):
-        given = config(f"{run.rollout_id}:{ticker}", attempt_id=run.attempt.attempt_id)
-        await desk.go(run, ticker, given, {"said": []})
+        runnable = config(f"{run.rollout_id}:{ticker}", attempt_id=run.attempt.attempt_id)
+        await desk.go(run, ticker, runnable, {"said": []})
     await do_phase(store, run, "portfolio", FUND)
     return await ended(store, run)
 
@@ -78,11 +78,11 @@ async def test_rerun_starts_from_the_checkpoint_and_the_head_follows_the_masks(s
     again = await rerun(sql, run, phase=phase, scopes=["RIG"])
     (checkpoint,) = again.fork.checkpoints
     assert checkpoint.external is not None
-    given = await start_from(desk.graph, checkpoint.external, attempt_id=again.rollout.attempt.attempt_id)
-    await desk.graph.ainvoke(None, given)
+    runnable = await start_from(desk.graph, checkpoint.external, attempt_id=again.rollout.attempt.attempt_id)
+    await desk.graph.ainvoke(None, runnable)
     await ended(sql, again.rollout)
 
-    expected = [name for each in TICKER[TICKER.index(phase) :] for name in TA_COMPAT.by_name[each].nodes]
+    expected = [name for phase_name in TICKER[TICKER.index(phase) :] for name in TA_COMPAT.by_name[phase_name].nodes]
     assert desk.ran == expected
     after = [as_said(row) for row in (await seen(sql, run)).items]
     old = [said for said in after if said.attempt == 1]
@@ -101,9 +101,9 @@ async def test_a_state_patch_is_in_the_branch_and_not_in_the_checkpoint(sql: SQL
     again = await rerun(sql, run, phase="risk", scopes=["RIG"], state_patch=patch)
     (checkpoint,) = again.fork.checkpoints
     attempt_id = again.rollout.attempt.attempt_id
-    given = await start_from(desk.graph, checkpoint.external, attempt_id=attempt_id, state_patch=patch)
-    done = await desk.graph.ainvoke(None, given)
+    runnable = await start_from(desk.graph, checkpoint.external, attempt_id=attempt_id, state_patch=patch)
+    done = await desk.graph.ainvoke(None, runnable)
     assert done["said"][7:] == ["Trader", "a strike at sea", *TA_COMPAT.by_name["risk"].nodes]
     before = await desk.graph.aget_state(await start_from(desk.graph, checkpoint.external))
     assert before.values["said"][-1] == "Trader"
-    assert {each.attempt for each in (await seen(sql, run, scope="RIG")).items} == {1, 2}
+    assert {row.attempt for row in (await seen(sql, run, scope="RIG")).items} == {1, 2}

@@ -71,25 +71,25 @@ async def test_values_keep_their_types(saver: RollbookSaver) -> None:
         return {"said": [values]}
 
     await line(saver, [("A", node)]).ainvoke({"said": []}, config("t"))
-    found = await saver.aget_tuple(config("t"))
-    assert found is not None
-    assert found.checkpoint["channel_values"]["said"] == [values]
+    stored = await saver.aget_tuple(config("t"))
+    assert stored is not None
+    assert stored.checkpoint["channel_values"]["said"] == [values]
 
 
 async def test_blocking_methods_work_also_inside_a_running_loop(saver: RollbookSaver) -> None:
-    kept = await abc(saver).ainvoke({"said": []}, config("t"))
-    assert kept["said"] == ["A", "B", "C"]
+    state = await abc(saver).ainvoke({"said": []}, config("t"))
+    assert state["said"] == ["A", "B", "C"]
     saver.copy_thread("t", "u")
     (newest, *older) = saver.list(config("t"))
     assert saver.get_tuple(config("t")) == newest
     assert len(list(saver.list(config("u"), limit=2, before=newest.config))) == 2
     assert len(older) == 4
     saver.put_writes(newest.config, [("said", ["x"])], "task", "path")
-    found = saver.get_tuple(newest.config)
-    assert found is not None
-    assert found.pending_writes == [("task", "said", ["x"])]
+    stored = saver.get_tuple(newest.config)
+    assert stored is not None
+    assert stored.pending_writes == [("task", "said", ["x"])]
     saver.prune(["t"])
-    assert [each.config for each in saver.list(config("t"))] == [newest.config]
+    assert [item.config for item in saver.list(config("t"))] == [newest.config]
     saver.delete_thread("t")
     assert saver.get_tuple(config("t")) is None
     saver.delete_for_runs(["nobody's"])
@@ -113,10 +113,10 @@ async def test_checkpoints_are_found_by_any_metadata(saver: RollbookSaver) -> No
     for thread_id, customer in (("t", "a"), ("u", "b")):
         await graph.ainvoke({"said": []}, {**config(thread_id), "metadata": {"customer": customer}})
 
-    async def found(given: RunnableConfig | None = None, **asked: Any) -> list[tuple[str, Any]]:
+    async def found(runnable: RunnableConfig | None = None, **asked: Any) -> list[tuple[str, Any]]:
         return [
-            (each.config["configurable"]["thread_id"], each.metadata.get("step"))  # pyright: ignore[reportTypedDictNotRequiredAccess]
-            async for each in saver.alist(given, **asked)
+            (item.config["configurable"]["thread_id"], item.metadata.get("step"))  # pyright: ignore[reportTypedDictNotRequiredAccess]
+            async for item in saver.alist(runnable, **asked)
         ]
 
     assert await found(filter={"customer": "b"}) == [("u", step) for step in (3, 2, 1, 0, -1)]
@@ -130,8 +130,8 @@ async def test_prune_keeps_the_newest_checkpoint_and_the_base_of_its_deltas(save
     parent: str | None = None
     for number in range(5):
         values = {"log": ["whole"]} if number == 1 else {}
-        given = config("t", checkpoint_ns="", **({} if parent is None else {"checkpoint_id": parent}))
-        made: Any = {
+        parent_config = config("t", checkpoint_ns="", **({} if parent is None else {"checkpoint_id": parent}))
+        state: Any = {
             "v": 4,
             "id": f"cp-{number}",
             "ts": "",
@@ -141,7 +141,7 @@ async def test_prune_keeps_the_newest_checkpoint_and_the_base_of_its_deltas(save
             "updated_channels": None,
         }
         metadata: Any = {"step": number, "counters_since_delta_snapshot": {"log": (number, number)}}
-        await saver.aput(given, made, metadata, {})
+        await saver.aput(parent_config, state, metadata, {})
         parent = f"cp-{number}"
         await saver.aput_writes(config("t", checkpoint_ns="", checkpoint_id=parent), [("log", number)], "task")
     asked: Any = {"config": config("t", checkpoint_ns="", checkpoint_id="cp-4"), "channels": ["log"]}
@@ -168,7 +168,7 @@ async def test_a_graph_that_asked_somebody_goes_on_with_the_answer_in_a_subgraph
     inner = line(None, [("inner A", saying("inner A", ran)), ("asks", asks)])
     graph = line(saver, [("A", saying("A", ran)), ("inner", inner), ("C", saying("C", ran))])
     stopped = await graph.ainvoke({"said": []}, config("t"))
-    assert [each.value for each in stopped["__interrupt__"]] == ["really?"]
+    assert [interrupt.value for interrupt in stopped["__interrupt__"]] == ["really?"]
     done = await graph.ainvoke(types.Command(resume="yes"), config("t"))
     assert done["said"] == ["A", "A", "inner A", "yes", "C"]
     assert ran == ["A", "inner A", "asks", "asks", "C"]
@@ -212,7 +212,7 @@ async def test_the_checkpoints_of_an_attempt_go_by_its_id(sql: SQLStore, saver: 
     (thread,) = await sql.threads.list_threads(run.rollout_id)
     assert (thread.scope, thread.checkpoints) == (None, 10)
     await saver.adelete_for_runs([run.attempt.attempt_id])
-    assert [each.metadata.get("run_id") async for each in saver.alist(None)] == [again.attempt.attempt_id] * 5
+    assert [item.metadata.get("run_id") async for item in saver.alist(None)] == [again.attempt.attempt_id] * 5
 
 
 async def test_threads_of_other_rollouts_are_not_shown(sql: SQLStore, saver: RollbookSaver) -> None:

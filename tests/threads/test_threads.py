@@ -39,22 +39,26 @@ async def test_another_checkpoint_of_the_same_id_takes_the_place_of_the_first(sq
 async def test_the_first_of_equal_writes_counts_but_of_special_ones_the_last(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     for value in (b"first", b"second"):
-        given = [write(0, value=value), write(-1, value=value, channel="__error__")]
-        await sql.threads.save_writes("t", given, checkpoint_id="cp-0001")
+        writes = [write(0, value=value), write(-1, value=value, channel="__error__")]
+        await sql.threads.save_writes("t", writes, checkpoint_id="cp-0001")
     await sql.threads.save_writes("t", [write(0), write(2, value=b"third")], checkpoint_id="cp-0001")
-    found = await sql.threads.get_checkpoint("t")
-    assert found is not None
-    assert [(each.number, each.value[1]) for each in found.writes] == [(-1, b"second"), (0, b"first"), (2, b"third")]
+    stored = await sql.threads.get_checkpoint("t")
+    assert stored is not None
+    assert [(thread_write.number, thread_write.value[1]) for thread_write in stored.writes] == [
+        (-1, b"second"),
+        (0, b"first"),
+        (2, b"third"),
+    ]
 
 
 @ON_BOTH
 async def test_a_call_of_many_writes_is_kept_whole(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
-    given = [write(number, channel="ä" * 200 + str(number), value=b"%06d" % number) for number in range(1000)]
-    await sql.threads.save_writes("t", given, checkpoint_id="cp-0001")
-    found = await sql.threads.get_checkpoint("t")
-    assert found is not None
-    assert list(found.writes) == given
+    writes = [write(number, channel="ä" * 200 + str(number), value=b"%06d" % number) for number in range(1000)]
+    await sql.threads.save_writes("t", writes, checkpoint_id="cp-0001")
+    stored = await sql.threads.get_checkpoint("t")
+    assert stored is not None
+    assert list(stored.writes) == writes
     assert (await sql.log.verify()).differences == []
 
 
@@ -64,10 +68,10 @@ async def test_long_values_are_stored_once_for_all_checkpoints(sql: SQLStore) ->
         values = {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
         await sql.threads.save_checkpoint(checkpoint(number, values=values))
     await sql.threads.save_writes("t", [write(0, value=long)], checkpoint_id="cp-0002")
-    found = await sql.threads.get_checkpoint("t")
-    assert found is not None
-    assert found.values == {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
-    assert found.writes[0].value == ("msgpack", long)
+    stored = await sql.threads.get_checkpoint("t")
+    assert stored is not None
+    assert stored.values == {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
+    assert stored.writes[0].value == ("msgpack", long)
     named = [event.data["sha256s"] async for event in sql.log.tail()]
     assert len(named) == 4
     assert len({name for names in named for name in names}) == 1
@@ -76,9 +80,9 @@ async def test_long_values_are_stored_once_for_all_checkpoints(sql: SQLStore) ->
 async def test_more_long_values_than_an_event_names_are_kept_all_the_same(sql: SQLStore) -> None:
     values = {f"channel {number}": ("bytes", b"%04d" % number * 300) for number in range(200)}
     await sql.threads.save_checkpoint(checkpoint(1, values=values))
-    found = await sql.threads.get_checkpoint("t")
-    assert found is not None
-    assert found.values == values
+    stored = await sql.threads.get_checkpoint("t")
+    assert stored is not None
+    assert stored.values == values
     assert (await sql.log.verify()).differences == []
 
 
@@ -90,10 +94,10 @@ async def test_a_copy_holds_the_same_and_stores_no_payload(sql: SQLStore) -> Non
     copies = [event async for event in sql.log.tail() if event.stream == "thread/u"]
     assert len(copies) == 7
     assert all(event.body is None and event.body_hash is None for event in copies)
-    before = [each async for each in sql.threads.iterate_checkpoints("t")]
-    after = [each async for each in sql.threads.iterate_checkpoints("u")]
-    assert [(each.ns, each.checkpoint_id, each.values, each.metadata, each.writes) for each in after] == [
-        (each.ns, each.checkpoint_id, each.values, each.metadata, each.writes) for each in before
+    before = [stored async for stored in sql.threads.iterate_checkpoints("t")]
+    after = [stored async for stored in sql.threads.iterate_checkpoints("u")]
+    assert [(stored.ns, stored.checkpoint_id, stored.values, stored.metadata, stored.writes) for stored in after] == [
+        (stored.ns, stored.checkpoint_id, stored.values, stored.metadata, stored.writes) for stored in before
     ]
     assert await sql.threads.delete("t")
     assert said_in(await sql.threads.get_checkpoint("u")) == b"value 2"
@@ -140,9 +144,9 @@ async def test_prune_removes_writes_and_names_the_removed_checkpoints(sql: SQLSt
 async def test_a_long_thread_is_read_piece_by_piece_in_order(sql: SQLStore) -> None:
     for number in range(120):
         await sql.threads.save_checkpoint(checkpoint(number, thread_id=f"t{number % 3}"))
-    listed = [each.checkpoint_id async for each in sql.threads.iterate_checkpoints()]
+    listed = [stored.checkpoint_id async for stored in sql.threads.iterate_checkpoints()]
     assert listed == [f"cp-{number:04}" for number in reversed(range(120))]
-    few = [each.checkpoint_id async for each in sql.threads.iterate_checkpoints(before="cp-0100", limit=60)]
+    few = [stored.checkpoint_id async for stored in sql.threads.iterate_checkpoints(before="cp-0100", limit=60)]
     assert few == listed[20:80]
 
 
@@ -155,17 +159,17 @@ async def test_two_stores_on_one_database_keep_each_write_once(store_url: str) -
         async def tell(store: SQLStore, name: bytes) -> None:
             for number in range(20):
                 await store.threads.save_checkpoint(checkpoint(number))
-                given = [write(0, value=name), write(0, task_id=name.decode(), value=name)]
-                for each in given:
-                    await store.threads.save_writes("t", [each], checkpoint_id=f"cp-{number:04}")
+                writes = [write(0, value=name), write(0, task_id=name.decode(), value=name)]
+                for thread_write in writes:
+                    await store.threads.save_writes("t", [thread_write], checkpoint_id=f"cp-{number:04}")
 
         await asyncio.gather(tell(one, b"one"), tell(two, b"two"))
-        seen = [[each async for each in store.threads.iterate_checkpoints("t")] for store in (one, two)]
+        seen = [[stored async for stored in store.threads.iterate_checkpoints("t")] for store in (one, two)]
         assert seen[0] == seen[1]
         assert len(seen[0]) == 20
-        for found in seen[0]:
-            assert {each.task_id for each in found.writes} == {"task", "one", "two"}
-            assert len(found.writes) == 3
+        for stored in seen[0]:
+            assert {thread_write.task_id for thread_write in stored.writes} == {"task", "one", "two"}
+            assert len(stored.writes) == 3
         report = await one.log.verify()
         assert report.differences == []
     (count,) = await ask(store_url, "SELECT count(*) FROM events WHERE type = 'thread.checkpoint_saved'")
@@ -183,9 +187,9 @@ async def test_unstorable_values_are_refused_and_nothing_recorded(sql: SQLStore)
         checkpoint(1, metadata={"at": object()}),
         checkpoint(1, values={long: ("msgpack", b"")}),
     ]
-    for each in refused:
+    for invalid in refused:
         with pytest.raises(Invalid):
-            await sql.threads.save_checkpoint(each)
+            await sql.threads.save_checkpoint(invalid)
     with pytest.raises(TooLarge):
         await sql.threads.save_writes("t", [ThreadWrite("x", 0, long, ("msgpack", b""))], checkpoint_id="c")
     with pytest.raises(NotFound):

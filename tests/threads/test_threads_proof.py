@@ -53,9 +53,9 @@ async def test_untampered_threads_are_sound(told: SQLStore) -> None:
 async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, store_url: str, table: str) -> None:
     before, hashed = await content(store_url), (await told.log.verify()).state_hash
     await run_sql(store_url, f"DELETE FROM {table}")
-    found = await told.log.verify()
-    assert {each.check for each in found.differences} == {table}
-    assert found.state_hash != hashed
+    damaged = await told.log.verify()
+    assert {difference.check for difference in damaged.differences} == {table}
+    assert damaged.state_hash != hashed
     report = await told.log.rebuild()
     assert (report.written, report.state_hash) == ({table: len(before[table])}, hashed)
     assert await content(store_url) == before
@@ -78,7 +78,9 @@ async def test_edited_rows_of_threads_are_named_and_become_right_again(
 ) -> None:
     before = await content(store_url)
     await run_sql(store_url, f"UPDATE {table} SET {column} = {value}")
-    assert {(each.check, each.field) for each in (await told.log.verify()).differences} == {(table, column)}
+    assert {(difference.check, difference.field) for difference in (await told.log.verify()).differences} == {
+        (table, column)
+    }
     assert set((await told.log.rebuild()).written) == {table}
     assert await content(store_url) == before
 
@@ -101,9 +103,13 @@ async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, sto
 async def test_missing_and_unreferenced_blobs_are_reported(told: SQLStore, store_url: str) -> None:
     (name,) = [row[0] for row in await ask(store_url, "SELECT hash FROM blobs")]
     await tamper(store_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
-    found = {(each.key, each.found) for each in (await told.log.verify()).differences if each.check == "blobs"}
-    assert (name, None) in found
-    assert ("0" * 64, "a blob to which no event refers") in found
+    problems = {
+        (difference.key, difference.found)
+        for difference in (await told.log.verify()).differences
+        if difference.check == "blobs"
+    }
+    assert (name, None) in problems
+    assert ("0" * 64, "a blob to which no event refers") in problems
 
 
 @ON_BOTH
@@ -125,14 +131,14 @@ async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Mo
         match dice.choices(["keep", "write", "prune", "runs", "copy", "delete"], [8, 8, 2, 1, 1, 1])[0]:
             case "keep":
                 value = dice.choice([LONG, b"%d" % number])
-                given = checkpoint(
+                stored = checkpoint(
                     int(key[1][3:]),
                     thread_id,
                     ns,
                     values={"said": ("msgpack", value)},
                     metadata={"run_id": dice.choice(["r1", "r2"]), "number": number},
                 )
-                await store.threads.save_checkpoint(given)
+                await store.threads.save_checkpoint(stored)
                 checkpoints[key] = value
             case "write":
                 task, at, value = dice.choice(["x", "y"]), dice.choice([-1, 0, 1]), dice.choice([LONG, b"%d" % number])
@@ -145,7 +151,7 @@ async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Mo
             case "runs":
                 await delete_run(store, model, dice.choice(["r1", "r2"]))
             case "copy":
-                target = dice.choice([each for each in "abcd" if each != thread_id])
+                target = dice.choice([letter for letter in "abcd" if letter != thread_id])
                 await store.threads.copy(thread_id, target)
                 into = model.setdefault(target, ({}, {}))
                 into[0].update(checkpoints)
@@ -158,9 +164,9 @@ async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Mo
 
 async def delete_run(store: SQLStore, model: Model, run_id: str) -> None:
     gone: dict[str, set[tuple[str, str]]] = {}
-    async for each in store.threads.iterate_checkpoints():
-        if each.metadata["run_id"] == run_id:
-            gone.setdefault(each.thread_id, set()).add((each.ns, each.checkpoint_id))
+    async for stored in store.threads.iterate_checkpoints():
+        if stored.metadata["run_id"] == run_id:
+            gone.setdefault(stored.thread_id, set()).add((stored.ns, stored.checkpoint_id))
     assert await store.threads.delete_runs([run_id]) == sum(map(len, gone.values()))
     for owner, keys in gone.items():
         forget(model, owner, keys)
@@ -176,13 +182,13 @@ def forget(model: Model, thread_id: str, keys: set[tuple[str, str]]) -> None:
 
 async def held(store: SQLStore) -> Model:
     """Return what the threads hold, as far as it can be read: writes without their checkpoint are not."""
-    found = Model()
-    async for each in store.threads.iterate_checkpoints():
-        checkpoints, writes = found.setdefault(each.thread_id, ({}, {}))
-        checkpoints[each.ns, each.checkpoint_id] = each.values["said"][1]
-        for written in each.writes:
-            writes[each.ns, each.checkpoint_id, written.task_id, written.number] = written.value[1]
-    return found
+    model = Model()
+    async for stored in store.threads.iterate_checkpoints():
+        checkpoints, writes = model.setdefault(stored.thread_id, ({}, {}))
+        checkpoints[stored.ns, stored.checkpoint_id] = stored.values["said"][1]
+        for written in stored.writes:
+            writes[stored.ns, stored.checkpoint_id, written.task_id, written.number] = written.value[1]
+    return model
 
 
 def readable(model: Model) -> Model:

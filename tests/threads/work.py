@@ -21,8 +21,8 @@ async def run_until_c(url: str, thread_id: str, attempt_id: str, told: Connectio
 
     async with await open_store(url) as store:
         graph = line(RollbookSaver(store), [("A", saying("A")), ("B", saying("B")), ("C", endless)])
-        given = config(thread_id, attempt_id=attempt_id)
-        await graph.ainvoke({"said": ["hello"]}, given, durability="sync")
+        runnable = config(thread_id, attempt_id=attempt_id)
+        await graph.ainvoke({"said": ["hello"]}, runnable, durability="sync")
 
 
 async def run_side_by_side(url: str, told: Connection) -> None:
