@@ -25,7 +25,10 @@ async def main() -> None:
         await opened.add_span(span)
         await opened.update_attempt(rollout_id, attempt_id, status="succeeded")
         ended = await opened.wait_for_rollouts(rollout_ids=[rollout_id], timeout=1.0)
-        print([each.status for each in ended], [each.name for each in await opened.query_spans(rollout_id)])
+        print(
+            [ended_rollout.status for ended_rollout in ended],
+            [stored_span.name for stored_span in await opened.query_spans(rollout_id)],
+        )
         page = await opened.find_rollouts(rollbook.RolloutQuery(limit=10))
         assert_type(page, rollbook.PaginatedResult[rollbook.Rollout | rollbook.AttemptedRollout])
         report = await opened.log.verify()
