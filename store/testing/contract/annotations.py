@@ -46,11 +46,11 @@ class AnnotationsContract:
         first = await store.annotations.annotate(rollout.rollout_id, "looks\nodd — ✓")
         await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
         second = await store.annotations.annotate(rollout.rollout_id, "was the proxy", remove_labels=["good"])
-        found = await store.annotations.query(rollout.rollout_id)
-        assert [(note.number, note.text) for note in found.notes] == [(2, "looks\nodd — ✓"), (4, "was the proxy")]
+        state = await store.annotations.query(rollout.rollout_id)
+        assert [(note.number, note.text) for note in state.notes] == [(2, "looks\nodd — ✓"), (4, "was the proxy")]
         assert (first.number, second.number) == (2, 4)
         history = {event.number: event for event in await store.log.history(rollout.rollout_id)}
-        assert [(note.at, note.actor) for note in found.notes] == [(history[n].at, history[n].actor) for n in (2, 4)]
+        assert [(note.at, note.actor) for note in state.notes] == [(history[n].at, history[n].actor) for n in (2, 4)]
 
     async def test_the_same_note_twice_is_two_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
@@ -62,8 +62,8 @@ class AnnotationsContract:
         rollout = await store.enqueue_rollout("x")
         for text in ("a", "b", "c"):
             await store.annotations.annotate(rollout.rollout_id, text)
-        found = await store.annotations.query(rollout.rollout_id, limit=2)
-        assert [note.text for note in found.notes] == ["b", "c"]
+        state = await store.annotations.query(rollout.rollout_id, limit=2)
+        assert [note.text for note in state.notes] == ["b", "c"]
         assert (await store.annotations.query(rollout.rollout_id, limit=0)).notes == []
 
     async def test_annotations_can_be_seen_as_they_were(self, store: Store) -> None:
@@ -81,10 +81,10 @@ class AnnotationsContract:
         waiting = await store.enqueue_rollout("x")
         ended = await started(store)
         await store.update_attempt(ended.rollout_id, "latest", "succeeded")
-        before = [await reread(store, each) for each in (waiting, ended)]
-        for each in (waiting, ended):
-            await store.annotations.annotate(each.rollout_id, "seen", add_labels=["seen"])
-        assert [await reread(store, each) for each in (waiting, ended)] == before
+        before = [await reread(store, rollout) for rollout in (waiting, ended)]
+        for rollout in (waiting, ended):
+            await store.annotations.annotate(rollout.rollout_id, "seen", add_labels=["seen"])
+        assert [await reread(store, rollout) for rollout in (waiting, ended)] == before
         claimed = await store.dequeue_rollout()
         assert claimed is not None
         assert claimed.rollout_id == waiting.rollout_id

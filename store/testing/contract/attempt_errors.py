@@ -42,9 +42,9 @@ class AttemptErrorsContract:
     async def test_an_error_needs_a_status_that_is_none_of_success(self, store: Store) -> None:
         rollout = await started(store)
         without: list[dict[str, Any]] = [{}, {"status": "succeeded"}, {"status": "running"}, {"metadata": {}}]
-        for given in without:
+        for arguments in without:
             with pytest.raises(Invalid, match="error: is only allowed with one of these statuses"):
-                await store.update_attempt(rollout.rollout_id, "latest", **given, error=ERROR)
+                await store.update_attempt(rollout.rollout_id, "latest", **arguments, error=ERROR)
         assert await errors_of(store, rollout) == []
 
     async def test_no_error_is_left_out_not_none(self, store: Store) -> None:

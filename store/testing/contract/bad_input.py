@@ -115,8 +115,8 @@ class BadInputContract:
     async def test_limits_that_are_no_durations_are_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1)
         values = (float("nan"), float("inf"), -5, -0.001, 10**400)
-        given = [(name, value) for name in ("timeout_seconds", "unresponsive_seconds") for value in values]
-        for name, value in [*given, ("max_attempts", 0), ("max_attempts", 2**63), ("max_attempts", 10**400)]:
+        pairs = [(name, value) for name in ("timeout_seconds", "unresponsive_seconds") for value in values]
+        for name, value in [*pairs, ("max_attempts", 0), ("max_attempts", 2**63), ("max_attempts", 10**400)]:
 
             def config(name: str = name, value: Any = value) -> RolloutConfig:
                 return RolloutConfig(**{name: value})

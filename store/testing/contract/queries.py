@@ -74,15 +74,15 @@ class QueriesContract:
 
     async def test_rollouts_are_filtered_by_id_in_the_order_of_creation(self, store: Store) -> None:
         one, _, three = await enqueued(store, 3)
-        wanted = [three.rollout_id, "ro-none", one.rollout_id, one.rollout_id]
-        page = await store.query_rollouts(rollout_id_in=wanted)
+        rollout_ids = [three.rollout_id, "ro-none", one.rollout_id, one.rollout_id]
+        page = await store.query_rollouts(rollout_id_in=rollout_ids)
         assert ids(page) == ids([one, three])
         assert page.total == 2
 
     async def test_thousands_of_ids_can_be_asked_for_at_once(self, store: Store) -> None:
         one, _, three = await enqueued(store, 3)
-        wanted = [f"ro-{number:012x}" for number in range(5000)]
-        page = await store.query_rollouts(rollout_id_in=[*wanted, three.rollout_id, one.rollout_id])
+        rollout_ids = [f"ro-{number:012x}" for number in range(5000)]
+        page = await store.query_rollouts(rollout_id_in=[*rollout_ids, three.rollout_id, one.rollout_id])
         assert ids(page) == ids([one, three])
 
     async def test_rollouts_are_filtered_by_a_part_of_their_id(self, store: Store) -> None:

@@ -74,8 +74,8 @@ class QueueContract:
 
     async def test_rollout_preserves_the_fields_of_its_creation(self, store: Store) -> None:
         config = RolloutConfig(timeout_seconds=5, unresponsive_seconds=2.5, max_attempts=3, retry_condition=["failed"])
-        given: dict[str, Any] = {"mode": "val", "resources_id": "rs-unknown", "config": config, "metadata": {"m": [1]}}
-        for rollout in (await store.enqueue_rollout({"a": 1}, **given), await store.start_rollout({"a": 1}, **given)):
+        fields: dict[str, Any] = {"mode": "val", "resources_id": "rs-unknown", "config": config, "metadata": {"m": [1]}}
+        for rollout in (await store.enqueue_rollout({"a": 1}, **fields), await store.start_rollout({"a": 1}, **fields)):
             again = await reread(store, rollout)
             assert again.input == {"a": 1}
             assert (again.mode, again.resources_id) == ("val", "rs-unknown")

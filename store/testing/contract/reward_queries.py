@@ -31,8 +31,8 @@ async def rewarded(store: Store, reward: float | None = None, **arguments: Any) 
     return rollout
 
 
-def ids(found: Any) -> list[str]:
-    return [each.rollout_id for each in found]
+def ids(page: Any) -> list[str]:
+    return [rollout.rollout_id for rollout in page]
 
 
 class RewardQueriesContract:
@@ -48,7 +48,7 @@ class RewardQueriesContract:
         expected = 0.1 + 0.2, {"accuracy": 0.1 + 0.2, "length": 7.0}
         (ended,) = await store.wait_for_rollouts([rollout.rollout_id], timeout=5)
         (attempt,) = await store.query_attempts(rollout.rollout_id)
-        found = [
+        results = [
             (await store.query_rollouts())[0],
             (await store.query_rollouts(limit=1, sort_by="reward"))[0],
             await store.get_rollout_by_id(rollout.rollout_id),
@@ -56,11 +56,11 @@ class RewardQueriesContract:
             attempt,
             await store.get_latest_attempt(rollout.rollout_id),
         ]
-        for each in found:
-            assert each is not None
-            assert (each.reward, each.rewards) == expected
-            if isinstance(each, AttemptedRollout):
-                assert each.attempt == attempt
+        for result in results:
+            assert result is not None
+            assert (result.reward, result.rewards) == expected
+            if isinstance(result, AttemptedRollout):
+                assert result.attempt == attempt
         reread = await store.get_rollout_by_id(plain.rollout_id)
         assert reread is not None
         assert (reread.reward, reread.rewards) == (None, {})
@@ -75,10 +75,10 @@ class RewardQueriesContract:
         ]
         for span in spans:
             await store.add_span(span)
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
-        assert found.reward == 0.5
-        assert found.rewards == {"quality": 0.5, "style": 0.25, "tests": 2.0}
+        current = await store.get_rollout_by_id(rollout.rollout_id)
+        assert current is not None
+        assert current.reward == 0.5
+        assert current.rewards == {"quality": 0.5, "style": 0.25, "tests": 2.0}
         assert ids(await store.query_rollouts(reward_min=0.5, reward_max=0.5)) == [rollout.rollout_id]
         assert ids(await store.query_rollouts(reward_min=0.6)) == []
 
@@ -87,70 +87,70 @@ class RewardQueriesContract:
         for start, value in ((5.0, 5), (None, 9), (7.0, 7)):
             span = rewarding(rollout.attempt, 1, quality=value)
             await store.add_span(span.model_copy(update={"start_time": start}))
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
-        assert found.reward == 9
+        current = await store.get_rollout_by_id(rollout.rollout_id)
+        assert current is not None
+        assert current.reward == 9
         assert ids(await store.query_rollouts(reward_min=8)) == [rollout.rollout_id]
 
     async def test_a_reward_of_an_earlier_attempt_does_not_count(self, store: Store) -> None:
         rollout = await rewarded(store, 0.25)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(rewarding(rollout.attempt, 3, quality=0.75))
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
-        assert (found.reward, found.rewards) == (None, {})
-        assert [each.reward for each in await store.query_attempts(rollout.rollout_id)] == [0.75, None]
+        current = await store.get_rollout_by_id(rollout.rollout_id)
+        assert current is not None
+        assert (current.reward, current.rewards) == (None, {})
+        assert [attempt.reward for attempt in await store.query_attempts(rollout.rollout_id)] == [0.75, None]
         assert ids(await store.query_rollouts(reward_min=-10)) == []
         await store.add_span(rewarding(second.attempt, 2, quality=-1))
-        (found,) = await store.query_rollouts(reward_max=-1)
-        assert found.reward == -1
+        (current,) = await store.query_rollouts(reward_max=-1)
+        assert current.reward == -1
 
     async def test_rewards_of_the_past_are_those_of_that_moment(self, store: Store) -> None:
         rollout = await rewarded(store, 0.25)
         other = await rewarded(store, 0.5)
         before = len(await store.log.history(rollout.rollout_id))
-        (position,) = {each.position for each in (await store.log.history(other.rollout_id))[-1:]}
+        (position,) = {event.position for event in (await store.log.history(other.rollout_id))[-1:]}
         await store.start_attempt(rollout.rollout_id)
         then = await store.get_rollout_by_id(rollout.rollout_id, at=before)
         assert then is not None
         assert (then.reward, then.rewards) == (0.25, {"quality": 0.25})
-        assert [each.reward for each in await store.query_rollouts(as_at=position)] == [0.25, 0.5]
-        assert [each.reward for each in await store.query_rollouts()] == [None, 0.5]
+        assert [item.reward for item in await store.query_rollouts(as_at=position)] == [0.25, 0.5]
+        assert [item.reward for item in await store.query_rollouts()] == [None, 0.5]
         assert ids(await store.query_rollouts(reward_max=0.3, as_at=position)) == [rollout.rollout_id]
         falling = await store.query_rollouts(sort_by="reward", sort_order="desc", as_at=position)
         assert ids(falling) == [other.rollout_id, rollout.rollout_id]
 
     async def test_past_spans_of_several_rollouts_are_those_of_that_moment(self, store: Store) -> None:
         first, second = await rewarded(store, 0.25), await rewarded(store, 0.5)
-        wanted = [first.rollout_id, second.rollout_id]
+        rollout_ids = [first.rollout_id, second.rollout_id]
         position = (await store.log.history(second.rollout_id))[-1].position
-        before = list(await store.query_spans(wanted, "latest"))
+        before = list(await store.query_spans(rollout_ids, "latest"))
         retried = await store.start_attempt(first.rollout_id)
         await store.add_span(rewarding(retried.attempt, 2, quality=1))
-        assert list(await store.query_spans(wanted, "latest", as_at=position)) == before
-        assert list(await store.query_spans(wanted, as_at=position)) == before
-        assert len(await store.query_spans(wanted)) == 3
+        assert list(await store.query_spans(rollout_ids, "latest", as_at=position)) == before
+        assert list(await store.query_spans(rollout_ids, as_at=position)) == before
+        assert len(await store.query_spans(rollout_ids)) == 3
         with pytest.raises(Invalid, match="as_at"):
-            await store.query_spans(wanted, at=1)
+            await store.query_spans(rollout_ids, at=1)
 
     async def filled(self, store: Store) -> list[AttemptedRollout]:
         """Create rollouts that differ in every field that a query can use."""
         await store.update_resources("prompts", make_prompt("first"))
-        made = [
+        rollouts = [
             await rewarded(store, 0.5, mode="train", metadata={"rollbook.group": "b", "rollbook.step": 2}),
             await rewarded(store, -2.0, mode="val", metadata={"rollbook.group": "a", "rollbook.step": 10}),
         ]
         await store.update_resources("prompts", make_prompt("second"))
-        made.append(await rewarded(store, 1.5, mode="train", resources_id="prompts"))
-        made.append(await rewarded(store, mode="test", resources_id="none"))
-        await store.annotations.annotate(made[0].rollout_id, add_labels=["good", "zebra"])
-        await store.annotations.annotate(made[1].rollout_id, add_labels=["bad", "good"])
-        await store.annotations.annotate(made[2].rollout_id, add_labels=["gone"])
-        await store.annotations.annotate(made[2].rollout_id, remove_labels=["gone"])
-        return made
+        rollouts.append(await rewarded(store, 1.5, mode="train", resources_id="prompts"))
+        rollouts.append(await rewarded(store, mode="test", resources_id="none"))
+        await store.annotations.annotate(rollouts[0].rollout_id, add_labels=["good", "zebra"])
+        await store.annotations.annotate(rollouts[1].rollout_id, add_labels=["bad", "good"])
+        await store.annotations.annotate(rollouts[2].rollout_id, add_labels=["gone"])
+        await store.annotations.annotate(rollouts[2].rollout_id, remove_labels=["gone"])
+        return rollouts
 
     async def test_rollouts_are_filtered_by_each_field(self, store: Store) -> None:
-        made = await self.filled(store)
+        rollouts = await self.filled(store)
         cases: list[tuple[dict[str, Any], list[int]]] = [
             ({"mode_in": ["train"]}, [0, 2]),
             ({"mode_in": ["val", "test"]}, [1, 3]),
@@ -170,19 +170,19 @@ class RewardQueriesContract:
             ({"reward_max": 0.4, "label_in": ["zebra"], "filter_logic": "or"}, [0, 1]),
             ({"status_in": ["preparing"], "mode_in": ["test"]}, [3]),
         ]
-        last = (await store.log.history(made[2].rollout_id))[-1].position
+        last = (await store.log.history(rollouts[2].rollout_id))[-1].position
         # At an earlier moment, the rows that have changed since are computed from the log.
-        for rollout in made:
+        for rollout in rollouts:
             await store.add_span(rewarding(rollout.attempt, 99, quality=50))
             await store.annotations.annotate(rollout.rollout_id, add_labels=["gone"], remove_labels=["good"])
         for conditions, expected in cases:
-            found = await store.query_rollouts(**conditions, as_at=last)
-            assert ids(found) == [made[index].rollout_id for index in expected], conditions
-            assert found.total == len(expected)
+            matches = await store.query_rollouts(**conditions, as_at=last)
+            assert ids(matches) == [rollouts[index].rollout_id for index in expected], conditions
+            assert matches.total == len(expected)
 
     async def test_present_rollouts_are_filtered_as_past_ones(self, store: Store) -> None:
-        made = await self.filled(store)
-        last = (await store.log.history(made[2].rollout_id))[-1].position
+        rollouts = await self.filled(store)
+        last = (await store.log.history(rollouts[2].rollout_id))[-1].position
         cases: list[dict[str, Any]] = [
             {"mode_in": ["train"]},
             {"group_in": ["a"]},
@@ -200,8 +200,8 @@ class RewardQueriesContract:
             assert (ids(now), now.total) == (ids(then), then.total)
 
     async def test_rollouts_are_sorted_by_each_field(self, store: Store) -> None:
-        made = await self.filled(store)
-        last = (await store.log.history(made[2].rollout_id))[-1].position
+        rollouts = await self.filled(store)
+        last = (await store.log.history(rollouts[2].rollout_id))[-1].position
         cases = [
             ("reward", [1, 0, 2, 3], [2, 0, 1, 3]),
             ("step", [0, 1, 2, 3], [1, 0, 2, 3]),
@@ -213,10 +213,10 @@ class RewardQueriesContract:
             for order, expected in (("asc", rising), ("desc", falling)):
                 pages: list[dict[str, int]] = [{}, {"limit": 3, "offset": 1}]
                 for page in pages:
-                    wanted = [made[index].rollout_id for index in expected][page.get("offset", 0) :]
+                    expected_ids = [rollouts[index].rollout_id for index in expected][page.get("offset", 0) :]
                     arguments: Any = {"sort_by": field, "sort_order": order, **page}
-                    assert ids(await store.query_rollouts(**arguments)) == wanted, arguments
-                    assert ids(await store.query_rollouts(**arguments, as_at=last)) == wanted, arguments
+                    assert ids(await store.query_rollouts(**arguments)) == expected_ids, arguments
+                    assert ids(await store.query_rollouts(**arguments, as_at=last)) == expected_ids, arguments
 
     async def test_values_of_a_wrong_kind_are_refused_by_name(self, store: Store) -> None:
         cases: list[tuple[str, list[Any]]] = [

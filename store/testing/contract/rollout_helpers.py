@@ -20,9 +20,9 @@ async def started(store: Store, *, worker_id: str | None = None, **config: Any) 
 
 async def reread(store: Store, rollout: Rollout) -> Rollout:
     """Return the current state of the rollout."""
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    return found
+    current = await store.get_rollout_by_id(rollout.rollout_id)
+    assert current is not None
+    return current
 
 
 async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
@@ -32,8 +32,8 @@ async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
 
 async def attempt_of(store: Store, rollout: Rollout, sequence_id: int = 1) -> Attempt:
     """Return the attempt of the rollout with the given sequence id."""
-    (found,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
-    return found
+    (attempt,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
+    return attempt
 
 
 async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
@@ -43,6 +43,6 @@ async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
 
 async def worker_of(store: Store, worker_id: str) -> Worker:
     """Return the worker. Unlike most reads, this read does not make the store look for attempts that exceed a limit."""
-    found = await store.get_worker_by_id(worker_id)
-    assert found is not None
-    return found
+    worker = await store.get_worker_by_id(worker_id)
+    assert worker is not None
+    return worker

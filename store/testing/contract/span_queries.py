@@ -165,8 +165,8 @@ class SpanQueriesContract:
 
     async def test_spans_of_several_rollouts_are_ordered_by_rollout_and_number(self, store: Store) -> None:
         rollouts = [await self.traced(store) for _ in range(3)]
-        alone = [list(await store.query_spans(each.rollout_id)) for each in rollouts]
-        ids = [each.rollout_id for each in rollouts]
+        alone = [list(await store.query_spans(rollout.rollout_id)) for rollout in rollouts]
+        ids = [rollout.rollout_id for rollout in rollouts]
         assert ids == sorted(ids)
         assert all(alone)
         page = await store.query_spans([ids[2], "ro-none", ids[0], ids[2]])
@@ -176,14 +176,14 @@ class SpanQueriesContract:
         assert list(await store.query_spans([])) == []
         falling = await store.query_spans(ids[:2], sort_order="desc", limit=len(alone[0]) + 1)
         numbers = [(span.rollout_id, span.sequence_id) for span in falling]
-        assert numbers == sorted(numbers, key=lambda each: (each[0], -each[1]))
+        assert numbers == sorted(numbers, key=lambda pair: (pair[0], -pair[1]))
         assert falling.total == len(alone[0]) + len(alone[1])
         names = await store.query_spans(ids, sort_by="name")
         assert [span.name for span in names] == sorted(span.name for spans in alone for span in spans)
 
     async def test_the_latest_attempts_of_several_rollouts(self, store: Store) -> None:
         rollouts = [await self.traced(store) for _ in range(3)]
-        ids = [each.rollout_id for each in rollouts]
+        ids = [rollout.rollout_id for rollout in rollouts]
         second = await store.start_attempt(ids[1])
         empty = await store.start_attempt(ids[2])
         await store.add_span(make_span(second.attempt, 50, span_id="of the second"))
@@ -191,9 +191,11 @@ class SpanQueriesContract:
         assert list(await store.query_spans(ids, "latest")) == expected
         assert expected[-1].span_id == "of the second"
         assert list(await store.query_spans(ids, empty.attempt.attempt_id)) == []
-        found = await store.query_spans(ids, "latest", name_contains="", filter_logic="or", offset=1, limit=2)
-        assert list(found) == expected[1:3]
-        assert found.total == len(expected)
+        paginated_result = await store.query_spans(
+            ids, "latest", name_contains="", filter_logic="or", offset=1, limit=2
+        )
+        assert list(paginated_result) == expected[1:3]
+        assert paginated_result.total == len(expected)
 
     async def test_a_query_of_spans_has_a_limited_number_of_rollouts(self, store: Store) -> None:
         assert (await store.query_spans([f"ro-{number}" for number in range(1000)])).total == 0

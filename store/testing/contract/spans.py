@@ -397,11 +397,11 @@ class SpansContract:
     async def test_a_span_of_the_opentelemetry_sdk_may_bring_its_number(self, store: Store) -> None:
         rollout = await started(store)
         ids = (rollout.rollout_id, rollout.attempt.attempt_id)
-        given = await store.add_otel_span(*ids, make_sdk_span(), sequence_id=5)
+        span = await store.add_otel_span(*ids, make_sdk_span(), sequence_id=5)
         drawn = await store.add_otel_span(*ids, make_sdk_span())
-        assert given is not None
+        assert span is not None
         assert drawn is not None
-        assert (given.sequence_id, drawn.sequence_id) == (5, 6)
+        assert (span.sequence_id, drawn.sequence_id) == (5, 6)
 
     async def test_a_duplicate_or_misplaced_span_of_the_opentelemetry_sdk_is_treated_as_any_other(
         self, store: Store

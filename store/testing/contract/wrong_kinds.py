@@ -51,7 +51,7 @@ class WrongKindsContract:
                 ("rollout_id", store.query_attempts, none),
                 ("rollout_id", store.get_latest_attempt, none),
                 # A list of texts names several rollouts.
-                ("rollout_id", store.query_spans, [each for each in none if each != ["x"]]),
+                ("rollout_id", store.query_spans, [value for value in none if value != ["x"]]),
                 ("rollout_id", store.start_attempt, none),
                 ("rollout_id", lambda value: store.update_rollout(value, status="running"), none),
                 ("rollout_id", lambda value: store.update_attempt(value, "latest", status="running"), none),
