@@ -63,10 +63,10 @@ def _check(connection: Connection) -> None:
 
 async def _check_fresh(url: str) -> bool:
     await migrate_from_nothing(url)
-    found = await check(url)
-    if found is not None:
-        print(f"{parse(url).scheme}: {found}", file=sys.stderr)
-    return found is None
+    difference = await check(url)
+    if difference is not None:
+        print(f"{parse(url).scheme}: {difference}", file=sys.stderr)
+    return difference is None
 
 
 def main() -> int:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 @contextmanager
 def logging_restored() -> Generator[None]:
     """Restore the logging settings after a command. A server's handler would still write to the command's output."""
-    root, own = logging.getLogger(), logging.getLogger("store")
-    handlers, levels = root.handlers[:], (root.level, own.level)
+    root, logger = logging.getLogger(), logging.getLogger("store")
+    handlers, levels = root.handlers[:], (root.level, logger.level)
     try:
         yield
     finally:
         root.handlers[:] = handlers
         root.setLevel(levels[0])
-        own.setLevel(levels[1])
+        logger.setLevel(levels[1])

@@ -60,8 +60,8 @@ class PostgresDatabase:
         await self._connection.execute(script)
 
     async def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
-        found: Sequence[Sequence[Any]] = await self._connection.fetch(query, *args)
-        return [tuple(row) for row in found]
+        records: Sequence[Sequence[Any]] = await self._connection.fetch(query, *args)
+        return [tuple(row) for row in records]
 
     async def close(self) -> None:
         await self._connection.close()

@@ -56,4 +56,4 @@ def replaced() -> list[Replaced]:
 
 def listed() -> set[str]:
     """Return all names of both tables."""
-    return {each.name for each in same()} | {name for row in replaced() for name in row.names}
+    return {entry.name for entry in same()} | {name for row in replaced() for name in row.names}

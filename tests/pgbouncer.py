@@ -74,9 +74,9 @@ class PgBouncer:
 
 def program() -> str:
     """Return the path of pgbouncer; without it the test is skipped, or fails if ROLLBOOK_REQUIRE_PGBOUNCER is set."""
-    found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    if found is not None:
-        return found
+    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if path is not None:
+        return path
     told = "no pgbouncer on the path: apt-get install pgbouncer"
     if os.environ.get("ROLLBOOK_REQUIRE_PGBOUNCER"):
         pytest.fail(told)

@@ -427,8 +427,8 @@ def free_port() -> int:
     """
     for port in itertools.islice(_ports, 100):
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for each in (port, port + 1):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            for number in (port, port + 1):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", number))
             return port
     message = "no free port between 15000 and 31000 in 100 tries"
     raise RuntimeError(message)

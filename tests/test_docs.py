@@ -64,8 +64,8 @@ def page_id(path: Path) -> str:
 
 def blocks(path: Path) -> Iterator[Block]:
     text = path.read_text()
-    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
-        yield Block(page_id(path), text[: found.start()].count("\n") + 1, found[1], found[2])
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        yield Block(page_id(path), text[: match.start()].count("\n") + 1, match[1], match[2])
 
 
 def prose(path: Path) -> str:
@@ -75,7 +75,7 @@ def prose(path: Path) -> str:
 
 def code(path: Path) -> list[str]:
     """What a page sets between single backticks, breaks of lines removed."""
-    return [re.sub(r"\s+", " ", found) for found in re.findall(r"`([^`]+)`", prose(path))]
+    return [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose(path))]
 
 
 BLOCKS = [block for path in PAGES for block in blocks(path)]
@@ -285,9 +285,9 @@ def test_the_readme_is_a_front_page() -> None:
 
 
 def test_the_figures_in_the_readme_are_rows_of_the_benchmarks_page() -> None:
-    (shown,) = re.findall(r"<!-- figures -->\n(.*?)<!-- /figures -->", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert shown.strip() == readme_figures((ROOT / "docs/benchmarks.md").read_text()).strip()
-    assert len(shown.strip().splitlines()) == 2 + 5
+    (figures,) = re.findall(r"<!-- figures -->\n(.*?)<!-- /figures -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert figures.strip() == readme_figures((ROOT / "docs/benchmarks.md").read_text()).strip()
+    assert len(figures.strip().splitlines()) == 2 + 5
 
 
 def test_every_benchmark_has_its_place_in_the_page() -> None:
@@ -311,8 +311,8 @@ def test_the_readme_shows_the_output_of_its_example_and_the_history_after_it(tmp
     assert re.fullmatch(r"ro-[0-9a-f]{12} \['succeeded'\]", first)
     assert last == "the tables are what the log says: True"
     rollout_id = first.split()[0]
-    (shown,) = [block.text for block in BLOCKS if block.page == "README.md" and "$ rollbook history" in block.text]
-    typed, _, printed = shown.partition("\n")
+    (example,) = [block.text for block in BLOCKS if block.page == "README.md" and "$ rollbook history" in block.text]
+    typed, _, printed = example.partition("\n")
     command = typed.removeprefix("$ ").replace(re.findall(r"ro-[0-9a-f]{12}", typed)[0], rollout_id)
     assert without_accidents(printed) == without_accidents(on_a_terminal(command, tmp_path))
 
@@ -364,12 +364,12 @@ def typed_commands() -> Iterator[tuple[str, str]]:
 
 
 def test_every_command_that_is_shown_exists_with_its_options() -> None:
-    known = commands()
+    options_of = commands()
     for place, typed in typed_commands():
         words = shlex.split(typed)[1:]
-        assert words[0] in known or words[0].startswith("--"), f"{place}: {typed}"
-        if words[0] in known:
-            command = known[words.pop(0)]
+        assert words[0] in options_of or words[0].startswith("--"), f"{place}: {typed}"
+        if words[0] in options_of:
+            command = options_of[words.pop(0)]
             while words and words[0] in getattr(command, "commands", {}):
                 command = command.commands[words.pop(0)]
             options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
@@ -398,10 +398,10 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
 
 def test_every_target_of_make_that_is_shown_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    shown = {name for path in PAGES for name in code(path)} | {
+    codes = {name for path in PAGES for name in code(path)} | {
         line.removeprefix("$ ") for block in BLOCKS for line in block.text.splitlines() if line.startswith("$ make")
     }
-    used = {name.split()[1] for name in shown if name.startswith("make ")}
+    used = {name.split()[1] for name in codes if name.startswith("make ")}
     assert used
     assert used <= targets
 
@@ -416,11 +416,13 @@ def test_every_option_of_a_url_is_described_and_no_other() -> None:
 
 def test_every_url_that_is_shown_is_one() -> None:
     texts = [name for path in PAGES for name in code(path)] + [block.text for block in BLOCKS]
-    shown = {found for text in texts for found in re.findall(r"(?:memory|sqlite|postgresql)://[^\s'\"`]*", text)}
-    assert len(shown) > 4
-    for found in shown:
-        if "…" not in found:
-            url.parse(found)
+    store_url = {
+        store_url for text in texts for store_url in re.findall(r"(?:memory|sqlite|postgresql)://[^\s'\"`]*", text)
+    }
+    assert len(store_url) > 4
+    for address in store_url:
+        if "…" not in address:
+            url.parse(address)
 
 
 def test_every_scheme_is_described() -> None:
@@ -444,16 +446,16 @@ def test_every_setting_of_open_store_is_described() -> None:
         for name, parameter in inspect.signature(store.open_store).parameters.items()
         if name not in {"url", "clock"}
     }
-    (shown,) = re.findall(r"`open_store\(url, ([^)]*)\)`", page)
-    assert shown == ", ".join(f"{name}={default}" for name, default in settings.items())
+    (arguments,) = re.findall(r"`open_store\(url, ([^)]*)\)`", page)
+    assert arguments == ", ".join(f"{name}={default}" for name, default in settings.items())
     assert all(f"`{name}" in page.partition("`open_store(url,")[2] for name in settings)
 
 
 def test_every_reserved_key_of_metadata_is_described() -> None:
     page = (ROOT / "docs/compatibility.md").read_text()
     public = {f"rollbook.{name}" for name in store.__all__}
-    shown = {name for name in re.findall(r"`(rollbook\.\w+)`", page) if name not in public and find_spec(name) is None}
-    assert shown == set(RESERVED_METADATA)
+    keys = {name for name in re.findall(r"`(rollbook\.\w+)`", page) if name not in public and find_spec(name) is None}
+    assert keys == set(RESERVED_METADATA)
 
 
 def test_every_type_of_event_is_described_and_no_other() -> None:
@@ -499,11 +501,11 @@ def test_every_error_is_described_with_the_builtin_it_is() -> None:
     assert {name for name, _ in rows} == set(errors.__all__) - {"StoreError"}
     for name, parents in rows:
         error: type = getattr(errors, name)
-        assert all(parent in {each.__name__ for each in error.__mro__} for parent in code_of(parents)), name
+        assert all(parent in {base.__name__ for base in error.__mro__} for parent in code_of(parents)), name
 
 
 def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
-    known = {
+    names = {
         *store.__all__,
         *models.__all__,
         *training.__all__,
@@ -521,10 +523,10 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
         for name in code(path):
             word = name.split("(")[0]
             if re.fullmatch(r"[A-Z][a-z]+[A-Za-z]*", word):
-                allowed = known | builtin | ports | (theirs if path.name in comparing else set[str]())
+                allowed = names | builtin | ports | (theirs if path.name in comparing else set[str]())
                 assert word in allowed, f"{page_id(path)}: {name}"
             if re.fullmatch(r"[a-z_]+\(.*\)", name):
-                assert word in known | {"open_store", "atomic"}, f"{page_id(path)}: {name}"
+                assert word in names | {"open_store", "atomic"}, f"{page_id(path)}: {name}"
 
 
 def test_every_argument_that_is_shown_with_a_method_exists() -> None:
@@ -533,11 +535,11 @@ def test_every_argument_that_is_shown_with_a_method_exists() -> None:
             called = re.fullmatch(r"(?:(log|runs|annotations|threads)\.)?(\w+)\((.*)\)", name)
             if called is None:
                 continue
-            part, method, shown = called.groups()
+            part, method, arguments = called.groups()
             kind = PARTS.get(part, store.Store)
             if part or hasattr(kind, method):
-                given = set(re.findall(r"(\w+)=", shown))
-                assert given <= set(inspect.signature(getattr(kind, method)).parameters), name
+                keywords = set(re.findall(r"(\w+)=", arguments))
+                assert keywords <= set(inspect.signature(getattr(kind, method)).parameters), name
 
 
 def test_every_way_to_add_a_backend_is_the_one_the_page_shows() -> None:

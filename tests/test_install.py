@@ -135,7 +135,9 @@ def test_the_wheel_carries_every_revision(installed: Path, tmp_path: Path) -> No
 def test_every_import_is_declared_and_every_dependency_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {normal_name(re.split(r"[<>=!~\[; ]", entry)[0]) for entry in project["dependencies"]}
-    providers = {name: {normal_name(one) for one in given} for name, given in packages_distributions().items()}
+    providers = {
+        name: {normal_name(one) for one in distributions} for name, distributions in packages_distributions().items()
+    }
     imported = {
         distribution
         for top, module in _imports(ROOT / "store") | _imports(ROOT / "migrations")

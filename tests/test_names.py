@@ -24,23 +24,23 @@ def resolve(path: str) -> Any:
         AttributeError: nothing.
     """
     first, *others = path.split(".")
-    found = import_module(first)
+    value = import_module(first)
     so_far = first
     for name in others:
         so_far = f"{so_far}.{name}"
-        if not hasattr(found, name):
+        if not hasattr(value, name):
             try:
                 import_module(so_far)
             except ModuleNotFoundError as error:
                 raise AttributeError(f"{so_far} does not exist") from error
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def test_the_lists_are_complete_and_without_repetition() -> None:
     assert len(listed()) > 150
     assert listed() >= FAMILIAR
-    counts = Counter([each.name for each in same()] + [name for row in replaced() for name in row.names])
+    counts = Counter([entry.name for entry in same()] + [name for row in replaced() for name in row.names])
     assert [name for name, count in counts.items() if count > 1] == []
 
 

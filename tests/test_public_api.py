@@ -125,7 +125,7 @@ def test_agent_lightnings_names_are_there() -> None:
 
 def test_agent_code_needs_one_import() -> None:
     assert set(training.__all__) <= set(store.__all__)
-    of_loop = {each.name for each in same() if not each.module.endswith((".collections", ".attrs"))}
+    of_loop = {entry.name for entry in same() if not entry.module.endswith((".collections", ".attrs"))}
     assert of_loop <= set(store.__all__)
     assert store.Trainer is training.Trainer
 
@@ -138,11 +138,17 @@ def test_inputs_are_mappings_not_dicts() -> None:
         if inspect.isclass(value) and not (value.__module__ or "").startswith(("builtins", "store.models")):
             # The fields of a dataclass are read, too.
             first = "" if dataclasses.is_dataclass(value) else "__init__"
-            methods = [member for each, member in vars(value).items() if each == first or not each.startswith("_")]
+            methods = [
+                member
+                for attribute, member in vars(value).items()
+                if attribute == first or not attribute.startswith("_")
+            ]
         for method in filter(inspect.isfunction, methods):
-            annotations = {each: text for each, text in method.__annotations__.items() if each != "return"}
+            annotations = {argument: text for argument, text in method.__annotations__.items() if argument != "return"}
             strict += [
-                f"{name}.{method.__name__}({each})" for each, text in annotations.items() if "dict[" in str(text)
+                f"{name}.{method.__name__}({argument})"
+                for argument, text in annotations.items()
+                if "dict[" in str(text)
             ]
     assert strict == []
 
@@ -278,7 +284,7 @@ def test_unclosed_memory_store_neither_delays_exit_nor_leaves_a_file() -> None:
         "print(memory.core.dialect.path)"
     )
     path = Path(python(program).strip())
-    assert not [each for each in path.parent.iterdir() if each.name.startswith(path.name)]
+    assert not [file for file in path.parent.iterdir() if file.name.startswith(path.name)]
 
 
 def test_a_store_in_memory_reads_the_clock_it_is_given() -> None:

@@ -63,8 +63,8 @@ def row(columns: tuple[str, ...], **values: Any) -> tuple[Any, ...]:
 
 def span_row(**values: Any) -> tuple[Any, ...]:
     status = values.get("status", {"status_code": "OK", "description": "said"})
-    given = {"status_code": status["status_code"], "status_message": status["description"], **values}
-    return (*(given[name] for name in OF_ROW), 7)
+    fields = {"status_code": status["status_code"], "status_message": status["description"], **values}
+    return (*(fields[name] for name in OF_ROW), 7)
 
 
 def span() -> tuple[Span, Span]:
@@ -113,7 +113,7 @@ def attempt() -> tuple[Attempt, Attempt]:
 
 
 def attempted() -> tuple[AttemptedRollout, AttemptedRollout]:
-    (_, plain), (_, own) = rollout(), attempt()
+    (_, plain), (_, own_fields) = rollout(), attempt()
     stored = row(
         ROLLOUT_COLUMNS,
         rollout_id="ro-1",
@@ -124,8 +124,8 @@ def attempted() -> tuple[AttemptedRollout, AttemptedRollout]:
         start_at=1_500_000,
         end_at=2_000_000,
     )
-    made = rollout_mapping.attempted_rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}, attempt()[0])
-    return made, AttemptedRollout.model_validate({**dict(plain), "attempt": own})
+    built = rollout_mapping.attempted_rollout_model(stored, {"input": [1]}, {"metadata": {"a": None}}, attempt()[0])
+    return built, AttemptedRollout.model_validate({**dict(plain), "attempt": own_fields})
 
 
 def worker() -> tuple[Worker, Worker]:
@@ -160,34 +160,34 @@ def resources() -> tuple[ResourcesUpdate, ResourcesUpdate]:
 @pytest.mark.parametrize("build", [span, rollout, attempt, attempted, worker, resources])
 def test_a_model_made_of_stored_data_is_as_a_validated_one(build: Any) -> None:
     pair: tuple[BaseModel, BaseModel] = build()
-    made, validated = pair
-    assert made == validated
-    assert type(made) is type(validated)
-    assert repr(made) == repr(validated)
-    assert made.model_dump_json() == validated.model_dump_json()
-    assert made.model_dump(exclude_unset=True) == made.model_dump()
-    assert pickle.loads(pickle.dumps(made)) == made
-    assert copy.deepcopy(made) == made
-    assert type(made).model_validate(made.model_dump()) == made
-    changed = made.model_copy(update={next(iter(type(made).model_fields)): "changed"})
-    assert changed != made
-    assert made == validated
+    built, validated = pair
+    assert built == validated
+    assert type(built) is type(validated)
+    assert repr(built) == repr(validated)
+    assert built.model_dump_json() == validated.model_dump_json()
+    assert built.model_dump(exclude_unset=True) == built.model_dump()
+    assert pickle.loads(pickle.dumps(built)) == built
+    assert copy.deepcopy(built) == built
+    assert type(built).model_validate(built.model_dump()) == built
+    changed = built.model_copy(update={next(iter(type(built).model_fields)): "changed"})
+    assert changed != built
+    assert built == validated
 
 
 def test_kinds_of_numbers_survive() -> None:
-    made, _ = span()
-    kinds = [type(value) for value in made.attributes.values()]
+    built, _ = span()
+    kinds = [type(value) for value in built.attributes.values()]
     assert kinds == [int, float, bool, str, list]
 
 
 def test_a_span_whose_body_was_dropped_has_only_the_attribute_that_says_so() -> None:
-    made = span_model(span_row(**SPAN), None)
-    assert (made.attributes, made.events, made.links, made.model_extra) == ({DROPPED: True}, [], [], {})
-    assert (made.status.status_code, made.status.description) == (
+    built = span_model(span_row(**SPAN), None)
+    assert (built.attributes, built.events, built.links, built.model_extra) == ({DROPPED: True}, [], [], {})
+    assert (built.status.status_code, built.status.description) == (
         SPAN["status"]["status_code"],
         SPAN["status"]["description"],
     )
-    assert Span.model_validate(made.model_dump()) == made
+    assert Span.model_validate(built.model_dump()) == built
 
 
 def test_two_spans_without_bodies_share_nothing_that_can_change() -> None:
@@ -198,16 +198,16 @@ def test_two_spans_without_bodies_share_nothing_that_can_change() -> None:
 
 def test_payload_that_was_dropped_reads_as_nothing_and_a_mark() -> None:
     stored = row(ROLLOUT_COLUMNS, rollout_id="ro-1", status="queuing", config="{}", start_at=1)
-    made = rollout_mapping.rollout_model(stored, None, None)
-    assert (made.input, made.metadata, made.config) == (None, {DROPPED: True}, RolloutConfig())
-    kept = rollout_mapping.rollout_model(stored, None, {"metadata": {"k": 1}})
-    assert kept.metadata == {"k": 1, DROPPED: True}
+    built = rollout_mapping.rollout_model(stored, None, None)
+    assert (built.input, built.metadata, built.config) == (None, {DROPPED: True}, RolloutConfig())
+    with_metadata = rollout_mapping.rollout_model(stored, None, {"metadata": {"k": 1}})
+    assert with_metadata.metadata == {"k": 1, DROPPED: True}
     empty = row(RESOURCES_COLUMNS, resources_id="rs", version=1, create_at=1, update_at=1)
     assert rollout_mapping.resources_model(empty, None).resources == {}
 
 
 @pytest.mark.parametrize(
-    "beat,stamped,known,known_at,expected",
+    "beat,stamped,stored_time,known_at,expected",
     [
         (None, None, 4.0, 10, 4.0),
         (3.0, 11, 4.0, 10, 3.0),
@@ -217,9 +217,9 @@ def test_payload_that_was_dropped_reads_as_nothing_and_a_mark() -> None:
     ],
 )
 def test_latest_stamp_is_the_sign_of_life(
-    beat: float | None, stamped: int | None, known: float | None, known_at: int | None, expected: float | None
+    beat: float | None, stamped: int | None, stored_time: float | None, known_at: int | None, expected: float | None
 ) -> None:
-    stored = row(ATTEMPT_COLUMNS, last_heartbeat_time=known, heartbeat_stamped_at=known_at)
+    stored = row(ATTEMPT_COLUMNS, last_heartbeat_time=stored_time, heartbeat_stamped_at=known_at)
     assert rollout_mapping.sign_of_life(stored, beat, stamped) == expected
 
 
@@ -253,10 +253,10 @@ def test_a_row_of_the_log_is_described_in_the_terms_of_the_api() -> None:
     assert described.data["span_id"] == "s"
     assert described.body == {"attributes": {}}
     assert type(described).model_validate(described.model_dump()) == described
-    whole = rollout_mapping.logged_event(
+    complete = rollout_mapping.logged_event(
         log_queries.described(logged(), None), stream="rollout/ro-1", commit_id=4, cursor="c"
     )
-    assert (whole.stream, whole.commit_id, whole.cursor, whole.body) == ("rollout/ro-1", 4, "c", None)
+    assert (complete.stream, complete.commit_id, complete.cursor, complete.body) == ("rollout/ro-1", 4, "c", None)
 
 
 @pytest.mark.parametrize("changes", [{"type": "rollout.teleported"}, {"shape": 99}])

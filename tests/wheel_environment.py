@@ -83,19 +83,19 @@ def _closure(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
-    wanted = [("rollbook", "", Parser().parsestr(text).get_all("Requires-Dist") or [])]
-    found: set[tuple[str, str]] = set()
-    while wanted:
-        _, extra, requirements = wanted.pop()
+    pending = [("rollbook", "", Parser().parsestr(text).get_all("Requires-Dist") or [])]
+    visited: set[tuple[str, str]] = set()
+    while pending:
+        _, extra, requirements = pending.pop()
         for requirement in map(Requirement, requirements):
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
                 continue
-            for each in ("", *requirement.extras):
-                one = (normal_name(requirement.name), each)
-                if one not in found:
-                    found.add(one)
-                    wanted.append((*one, requires(requirement.name) or []))
-    return {name for name, _ in found}
+            for extra_name in ("", *requirement.extras):
+                one = (normal_name(requirement.name), extra_name)
+                if one not in visited:
+                    visited.add(one)
+                    pending.append((*one, requires(requirement.name) or []))
+    return {name for name, _ in visited}
 
 
 def normal_name(name: str) -> str:
