@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from store.sql.commands import rollouts as rollout_commands
+from store.runtime import process
 from store.testing import ManualClock
 from tests import postgres
 from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain, state_hash_of
@@ -57,7 +57,7 @@ class Machine(RuleBasedStateMachine):
     def open(self, seed: int, requests: list[Json]) -> None:
         """Two empty stores; some rollouts that wait, so that there is something to do."""
         self.clock = ManualClock(_START)
-        self.model = Model(self.clock, rollout_commands.owner())
+        self.model = Model(self.clock, process.owner())
         self.claims = Claims()
         self._run(self._open(seed))
         self.call([(("enqueue", {"requests": requests}), 0)])
