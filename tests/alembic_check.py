@@ -21,7 +21,7 @@ from store.db.url import parse
 from tests import databases, postgres
 
 
-async def migrate_from_nothing(url: str, revision: str = "head") -> None:
+async def migrate_from_scratch(url: str, revision: str = "head") -> None:
     """Bring an empty partition to a revision by its migrations, and name the store."""
     parsed = parse(url)
     if parsed.path is not None:
@@ -62,7 +62,7 @@ def _check(connection: Connection) -> None:
 
 
 async def _check_fresh(url: str) -> bool:
-    await migrate_from_nothing(url)
+    await migrate_from_scratch(url)
     difference = await check(url)
     if difference is not None:
         print(f"{parse(url).scheme}: {difference}", file=sys.stderr)

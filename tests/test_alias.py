@@ -90,7 +90,7 @@ def test_source_that_cannot_be_renamed_is_refused(source: str, advice: str) -> N
         renamed(source, "store.sample", MODULES)
 
 
-_OWN_STORE = """
+_USERS_STORE = """
 import rollbook
 
 opened = rollbook.open_store
@@ -149,7 +149,7 @@ def test_no_module_of_the_wheel_imports_the_old_name(wheel: Path) -> None:
 def test_a_users_own_store_module_and_the_installed_package_work_together(installed: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    (project / "store.py").write_text(_OWN_STORE)
+    (project / "store.py").write_text(_USERS_STORE)
     (project / "main.py").write_text(_PROGRAM)
     python = str(installed / "bin/python")
     assert run(python, "main.py", cwd=project) == "True\n"

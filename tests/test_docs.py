@@ -195,7 +195,7 @@ def test_no_line_of_a_page_is_wider_than_120_characters() -> None:
     assert wide == []
 
 
-_RUN_EACH = """
+_RUN_EXAMPLES = """
 import ast, atexit, gc, importlib, os, runpy, sys, threading, traceback
 
 # What the examples import of the package is imported once; each example runs in a child of its own.
@@ -246,7 +246,7 @@ def test_every_python_block_runs(tmp_path: Path) -> None:
         directory.mkdir()
         (directory / "example.py").write_text(block.text)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _RUN_EACH, *map(str, directories)],
+        [sys.executable, "-W", "error", "-c", _RUN_EXAMPLES, *map(str, directories)],
         check=False,
         capture_output=True,
         text=True,

@@ -50,10 +50,10 @@ class PlainSQLite(Dialect):
         self.path = urlsplit(url.text).path
 
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        return column.in_(select(_each(name).c.value))
+        return column.in_(select(_elements(name).c.value))
 
     def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
-        keys = _each(name).c.value
+        keys = _elements(name).c.value
         return tuple_(*columns).in_(select(*(func.json_extract(keys, f"$[{index}]") for index in range(len(columns)))))
 
     def list_param(self, values: Sequence[Any]) -> Any:
@@ -198,7 +198,7 @@ class Polling(Wakeups):
         """There is nothing to close."""
 
 
-def _each(name: str) -> Any:
+def _elements(name: str) -> Any:
     return func.json_each(bindparam(name, type_=Text)).table_valued("value", name=f"each_{name}")
 
 

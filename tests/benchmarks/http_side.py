@@ -115,10 +115,10 @@ class Client:
     def fill(self, url: str, rollouts: int, spans: int) -> str:
         """Enqueue so many rollouts, and record spans of one; return its id."""
         ((rollout_id, attempt_id),) = self._claim(url, 1)
-        drive(url, [_each(iter([self._span(rollout_id, attempt_id, number) for number in range(1, spans + 1)]))])
+        drive(url, [_one_by_one(iter([self._span(rollout_id, attempt_id, number) for number in range(1, spans + 1)]))])
         one = orjson.loads(_ENQUEUE.partition(b"\r\n\r\n")[2])["rollouts"]
         many = post(ENQUEUE, orjson.dumps({"rollouts": one * _ENQUEUED_AT_ONCE}))
-        drive(url, [_each(iter([many] * ((rollouts - 1) // _ENQUEUED_AT_ONCE)))])
+        drive(url, [_one_by_one(iter([many] * ((rollouts - 1) // _ENQUEUED_AT_ONCE)))])
         return rollout_id
 
     def read_spans(
@@ -139,7 +139,7 @@ class Client:
     def enqueue_large(self, url: str, size: int) -> None:
         """Enqueue a rollout whose input has so many bytes that do not compress well."""
         text = base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode()
-        drive(url, [_each(iter([post(ENQUEUE, orjson.dumps({"rollouts": [{"input": text}]}))]))])
+        drive(url, [_one_by_one(iter([post(ENQUEUE, orjson.dumps({"rollouts": [{"input": text}]}))]))])
 
     def gets(self, url: str, seconds: float) -> dict[str, Any]:
         """Read a short page on one connection, one after another for some seconds; how long each took."""
@@ -170,7 +170,7 @@ class Client:
     def _send(self, url: str, pid: int, connections: int, requests: list[bytes], units: int) -> dict[str, Any]:
         """Send requests as their connections come free; the rate and the cost are of units."""
         line = iter(requests)
-        measured = _measured(url, pid, (_each(line) for _ in range(connections)))
+        measured = _measured(url, pid, (_one_by_one(line) for _ in range(connections)))
         return {
             "count": units,
             "per_second": units / measured["seconds"],
@@ -179,7 +179,7 @@ class Client:
         }
 
 
-def _each(requests: Iterator[bytes]) -> Work:
+def _one_by_one(requests: Iterator[bytes]) -> Work:
     for request in requests:  # noqa: UP028 - an iterator has nothing to send answers to
         yield request
 

@@ -26,7 +26,7 @@ _POLL: dict[str, float] = {"poll_interval": 0.01, "interval_jitter": 0.0, "heart
 
 
 @rollout
-def _nothing(task: Any, prompt_template: PromptTemplate) -> float:
+def _idle_agent(task: Any, prompt_template: PromptTemplate) -> float:
     del prompt_template
     return float(task)
 
@@ -71,7 +71,7 @@ def _train(runners: int, count: int, answer: Any) -> None:
     trainer = Trainer(
         algorithm=algorithm, store=InMemoryLightningStore(), strategy=strategy, tracer=tracer, runner=runner
     )
-    trainer.fit(_nothing)
+    trainer.fit(_idle_agent)
     answer.send({"per_second": algorithm.per_second})
 
 
@@ -90,7 +90,7 @@ class PeerLoop:
         store = InMemoryLightningStore()
         await store.add_resources(_RESOURCES)
         runner = LitAgentRunner(self._tracer, max_rollouts=count, **_POLL)
-        with runner.run_context(agent=_nothing, store=store, worker_id=0):
+        with runner.run_context(agent=_idle_agent, store=store, worker_id=0):
             for number in range(count):
                 await store.enqueue_rollout(number, mode="train")
             begun = time.perf_counter()

@@ -25,7 +25,7 @@ _RESOURCES: NamedResources = {"prompt": PromptTemplate(template="{question}", en
 
 
 @rollout
-def _nothing(task: Any, prompt_template: PromptTemplate) -> float:
+def _idle_agent(task: Any, prompt_template: PromptTemplate) -> float:
     del prompt_template
     return float(task)
 
@@ -66,7 +66,7 @@ class Loop:
         await store.add_resources(_RESOURCES)
         stop = threading.Event()
         runner = Runner[Any](Tracer(openai=False), concurrency=runners)
-        with runner.run_context(agent=_nothing, store=store):
+        with runner.run_context(agent=_idle_agent, store=store):
             running = asyncio.create_task(runner.iter(event=stop))
             try:
                 await _done(store, 2 * runners)

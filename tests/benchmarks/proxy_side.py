@@ -35,7 +35,7 @@ def _chunk(number: int) -> bytes:
 
 
 _STREAM = [_chunk(number) for number in range(_CHUNKS)] + [b"data: [DONE]\n\n"]
-_WHOLE = orjson.dumps({
+_COMPLETION = orjson.dumps({
     "id": "c",
     "object": "chat.completion",
     "created": 1,
@@ -54,7 +54,7 @@ _WHOLE = orjson.dumps({
 async def _model(request: web.Request) -> web.StreamResponse:
     asked = orjson.loads(await request.read())
     if not asked.get("stream"):
-        return web.Response(body=_WHOLE, content_type="application/json")
+        return web.Response(body=_COMPLETION, content_type="application/json")
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     for piece in _STREAM:

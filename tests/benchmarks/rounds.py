@@ -78,7 +78,7 @@ def saturate(
     return alternate(scale.rounds, {**sides, **limits})
 
 
-def told(measured: Measured) -> str:
+def in_words(measured: Measured) -> str:
     """Return in words what `saturate` measured."""
     ours = measured["rollbook"]
     words = (

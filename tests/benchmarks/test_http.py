@@ -137,7 +137,7 @@ def test_lifecycles(
         measured = alternate(rounds, sides)
         report.raw(f"lifecycles.{connections}", measured)
         for name, taken in measured.items():
-            report.fact(f"{_NAMES[name]}, {connections} connection{'s' * (connections > 1)}", _told(taken))
+            report.fact(f"{_NAMES[name]}, {connections} connection{'s' * (connections > 1)}", _in_words(taken))
         _note_lifecycles(report, connections, measured)
 
 
@@ -168,7 +168,7 @@ def _lifecycles(client: Side, server: Server, connections: int, seconds: float) 
     return measure
 
 
-def _told(rounds: list[dict[str, Any]]) -> str:
+def _in_words(rounds: list[dict[str, Any]]) -> str:
     return (
         f"{median(rounds):,.0f} lifecycles/s, {median(rounds, 'requests_per_second'):,.0f} requests/s;"
         f" p50 {_latency(rounds, 'p50'):.1f} ms, p99 {_latency(rounds, 'p99'):.1f} ms;"

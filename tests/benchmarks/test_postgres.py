@@ -15,12 +15,12 @@ from tests.benchmarks.rounds import (
     NewURL,
     Scale,
     alternate,
+    in_words,
     lifecycles,
     median,
     ratio,
     record_trace_rows,
     saturate,
-    told,
     traces,
     wakes_inside,
     wakes_outside,
@@ -43,7 +43,7 @@ def test_lifecycles(
     for callers in CALLERS:
         measured = saturate(callers, scale, rollbook, postgres_url, peer_store, {"commits": commits})
         report.raw(f"postgres.lifecycles.{callers}", measured)
-        words, key = told(measured), f"postgres.lifecycle.{callers}"
+        words, key = in_words(measured), f"postgres.lifecycle.{callers}"
         if "peer" not in measured:
             report.fact(f"Postgres, {callers} callers, lifecycles", words)
             continue

@@ -17,12 +17,12 @@ from tests.benchmarks.rounds import (
     NewURL,
     Scale,
     alternate,
+    in_words,
     median,
     ratio,
     record_lifecycles,
     record_trace_rows,
     saturate,
-    told,
     traces,
     wakes_inside,
     wakes_outside,
@@ -79,9 +79,9 @@ def test_lifecycles(
         report.raw(f"sqlite.lifecycles.{callers}", measured)
         ours = measured["rollbook"]
         if "peer" in measured:
-            report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, measured["peer"]), told(measured))
+            report.figure(f"sqlite.lifecycle.{callers}", ratio(ours, measured["peer"]), in_words(measured))
         else:
-            report.fact(f"SQLite, {callers} callers, lifecycles", told(measured))
+            report.fact(f"SQLite, {callers} callers, lifecycles", in_words(measured))
         grouping[callers] = median(ours, "calls_per_commit") / callers
         if callers == SATURATED:
             dequeue = statistics.median(one["latency"]["dequeue"]["p99"] for one in ours)

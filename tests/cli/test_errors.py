@@ -281,7 +281,7 @@ def test_the_servers_of_one_machine_have_different_default_ports(bare: Rollbook)
     assert ports == {"serve": ["4747"], "proxy": ["4748"], "ui": ["4749"]}
 
 
-_RUN_EACH = """
+_RUN_COMMANDS = """
 import json, os, sys
 from store.cli import main
 import aiosqlite, pydantic, rich.console, rich.table, sqlalchemy.dialects.sqlite
@@ -308,7 +308,7 @@ def _on_a_terminal(calls: list[tuple[list[str], dict[str, str]]], environment: d
     import pty
 
     parent, child = pty.openpty()
-    command = [sys.executable, "-c", _RUN_EACH, orjson.dumps(calls).decode()]
+    command = [sys.executable, "-c", _RUN_COMMANDS, orjson.dumps(calls).decode()]
     process = subprocess.Popen(command, env=environment, stdin=child, stdout=child, stderr=child)
     os.close(child)
     screen = io.BytesIO()

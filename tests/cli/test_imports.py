@@ -25,7 +25,7 @@ with contextlib.redirect_stdout(io.StringIO()):
             assert not ended.code, (command, ended.code)
 print(*sys.modules)
 """
-EACH_IN_A_CHILD = """
+IN_CHILDREN = """
 import contextlib, io, json, os, sys
 import aiosqlite, orjson, pydantic, sqlalchemy.dialects.sqlite
 from store.cli.app import app
@@ -99,7 +99,7 @@ UNUSED_BY = {
 
 def test_a_command_imports_only_modules_that_it_needs(filled_file: Filled) -> None:
     commands = [[filled_file.retried if word == "ROLLOUT" else word for word in line.split()] for line in UNUSED_BY]
-    printed = run(EACH_IN_A_CHILD, json.dumps(commands), url=filled_file.url).stdout.splitlines()
+    printed = run(IN_CHILDREN, json.dumps(commands), url=filled_file.url).stdout.splitlines()
     needless = {
         line: sorted(set(modules.split()) & (ELSEWHERE | UNUSED | unused))
         for (line, unused), modules in zip(UNUSED_BY.items(), printed, strict=True)

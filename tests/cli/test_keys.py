@@ -16,7 +16,7 @@ from store.db.url import with_partition
 from store.sql.api_keys import Keys, digest
 from tests.cli.conftest import Rollbook, runner
 from tests.conftest import POSTGRES, SQLITE
-from tests.server.keyed import bearer, own_database
+from tests.server.keyed import bearer, isolated_database
 from tests.server.test_serving import run, serving
 
 KEY = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}\n")
@@ -28,7 +28,7 @@ ON_BOTH_DATABASES = pytest.mark.parametrize("url", [SQLITE, POSTGRES], indirect=
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without a store: a file, or what `ON_BOTH_DATABASES` says."""
-    return own_database(request, tmp_path) if hasattr(request, "param") else f"sqlite:///{tmp_path / 'run.db'}"
+    return isolated_database(request, tmp_path) if hasattr(request, "param") else f"sqlite:///{tmp_path / 'run.db'}"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def rollbook(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
     return runner(url, monkeypatch)
 
 
-async def _kept(url: str) -> dict[str, bytes]:
+async def _stored_hashes(url: str) -> dict[str, bytes]:
     keys = await Keys.open(url, create=False)
     try:
         return {key.key_id: key.hash for key in await keys.all()}
@@ -49,7 +49,7 @@ def test_key_is_printed_on_stdout_and_advice_on_stderr(rollbook: Rollbook, url: 
     match = KEY.fullmatch(printed.out)
     assert printed.code == 0
     assert match
-    assert asyncio.run(_kept(url)) == {match[1]: digest(printed.out.strip())}
+    assert asyncio.run(_stored_hashes(url)) == {match[1]: digest(printed.out.strip())}
     assert "shown only once" in printed.err
     assert "rollbook keys enforce" in printed.err
     assert printed.out.strip() not in printed.err

@@ -21,7 +21,7 @@ from store.cli.output.printing import json_document, line
 from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
 
 TEXT = "日本 ü → 𝄞 \udcff…"
-RUN_EACH = """
+RUN_COMMANDS = """
 import json, os, sys
 from store.cli import main
 import store.cli.commands.history, store.cli.commands.ls, store.cli.commands.show, store.sql.log, store.sql.store
@@ -67,7 +67,7 @@ def test_commands_print_texts_that_the_encoding_of_the_locale_lacks(filled_file:
         ["ls", "rollouts", "--json"],
     ]
     done = subprocess.run(
-        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
+        [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)],
         env=environment(filled_file.url, PYTHONIOENCODING="ascii"),
         check=False,
         capture_output=True,

@@ -113,7 +113,7 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(values: dict[str, Any], option: str) -> None:
-    options: dict[str, Any] = {**NOTHING, **values}
+    options: dict[str, Any] = {**NO_OPTIONS, **values}
     with pytest.raises(Invalid) as refused:
         schedule_of(**options)
     assert refused.value.field == option

@@ -123,7 +123,7 @@ async def test_the_time_without_a_database_counts_against_no_attempt(durable_url
         assert await statuses(store, limited) == ("failed", "timeout")
 
 
-def own(clock: ManualClock, _: float) -> float:
+def process_clock(clock: ManualClock, _: float) -> float:
     return clock.seconds
 
 
@@ -133,7 +133,9 @@ def remote(clock: ManualClock, jump: float) -> float:
 
 @ON_SQLITE
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-@pytest.mark.parametrize("time_of", [own, remote], ids=["a sender with this clock", "a sender with another clock"])
+@pytest.mark.parametrize(
+    "time_of", [process_clock, remote], ids=["a sender with this clock", "a sender with another clock"]
+)
 async def test_a_jump_of_the_clock_is_no_silence_and_hides_none(
     durable_url: str, clock: ManualClock, jump: float, time_of: Callable[[ManualClock, float], float]
 ) -> None:

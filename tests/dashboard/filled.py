@@ -20,7 +20,7 @@ from store.models import (
     TraceStatus,
 )
 from store.sql.store import SQLStore
-from tests.runs.trading_runs import auto_run, whole_rerun
+from tests.runs.trading_runs import auto_run, complete_rerun
 
 HOSTILE: Final = (
     "<script>globalThis.hit = 1</script>"
@@ -67,8 +67,8 @@ async def fill(store: SQLStore) -> Filled:
         )
     members = [await _member(store, number) for number in range(4)]
     run = await auto_run(store, group=GROUP, question=HOSTILE)
-    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [_said()])
-    await whole_rerun(store, run, "risk", "RIG", reason=HOSTILE)
+    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [_event()])
+    await complete_rerun(store, run, "risk", "RIG", reason=HOSTILE)
     for number in range(3):
         await store.enqueue_rollout({HOSTILE: number}, metadata=_metadata(10 + number))
     await store.dequeue_rollout(worker_id=WORKER)
@@ -157,7 +157,7 @@ def _call(number: int) -> dict[str, Any]:
     }
 
 
-def _said() -> RunEvent:
+def _event() -> RunEvent:
     return RunEvent(
         kind="result", node_id=HOSTILE, scope=HOSTILE, agent=HOSTILE, status="error", service=HOSTILE, message=HOSTILE,
         prompt=HOSTILE, response=HOSTILE, error=HOSTILE, metrics={"model": HOSTILE, "tokens_in": 3},

@@ -52,7 +52,7 @@ def pictures(rollout_id: str, run_id: str) -> list[Picture]:
 
 async def take(directory: Path, db: str) -> None:
     """Write the pictures of a store."""
-    rollout_id, run_id = await _shown(db)
+    rollout_id, run_id = await _subjects(db)
     with serving("ui", "--db", db, "--port", "0") as (_, url):
         async with running() as browser:
             for picture in pictures(rollout_id, run_id):
@@ -75,7 +75,7 @@ async def _write(page: Page, file: Path) -> None:
     raise ValueError(message)
 
 
-async def _shown(db: str) -> tuple[str, str]:
+async def _subjects(db: str) -> tuple[str, str]:
     """Return a rollout that was tried again, if there is one, and the run with most attempts."""
     async with await open_store(db, read_only=True) as store:
         ended = await store.query_rollouts(status_in=["succeeded"], sort_by="start_time", sort_order="desc")

@@ -22,12 +22,12 @@ from tests.conftest import SQLITE
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
 from tests.journal.database_helpers import run_sql
 from tests.server.api import Answer, Api, speaking_to
-from tests.server.keyed import Keyed, keyed_server, own_database
+from tests.server.keyed import Keyed, isolated_database, keyed_server
 
 
 @pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+    return isolated_database(request, tmp_path)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
         yield keyed
 
 
-async def made(keyed: Keyed, key: str | None, **fields: str) -> Answer:
+async def create_key(keyed: Keyed, key: str | None, **fields: str) -> Answer:
     """Send the form that makes a key."""
     answer = await keyed.ask(key, "POST", "//ui/admin/keys", data=fields)
     keyed.grow_old()
@@ -59,12 +59,12 @@ async def enforced(keyed: Keyed, key: str | None, delay: str) -> Answer:
 
 async def test_keys_are_required_from_the_page_once_one_of_them_opens_it(keyed: Keyed) -> None:
     assert "There are no keys" in Read((await keyed.ask(None, path="//ui/admin")).body).text
-    secret_in(await made(keyed, None, role="admin", partition="default"))
-    secret_in(await made(keyed, None, role="reader"))
+    secret_in(await create_key(keyed, None, role="admin", partition="default"))
+    secret_in(await create_key(keyed, None, role="reader"))
     refused = await enforced(keyed, None, "")
     assert refused.status == 409
     assert "no visitor could open this page" in Read(refused.body).text
-    first = secret_in(await made(keyed, None, role="admin", name="me"))
+    first = secret_in(await create_key(keyed, None, role="admin", name="me"))
     assert "Keys are not required" in Read((await keyed.ask(None, path="//ui/admin")).body).text
     assert (await enforced(keyed, None, "3600")).status == 303
     page = await keyed.ask(None, path="//ui/admin")
@@ -85,7 +85,7 @@ async def test_keys_are_required_from_the_page_once_one_of_them_opens_it(keyed: 
 
 async def test_a_secret_is_shown_once_and_nowhere_else(keyed: Keyed) -> None:
     admin = await keyed.key("admin")
-    answer = await made(keyed, admin, role="runner", name=HOSTILE, days="7")
+    answer = await create_key(keyed, admin, role="runner", name=HOSTILE, days="7")
     secret = secret_in(answer)
     assert answer.headers["cache-control"] == "no-store"
     assert (await keyed.ask(secret, path="/statistics")).status == 200
@@ -142,7 +142,7 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
     assert [partition["name"] for partition in page["partitions"]] == ["default"]
     assert (await keyed.ask(key, "POST", f"//ui/admin/keys/{head.key_id}/revoke")).status == 403
     assert (await enforced(keyed, key, "")).status == 403
-    await made(keyed, key, role="admin", partition="")
+    await create_key(keyed, key, role="admin", partition="")
     assert [row.partition for row in await keyed.keys.unrevoked()].count(None) == 1
     links = Read((await keyed.ask(key, path="//ui/admin")).body).links
     assert "/metrics" not in links
@@ -238,7 +238,7 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
 
 
 async def test_only_an_admin_starts_an_operation(keyed: Keyed) -> None:
-    reader = secret_in(await made(keyed, None, role="reader"))
+    reader = secret_in(await create_key(keyed, None, role="reader"))
     refused = await keyed.ask(reader, "POST", "//ui/admin/operations/verify/run")
     assert refused.status == 403
 

@@ -106,7 +106,7 @@ async def test_long_traces_give_a_page_of_bounded_size(api: Api, store: Store) -
     assert "Not all are shown" in Read(answer.body).text
 
 
-def said(*words: str) -> list[SideMessage]:
+def messages(*words: str) -> list[SideMessage]:
     return [SideMessage("assistant", content, None) for content in words]
 
 
@@ -115,20 +115,20 @@ def kinds(rows: list[MessageRow]) -> list[str]:
 
 
 def test_equal_messages_are_folded_except_beside_a_difference() -> None:
-    diff = compare_messages(said(*"abcdefg"), said(*"abcXefg"))
+    diff = compare_messages(messages(*"abcdefg"), messages(*"abcXefg"))
     assert kinds(diff.rows) == ["gap", "same", "changed", "same", "gap"]
     assert (diff.rows[0].skipped, diff.rows[-1].skipped, diff.differing) == (2, 2, 1)
-    diff = compare_messages(said(*"abcdefg"), said(*"abcXefg"), folds=False)
+    diff = compare_messages(messages(*"abcdefg"), messages(*"abcXefg"), folds=False)
     assert kinds(diff.rows) == ["same"] * 3 + ["changed"] + ["same"] * 3
-    diff = compare_messages(said(*"abcd"), said(*"abcde"))
+    diff = compare_messages(messages(*"abcd"), messages(*"abcde"))
     assert kinds(diff.rows) == ["gap", "same", "only_b"]
 
 
 def test_message_of_one_side_has_a_row_alone() -> None:
-    diff = compare_messages(said("a", "b", "c"), said("a", "c"))
+    diff = compare_messages(messages("a", "b", "c"), messages("a", "c"))
     assert kinds(diff.rows) == ["same", "only_a", "same"]
     assert (diff.differing, diff.rows[1].is_first) == (1, True)
-    diff = compare_messages([], said("a"))
+    diff = compare_messages([], messages("a"))
     assert (kinds(diff.rows), diff.differing) == (["only_b"], 1)
 
 
@@ -138,9 +138,9 @@ def test_truncated_messages_with_equal_beginnings_are_not_equal() -> None:
 
 
 def test_omitted_rows_are_counted_and_frequent_messages_are_not_matched() -> None:
-    diff = compare_messages(said(*map(str, range(MOST_ROWS + 5))), said("x"))
+    diff = compare_messages(messages(*map(str, range(MOST_ROWS + 5))), messages("x"))
     assert (len(diff.rows), diff.left_out, diff.differing, diff.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
-    often = said("first a", *["again"] * 3_000, "last a"), said("first b", *["again"] * 3_000, "last b")
+    often = messages("first a", *["again"] * 3_000, "last a"), messages("first b", *["again"] * 3_000, "last b")
     assert compare_messages(*often).is_rough
 
 

@@ -25,7 +25,7 @@ async def ids(api: Api, **params: Any) -> list[str]:
     return [row["group_id"] for row in await listed(api, **params)]
 
 
-async def given(store: Store) -> None:
+async def fill(store: Store) -> None:
     """Three groups: one whose rewards differ, one whose do not, one with a single rollout and no reward."""
     for reward in (0.0, 0.5, 1.0):
         await member(store, "differs", reward, step=1)
@@ -35,7 +35,7 @@ async def given(store: Store) -> None:
 
 
 async def test_group_shows_outcomes_and_rewards_of_its_rollouts(api: Api, store: Store) -> None:
-    await given(store)
+    await fill(store)
     begun = await store.start_rollout("task", metadata={"rollbook.group": "differs"})
     await store.update_rollout(begun.rollout_id, status="cancelled")
     await store.enqueue_rollout("task", metadata={"rollbook.group": "differs"})
@@ -53,7 +53,7 @@ async def test_group_shows_outcomes_and_rewards_of_its_rollouts(api: Api, store:
 
 @ON_BOTH
 async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> None:
-    await given(store)
+    await fill(store)
     assert await ids(api) == ["alone", "agrees", "differs"]
     assert await ids(api, sort="mean") == ["agrees", "differs", "alone"]
     assert await ids(api, sort="mean", desc=0) == ["differs", "agrees", "alone"]
@@ -82,7 +82,7 @@ async def test_group_of_several_steps_is_listed_for_each_step_with_all_rewards(a
 
 
 async def test_a_place_past_the_last_group_says_so_and_leads_back(api: Api, store: Store) -> None:
-    await given(store)
+    await fill(store)
     assert (await api.get("//ui/groups.json?offset=50&spread=some")).ok()["total"] == 1
     page = Read((await api.get("//ui/groups?offset=50&sort=mean")).body)
     assert "There are no rows beyond this offset." in page.text
@@ -123,7 +123,7 @@ async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_
 
 
 async def test_group_with_equal_rewards_shows_no_training_signal(api: Api, store: Store) -> None:
-    await given(store)
+    await fill(store)
     assert "no training signal" in Read((await api.get("//ui/groups/agrees")).body).text
     assert "no training signal" not in Read((await api.get("//ui/groups/differs")).body).text
 

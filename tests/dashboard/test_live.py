@@ -12,7 +12,7 @@ from store.sql.store import SQLStore
 from tests.dashboard.page_helpers import ON_BOTH
 
 
-async def told(store: Store, after: int) -> dict[str, Any]:
+async def first_news(store: Store, after: int) -> dict[str, Any]:
     """Return what a page hears first that was drawn up to a position."""
     assert isinstance(store, SQLStore)
     news = live.news(store, after)
@@ -29,7 +29,7 @@ async def test_a_page_hears_which_streams_changed_since_it_was_drawn(store: Stor
     assert isinstance(store, SQLStore)
     drawn = await store.core.position()
     await store.update_rollout(rollouts[1].rollout_id, status="cancelled")
-    assert await told(store, drawn) == {
+    assert await first_news(store, drawn) == {
         "position": await store.core.position(),
         "streams": [f"rollout/{rollouts[1].rollout_id}"],
     }
@@ -39,4 +39,4 @@ async def test_a_page_that_was_drawn_from_a_longer_log_hears_that_all_may_have_c
     """A database was restored, or another one is served in its place."""
     await store.enqueue_rollout(1)
     assert isinstance(store, SQLStore)
-    assert await told(store, 1_000_000) == {"position": await store.core.position(), "streams": None}
+    assert await first_news(store, 1_000_000) == {"position": await store.core.position(), "streams": None}

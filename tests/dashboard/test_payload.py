@@ -30,7 +30,7 @@ from tests.conftest import SQLITE
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
 from tests.operations.test_runs import claimed
 from tests.server.api import Answer, Api, speaking_to
-from tests.server.keyed import bearer, keyed_server, own_database
+from tests.server.keyed import bearer, isolated_database, keyed_server
 
 SECRET = "jane@example.org"
 ALL_STATUSES = {"status": "succeeded\nfailed\ncancelled"}
@@ -38,7 +38,7 @@ ALL_STATUSES = {"status": "succeeded\nfailed\ncancelled"}
 
 @pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+    return isolated_database(request, tmp_path)
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def api(store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.
         yield api
 
 
-async def _shown(api: Api, page: str, **params: Any) -> Answer:
+async def _page(api: Api, page: str, **params: Any) -> Answer:
     return await api.get(f"//ui/{page}", params=params)
 
 
@@ -118,14 +118,14 @@ async def _input(store: Store, rollout: AttemptedRollout) -> Any:
 async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store: Store) -> None:
     old = await succeeded(store, input={"question": SECRET})
     active = await store.start_rollout({"question": 2})
-    page = (await _shown(api, "admin/payload.json", status=["succeeded", "failed"], mode="")).ok()
+    page = (await _page(api, "admin/payload.json", status=["succeeded", "failed"], mode="")).ok()
     assert (page["policy"], page["report"]["rollouts"], page["report"]["is_applied"]) == (
         "status succeeded, failed",
         1,
         False,
     )
     assert await _input(store, old) == {"question": SECRET}
-    read = Read((await _shown(api, "admin/payload", status=["succeeded", "failed"])).body)
+    read = Read((await _page(api, "admin/payload", status=["succeeded", "failed"])).body)
     assert "/ui/admin/payload/remove" in read.marked("action")
     assert "succeeded\nfailed" in read.marked("value")
     answer = await _sent(api, "admin/payload/remove", status="succeeded\nfailed")
@@ -138,8 +138,8 @@ async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store
         ("store.bodies_dropped", "dashboard", "status succeeded, failed")
     }
     assert (await store.log.verify()).ok
-    assert "Remove payload by a policy" in Read((await _shown(api, "admin")).body).text
-    nothing = Read((await _shown(api, "admin/payload", status="succeeded")).body)
+    assert "Remove payload by a policy" in Read((await _page(api, "admin")).body).text
+    nothing = Read((await _page(api, "admin/payload", status="succeeded")).body)
     assert "No payload fulfils these conditions." in nothing.text
     assert "/ui/admin/payload/remove" not in nothing.marked("action")
 
@@ -166,7 +166,7 @@ async def test_an_invalid_condition_is_named_and_nothing_is_removed(
     rollout = await succeeded(store)
     for fields, text in INVALID:
         with subtests.test(fields=fields):
-            page = await _shown(api, "admin/payload", **fields)
+            page = await _page(api, "admin/payload", **fields)
             assert page.status == 422
             notice = re.search(r'<p class="notice bad"[^>]*>(.*?)</p>', page.body.decode())
             assert notice is not None
@@ -184,7 +184,7 @@ async def test_payload_is_moved_into_an_archive_in_the_directory_of_the_server(
     api: Api, store: Store, tmp_path: Path
 ) -> None:
     rollout = await succeeded(store, input={"question": SECRET})
-    read = Read((await _shown(api, "admin/payload", keep_last="", **ALL_STATUSES)).body)
+    read = Read((await _page(api, "admin/payload", keep_last="", **ALL_STATUSES)).body)
     assert any(value.endswith(".archive") for value in read.marked("value"))
     for name in ("", "../a.archive", "a/b.archive", ".archive", "a.db", "a.archive.partial", "a b.archive"):
         assert (await _sent(api, "admin/payload/archive", file=name, **ALL_STATUSES)).status == 422, name
@@ -210,7 +210,7 @@ async def test_payload_is_moved_into_an_archive_in_the_directory_of_the_server(
 async def test_a_server_without_a_directory_makes_no_archives(store: Store, store_url: str) -> None:
     await succeeded(store)
     async with _serving(store, store_url) as api:
-        page = Read((await _shown(api, "admin/payload", **ALL_STATUSES)).body)
+        page = Read((await _page(api, "admin/payload", **ALL_STATUSES)).body)
         assert "/ui/admin/payload/archive" not in page.marked("action")
         assert "--archive-dir" in page.text
         refused = await _sent(api, "admin/payload/archive", file="a.archive", **ALL_STATUSES)
@@ -279,7 +279,7 @@ async def test_a_large_log_is_searched_with_the_command(
         expected = (200, False) if most > 1 else (409, True)
         assert (answer.status, "rollbook forget --match" in Read(answer.body).text) == expected
     monkeypatch.setattr("store.dashboard.pages.payload.COUNTED_AT_MOST", 1)
-    refused = await _shown(api, "admin/payload", **ALL_STATUSES)
+    refused = await _page(api, "admin/payload", **ALL_STATUSES)
     assert (refused.status, "rollbook retention" in Read(refused.body).text) == (409, True)
 
 
@@ -289,9 +289,9 @@ async def test_payload_of_single_events_is_removed(api: Api, store: Store, choic
     span = await _span(store, rollout)
     page = f"rollouts/{rollout.rollout_id}/payload"
     query = {"span": {"span": span.span_id}, "event": {"event": "1"}}.get(choice, {})
-    form = Read((await _shown(api, f"{page}", **query)).body)
+    form = Read((await _page(api, f"{page}", **query)).body)
     assert f"/ui/{page}" in form.marked("action")
-    assert (await _shown(api, f"{page}.json", **query)).ok()["choice"] == (choice if query else "everything")
+    assert (await _page(api, f"{page}.json", **query)).ok()["choice"] == (choice if query else "everything")
     assert (await _sent(api, page, choice=choice, **query)).status == 422
     answer = await _sent(api, page, choice=choice, reason="request 17", **query)
     ended = await _ended(store, "redact")
@@ -317,7 +317,7 @@ async def test_an_invalid_choice_of_events_is_refused(api: Api, store: Store) ->
     for fields in ({"choice": "other"}, {}, {"choice": "span"}, {"choice": "event"}, {"choice": "event", "event": "0"}):
         assert (await _sent(api, page, reason="request 17", **fields)).status == 422, fields
     missing = await _sent(api, "rollouts/ro-none/payload", choice="everything", reason="request 17")
-    assert (missing.status, (await _shown(api, "rollouts/ro-none/payload")).status) == (404, 404)
+    assert (missing.status, (await _page(api, "rollouts/ro-none/payload")).status) == (404, 404)
     assert await _runs(store) == {}
 
 
@@ -326,10 +326,10 @@ async def test_pages_link_to_the_removal_of_their_payload(api: Api, store: Store
     span = await _span(store, rollout)
     removal = f"/ui/rollouts/{rollout.rollout_id}/payload"
     of_span = f"rollouts/{rollout.rollout_id}/spans/{span.span_id}"
-    assert f"{removal}?span={span.span_id}" in Read((await _shown(api, of_span)).body).links
-    assert removal in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/raw")).body).links
-    assert f"{removal}?event=1" in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/events")).body).links
-    assert "/ui/admin/payload" in Read((await _shown(api, "admin")).body).links
+    assert f"{removal}?span={span.span_id}" in Read((await _page(api, of_span)).body).links
+    assert removal in Read((await _page(api, f"rollouts/{rollout.rollout_id}/raw")).body).links
+    assert f"{removal}?event=1" in Read((await _page(api, f"rollouts/{rollout.rollout_id}/events")).body).links
+    assert "/ui/admin/payload" in Read((await _page(api, "admin")).body).links
 
 
 async def test_a_removal_of_the_same_kind_is_refused_while_one_runs(api: Api, store: Store, store_url: str) -> None:
@@ -430,9 +430,9 @@ async def test_a_server_that_runs_no_operations_removes_nothing(
 ) -> None:
     rollout = await succeeded(store)
     async with speaking_to(Partitions(store, store_url), is_read_only=is_read_only) as api:
-        assert "By a policy" not in Read((await _shown(api, "admin/payload")).body).text
+        assert "By a policy" not in Read((await _page(api, "admin/payload")).body).text
         for page in ("admin/payload", f"rollouts/{rollout.rollout_id}/payload"):
-            read = Read((await _shown(api, f"{page}", **ALL_STATUSES)).body)
+            read = Read((await _page(api, f"{page}", **ALL_STATUSES)).body)
             assert "This server cannot remove payload" in read.text
             assert not [
                 action for action in read.marked("action") if action.endswith(("/remove", "/archive", "/forget"))
@@ -445,6 +445,6 @@ async def test_a_server_that_runs_no_operations_removes_nothing(
 
 async def test_the_pages_of_a_store_in_memory_are_notes() -> None:
     async with await open_store("memory://") as store, speaking_to(Partitions(store)) as api:
-        assert (await _shown(api, "admin/payload.json", status="succeeded")).ok()["report"] is None
+        assert (await _page(api, "admin/payload.json", status="succeeded")).ok()["report"] is None
         refused = await _sent(api, "admin/payload/search", text=SECRET)
         assert (refused.status, "in memory" in Read(refused.body).text) == (409, True)

@@ -15,7 +15,7 @@ from store.sql.store import SQLStore
 from tests.dashboard.page_helpers import HOSTILE, Read
 from tests.run_folders.foreign import ORPHAN
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, phase
-from tests.runs.trading_runs import auto_run, begin, claimed, do_phase, ended, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, claimed, complete_rerun, do_phase, ended, say, seen
 from tests.server.api import Answer, Api
 
 TRADER = "node=Trader&scope=RIG"
@@ -98,7 +98,7 @@ async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api
 async def test_a_plan_that_somebody_overtook_is_made_again(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     form = await form_of(api, run)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     overtaken = await confirm(api, run, form)
     assert overtaken.status == 412
     assert "Another user changed the run" in Read(overtaken.body).text
@@ -162,7 +162,7 @@ async def test_a_command_is_offered_that_plans_the_same(api: Api, store: Store) 
 async def test_moving_the_head_undoes_a_rerun_and_records_the_actor(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     before = await seen(store, run)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     page = (await api.get(f"//ui/runs/{run.rollout_id}")).body.decode()
     assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 and its results are kept", page)
     fields = {"attempt": "1", "reason": "the old one was right"}

@@ -35,7 +35,7 @@ async def linked(api: Api, path: str, rel: str) -> str | None:
     return next((mark["href"] for mark in page.marks if mark.get("rel") == rel), None)
 
 
-async def shown(api: Api, path: str) -> list[str]:
+async def row_ids(api: Api, path: str) -> list[str]:
     """Return the ids that a page shows."""
     page = Read((await api.get(f"/{path}")).body)
     return [value.removeprefix("row-") for value in page.marked("id") if value.startswith("row-")]
@@ -50,16 +50,16 @@ async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: 
     visited: list[str] = []
     while path is not None:
         visited.append(path)
-        there += await shown(api, path)
+        there += await row_ids(api, path)
         path = await linked(api, path, "next")
     assert len(visited) == 3
     assert sorted(there) == sorted(rollout_ids)
     back = await linked(api, visited[-1], "prev")
     assert back is not None
-    assert await shown(api, back) == there[3:6]
+    assert await row_ids(api, back) == there[3:6]
     first = await linked(api, back, "prev")
     assert first is not None
-    assert await shown(api, first) == there[:3]
+    assert await row_ids(api, first) == there[:3]
     assert await linked(api, first, "prev") is None
 
 
@@ -67,16 +67,16 @@ async def test_a_page_past_the_first_stays_as_it_is_while_new_rollouts_come(api:
     rollout_ids = await enqueued(store, 6)
     second = await linked(api, "/ui/rollouts?limit=2", "next")
     assert second is not None
-    assert await shown(api, second) == rollout_ids[2:4]
+    assert await row_ids(api, second) == rollout_ids[2:4]
     new = await enqueued(store, 3)
-    assert await shown(api, second) == rollout_ids[2:4]
+    assert await row_ids(api, second) == rollout_ids[2:4]
     # Back from there no row is left out, though the first page is another one now.
     before = await linked(api, second, "prev")
     assert before is not None
-    assert await shown(api, before) == rollout_ids[0:2]
+    assert await row_ids(api, before) == rollout_ids[0:2]
     newest = await linked(api, before, "prev")
     assert newest is not None
-    assert await shown(api, newest) == new[1:3]
+    assert await row_ids(api, newest) == new[1:3]
 
 
 async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, store: Store) -> None:
@@ -85,7 +85,7 @@ async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, stor
     (again,) = page.marked("data-again")
     new = await enqueued(store, 2)
     await failed(store)
-    assert await shown(api, again) == rollout_ids
+    assert await row_ids(api, again) == rollout_ids
     told = Read((await api.get(f"/{again}")).body)
     assert "2 new" in told.text
     # It goes on being asked for like that, and no link of it but that to its own JSON stays in the past.
@@ -93,7 +93,7 @@ async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, stor
     assert not [link for link in told.links if "upto" in link and ".json" not in link]
     (pill,) = [mark["href"] for mark in told.marks if mark.get("id") == "newer"]
     assert pill is not None
-    assert await shown(api, pill) == [*new, *rollout_ids]
+    assert await row_ids(api, pill) == [*new, *rollout_ids]
 
 
 @ON_BOTH

@@ -9,7 +9,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
 from tests.runs.trading import DEBATE, FUND, MARKET, RISK
-from tests.runs.trading_runs import auto_run, begin, do_phase, ended, say, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, say
 from tests.server.api import Api
 
 
@@ -71,7 +71,7 @@ async def test_each_scope_is_a_column_and_single_scopes_are_bands(api: Api, stor
 
 async def test_page_draws_the_nodes_of_the_api_graph(api: Api, store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     for view in ("head", "attempt:1", "own:2", "raw"):
         graph: Any = (await api.get(f"/rollouts/{run.rollout_id}/graph?view={view}")).ok()
         nodes: list[Any] = [node for column in graph["columns"] for node in column["nodes"]]
@@ -141,8 +141,8 @@ async def test_no_more_nodes_are_drawn_than_can_be_looked_at(api: Api, store: St
 
 async def test_attempts_are_indented_below_their_base(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
-    await whole_rerun(store, run, "risk", "RIG")
-    await whole_rerun(store, run, "debate_and_trader", "RIG", base="attempt:1")
+    await complete_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "debate_and_trader", "RIG", base="attempt:1")
     attempts = (await seen(api, run))["attempts"]
     told = [(attempt["attempt"], attempt["depth"], attempt["base"], attempt["is_head"]) for attempt in attempts]
     assert told == [(1, 0, None, False), (2, 1, 1, False), (3, 1, 1, True)]
@@ -191,7 +191,7 @@ async def test_the_words_of_strangers_stay_words(api: Api, store: Store) -> None
 
 async def test_two_attempts_are_compared_as_the_api_does(api: Api, store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     answer = (await api.get(f"/rollouts/{run.rollout_id}/compare?a=1&b=2")).ok()
     page = (await api.get(f"//ui/runs/{run.rollout_id}/compare.json")).ok()
     assert (page["a"], page["b"], page["counts"]) == (1, 2, answer["counts"])

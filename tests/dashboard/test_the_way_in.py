@@ -21,14 +21,14 @@ from store.testing import ManualClock
 from tests.conftest import SQLITE
 from tests.dashboard.page_helpers import ON_BOTH
 from tests.server.api import Answer
-from tests.server.keyed import Keyed, keyed_server, own_database
+from tests.server.keyed import Keyed, isolated_database, keyed_server
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
 
 @pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+    return isolated_database(request, tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from store.errors import Conflict, Invalid, NotFound
 from store.sql import api_keys as keys_module
 from store.sql.api_keys import Keys, digest, key_id_in
 from tests import databases
-from tests.alembic_check import migrate_from_nothing
+from tests.alembic_check import migrate_from_scratch
 from tests.conftest import POSTGRES, SQLITE
 
 
@@ -144,7 +144,7 @@ async def test_only_a_database_keeps_keys(url: str) -> None:
 @pytest.mark.postgres
 async def test_a_role_that_was_let_in_before_keeps_being_let_in(postgres_database: Callable[[], str]) -> None:
     url = postgres_database()
-    await migrate_from_nothing(url, "0002")
+    await migrate_from_scratch(url, "0002")
     database = await databases.connect(url)
     role = "keys_" + url.rpartition("/")[2]
     await database.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA rollbook_default TO {role}")

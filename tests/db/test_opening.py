@@ -26,7 +26,7 @@ from tests import databases, postgres
 from tests.postgres import PostgresServer
 from tests.torture import rounds
 
-NOBODY = 65534
+UNPRIVILEGED_USER = 65534
 
 
 def create(path: Path) -> DatabaseInfo:
@@ -206,7 +206,7 @@ import os, sqlite3, sys
 from pathlib import Path
 from store.db.schema import prepare_sqlite, read_only_uri
 if os.geteuid() == 0:
-    os.setgid({NOBODY}), os.setuid({NOBODY})
+    os.setgid({UNPRIVILEGED_USER}), os.setuid({UNPRIVILEGED_USER})
 for name in sys.argv[2:]:
     path = Path(sys.argv[1], name, "run.db")
     try:

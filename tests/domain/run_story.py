@@ -31,7 +31,7 @@ def events(*nodes: str, attempt_id: str = "a1", rollout_id: str = "r1", key: str
     return AppendToRun(rollout_id=rollout_id, attempt_id=attempt_id, kind="events", items=items, key=key)
 
 
-def told(fact: Any, *, body: Body | None = None, rollout_id: str = "r1", blobs: tuple[Body, ...] = ()) -> AppendToRun:
+def append(fact: Any, *, body: Body | None = None, rollout_id: str = "r1", blobs: tuple[Body, ...] = ()) -> AppendToRun:
     """One fact of an attempt."""
     kind = "events" if isinstance(fact, RunEvent | PhaseStarted | PhaseCompleted) else fact.type
     item = NewRunFact(fact, body, list(blobs))
@@ -39,25 +39,25 @@ def told(fact: Any, *, body: Body | None = None, rollout_id: str = "r1", blobs: 
 
 
 def phase(name: str = "risk", *, attempt_id: str = "a1") -> AppendToRun:
-    return told(PhaseStarted(attempt_id=attempt_id, phase=name, scope="RIG"))
+    return append(PhaseStarted(attempt_id=attempt_id, phase=name, scope="RIG"))
 
 
 def checkpoint(
     checkpoint_id: str = "c1", *, attempt_id: str = "a1", key: str | None = None, body: Body = BODY
 ) -> AppendToRun:
     fact = CheckpointSaved(attempt_id=attempt_id, checkpoint_id=checkpoint_id, name="done", scope="RIG", key=key)
-    return told(fact, body=body)
+    return append(fact, body=body)
 
 
 def rejected(*, attempt_id: str = "a1", key: str | None = None) -> AppendToRun:
-    return told(CheckpointRejected(attempt_id=attempt_id, name="done", reason="it is empty", scope="RIG", key=key))
+    return append(CheckpointRejected(attempt_id=attempt_id, name="done", reason="it is empty", scope="RIG", key=key))
 
 
 def artifact(
     artifact_id: str = "x1", *, attempt_id: str = "a1", key: str | None = None, body: Body = BODY
 ) -> AppendToRun:
     fact = ArtifactSaved(attempt_id=attempt_id, artifact_id=artifact_id, name="report", scope="RIG", key=key)
-    return told(fact, body=body)
+    return append(fact, body=body)
 
 
 def retract(artifact_id: str = "x1", *, key: str | None = None) -> RetractArtifact:

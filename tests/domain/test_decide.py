@@ -306,7 +306,7 @@ class TestAmendments:
         ]
 
 
-class TestNothingChanges:
+class TestUnchangedFields:
     @pytest.mark.parametrize(
         "command",
         [

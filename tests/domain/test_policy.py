@@ -144,7 +144,7 @@ class TestSilence:
         assert story.passes(6).sweep() == 1
 
 
-class TestWhoIsJudged:
+class TestJudgedRollouts:
     @pytest.mark.parametrize("status", ["queuing", "requeuing", "succeeded", "failed", "cancelled"])
     def test_only_rollouts_that_are_preparing_or_running_are_judged(self, story: Story, status: str) -> None:
         story.tell(start(timeout_seconds=1.0))
@@ -179,7 +179,7 @@ class TestWhoIsJudged:
         assert story.passes(9).sweep(everything=True) == 0
 
 
-class TestWhatFollows:
+class TestConsequences:
     def test_the_attempt_the_rollout_and_the_worker_change_in_this_order(self, story: Story) -> None:
         story.tell(start(worker_id="w1", timeout_seconds=1.0, max_attempts=2, retry_condition=["timeout"]))
         story.passes(2).sweep()

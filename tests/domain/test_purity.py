@@ -55,7 +55,7 @@ ALLOWED = {
     "typing",
     "orjson",
 }
-ALLOWED_OWN = {"store.domain", "store.errors"}
+ALLOWED_INTERNAL = {"store.domain", "store.errors"}
 SURROUNDINGS = [
     {"PYTHONHASHSEED": "0", "TZ": "UTC", "LANG": "C", "LC_ALL": "C"},
     {"PYTHONHASHSEED": "4242", "TZ": "Pacific/Chatham", "LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8"},
@@ -71,7 +71,7 @@ def test_a_pure_module_imports_nothing_that_reaches_the_world(module: Path) -> N
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
     internal = {
-        name for name in imported if any(name == prefix or name.startswith(f"{prefix}.") for prefix in ALLOWED_OWN)
+        name for name in imported if any(name == prefix or name.startswith(f"{prefix}.") for prefix in ALLOWED_INTERNAL)
     }
     assert imported - internal <= ALLOWED
 
@@ -91,7 +91,7 @@ def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch:
     }.items():
         for name in names:
             monkeypatch.setattr(module, name, forbidden)
-    story = tell_everything()
+    story = tell_all_commands()
     monkeypatch.undo()
     assert {event.fact.type for event in story.log} == {
         "rollout.enqueued",
@@ -124,7 +124,7 @@ def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch:
     }
 
 
-def tell_everything() -> Story:
+def tell_all_commands() -> Story:
     """Return a story in which every command has its part."""
     story = Story()
     story.tell(publish("rs1"), publish("rs1"), beat("w1"), number("r1"))
@@ -158,7 +158,7 @@ def tell_of_threads(story: Story) -> Story:
 
 
 def test_same_commands_give_the_same_log() -> None:
-    assert tell_everything().log == tell_everything().log
+    assert tell_all_commands().log == tell_all_commands().log
 
 
 # Told in another process: which log the story comes to.
@@ -172,7 +172,7 @@ print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
 
 @pytest.mark.slow
 def test_log_does_not_depend_on_interpreter_settings() -> None:
-    here = hashlib.sha256(repr(tell_everything().log).encode()).hexdigest()
+    here = hashlib.sha256(repr(tell_all_commands().log).encode()).hexdigest()
     assert [_run(_TELL, environment=surrounding) for surrounding in SURROUNDINGS] == [[here], [here]]
 
 

@@ -63,7 +63,7 @@ STARTED = AttemptStarted(attempt_id="a1", sequence=1, via="dequeue")
 SPAN = SpanRecorded(attempt_id="a1", sequence_id=1, trace_id="t", span_id="s", name="n", status_code="OK")
 
 
-class TestWhatCannotFollow:
+class TestImpossibleFacts:
     @pytest.mark.parametrize(
         "facts",
         [
@@ -172,7 +172,7 @@ ATTEMPT_STATUSES = ("preparing", "running", "failed", "succeeded", "unresponsive
 STATUSES = st.sampled_from([*ATTEMPT_STATUSES[:4], "queuing", "cancelled", "requeuing"])
 
 
-def told(rollout_id: str, status: str) -> list[Command]:
+def reports(rollout_id: str, status: str) -> list[Command]:
     """Return what may be told of a rollout."""
     return [
         record(span(1, rollout_id=rollout_id)),
@@ -186,7 +186,7 @@ def told(rollout_id: str, status: str) -> list[Command]:
 
 def choose(rollout_id: str, status: str, number: int) -> tuple[str, Command]:
     """Return one chapter of a story."""
-    commands = told(rollout_id, status)
+    commands = reports(rollout_id, status)
     return "tell", commands[number % len(commands)]
 
 

@@ -25,7 +25,7 @@ from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.sql.commands import threads as thread_commands
 
 
-def told(*commands: Command) -> WorkingSet:
+def decided(*commands: Command) -> WorkingSet:
     """Return the working set after the commands were decided one after the other, starting from an empty store."""
     working_set = WorkingSet(now=1_000_000, last_stamp=0, next_position=1)
     for ordinal, command in enumerate(commands):
@@ -58,7 +58,7 @@ def folded(events: Sequence[Event], stream: str) -> ThreadState | None:
 
 
 def test_only_new_checkpoints_and_writes_are_recorded() -> None:
-    working_set = told(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
+    working_set = decided(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
     assert [fact.writes for fact in facts(working_set) if isinstance(fact, ThreadWritesSaved)] == [
         [[0, "said"], [1, "said"]],
         [[2, "said"]],
@@ -68,13 +68,15 @@ def test_only_new_checkpoints_and_writes_are_recorded() -> None:
 
 
 def test_write_with_a_negative_number_replaces_the_earlier_one() -> None:
-    working_set = told(saved(1), written(-1), written(-1))
+    working_set = decided(saved(1), written(-1), written(-1))
     assert [type(fact) for fact in facts(working_set)][1:] == [ThreadWritesSaved] * 2
     assert working_set.threads["t"].writes["", "cp-1", "task", -1].position == 3
 
 
 def test_prune_records_checkpoints_and_removes_their_writes_too() -> None:
-    working_set = told(saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
+    working_set = decided(
+        saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs")
+    )
     assert facts(working_set)[-1] == ThreadPruned("runs", [["", "cp-1"]])
     assert (set(working_set.threads["t"].checkpoints), working_set.threads["t"].writes) == ({("", "cp-2")}, {})
     assert working_set.touched_writes == {("t", ("", "cp-1", "task", 0))}
@@ -86,13 +88,13 @@ def test_commands_without_effect_record_nothing() -> None:
         thread_commands.prune("t", [("", "cp-1")], "runs"),
         thread_commands.copy("t", "u"),
     ]
-    assert facts(told(*empty)) == []
-    working_set = told(saved(1), thread_commands.delete("t"), *empty)
+    assert facts(decided(*empty)) == []
+    working_set = decided(saved(1), thread_commands.delete("t"), *empty)
     assert [type(fact) for fact in facts(working_set)] == [ThreadCheckpointSaved, ThreadDeleted]
 
 
 def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
-    working_set = told(saved(1), written(0, -1), thread_commands.copy("t", "u"), thread_commands.copy("u", "v"))
+    working_set = decided(saved(1), written(0, -1), thread_commands.copy("t", "u"), thread_commands.copy("u", "v"))
     copies = [event for event in working_set.events if event.stream == "thread/v"]
     assert copies[0].fact == ThreadCopied("u")
     assert [getattr(event.fact, "origin", None) for event in copies] == [None, 1, 2]
@@ -101,7 +103,7 @@ def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
 
 
 def test_state_equals_the_fold_of_its_events() -> None:
-    working_set = told(
+    working_set = decided(
         *(saved(1), saved(2), written(0, 1), thread_commands.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
         *(
             thread_commands.prune("t", [("", "cp-2")], "keep_latest"),
@@ -116,7 +118,7 @@ def test_state_equals_the_fold_of_its_events() -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 def test_a_fact_that_does_not_follow_is_refused(version: int) -> None:
-    (event,) = told(saved(1)).events
+    (event,) = decided(saved(1)).events
     state = thread.evolve(None, event)
     event.version = version
     with pytest.raises(Corrupt, match="version 2"):
@@ -124,7 +126,7 @@ def test_a_fact_that_does_not_follow_is_refused(version: int) -> None:
 
 
 def test_a_fact_of_something_else_is_refused() -> None:
-    (event,) = told(saved(1)).events
+    (event,) = decided(saved(1)).events
     event.fact = decode("worker.seen", {})
     with pytest.raises(Corrupt, match="a fact of a thread"):
         thread.evolve(None, event)

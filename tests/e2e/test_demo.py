@@ -43,7 +43,7 @@ from store.examples.doc_search.algorithm import Job
 if __name__ == "__main__":
     sys.exit(run(sys.argv[1], {SMALL!r}, runners=2, quiet=True))
 """
-WHOLE_JOB = """
+JOB = """
 import sys
 from store.examples.doc_search import main
 if __name__ == "__main__":
@@ -119,7 +119,7 @@ async def test_a_killed_job_continues_loses_a_runner_and_proves_its_log(
 @pytest.mark.torture_only
 async def test_the_whole_job_survives_the_loss_of_a_runner_and_proves_its_log(start: Start, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'demo.db'}"
-    code, report, progress = await run(start, WHOLE_JOB, url)
+    code, report, progress = await run(start, JOB, url)
     assert code == 0, progress + report
     async with await open_store(url) as store:
         await _check_survival(store, Job(), report, progress)

@@ -49,10 +49,10 @@ def start(url: str, request: pytest.FixtureRequest) -> subprocess.Popen[str]:
 async def version(store: Store) -> int:
     """Return which version is published, or -1 for none."""
     resources = await store.get_resources_by_id(LIVE)
-    return -1 if resources is None else _told(resources.resources[LEARNED]).version
+    return -1 if resources is None else _learned(resources.resources[LEARNED]).version
 
 
-def _told(resource: object) -> Learned:
+def _learned(resource: object) -> Learned:
     assert isinstance(resource, PromptTemplate)
     return Learned(**json.loads(resource.template))
 
@@ -72,7 +72,7 @@ async def learned(store: Store) -> list[str]:
     async for event in store.log.tail(types=["resources.published", "resources.replaced"]):
         then = await store.get_resources_by_id(LIVE, as_at=event.position)
         if then is not None:
-            told = _told(then.resources[LEARNED])
+            told = _learned(then.resources[LEARNED])
             # A version is published anew when the process starts again, and then names nothing new.
             batches.setdefault(told.version, told.rollouts)
     return [rollout_id for number in sorted(batches) for rollout_id in batches[number]]

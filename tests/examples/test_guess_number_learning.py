@@ -283,8 +283,8 @@ def test_killed_training_resumes_with_the_same_result(durable_url: str, capsys: 
     # What was said in the last step, hints included, and how often the number was found in each.
     games = output.out.partition("\n\n28 rollouts (0 failed)")[0]
     assert went_on.out.startswith(games)
-    assert _found(went_on.err) == _found(output.err)
-    assert len(_found(output.err)) == 2
+    assert _step_lines(went_on.err) == _step_lines(output.err)
+    assert len(_step_lines(output.err)) == 2
 
     async def look() -> None:
         async with await open_store(durable_url) as store:
@@ -295,6 +295,6 @@ def test_killed_training_resumes_with_the_same_result(durable_url: str, capsys: 
     asyncio.run(look())
 
 
-def _found(progress: str) -> list[str]:
+def _step_lines(progress: str) -> list[str]:
     """Return the lines of steps, without the seconds."""
     return [line.rpartition(", ")[0] for line in progress.splitlines() if line.startswith("step")]

@@ -71,10 +71,10 @@ async def claim_and_leave(
 async def test_abandoned_claim_goes_to_a_waiting_call_of_the_same_worker(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hear_nothing(_: WaitingCalls) -> None:
+    async def ignore_news(_: WaitingCalls) -> None:
         """News that might come from other processes send whoever waits to look; then nobody would be waiting."""
 
-    monkeypatch.setattr(WaitingCalls, "_look_again", hear_nothing)
+    monkeypatch.setattr(WaitingCalls, "_look_again", ignore_news)
     leaving, staying = await parked_poll(troubled, "w1"), await parked_poll(troubled, "w1")
     (rollout_id,) = await claim_and_leave(troubled, trouble, leaving, ["only"])
     async with asyncio.timeout(10):

@@ -64,7 +64,7 @@ async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
                 await asyncio.to_thread(answered, ledger)
                 await asyncio.sleep(random.uniform(0, UNTOUCHED_SECONDS))
             acknowledged |= read(ledger)
-            by_key = await told(durable_url)
+            by_key = await versions_by_node(durable_url)
             assert {key: by_key.get(key) for key in acknowledged} == acknowledged
             assert {len(versions) for versions in by_key.values()} <= {EVENTS_PER_CALL}
             assert all(versions == list(range(versions[0], versions[-1] + 1)) for versions in by_key.values())
@@ -89,7 +89,7 @@ def read(path: Path) -> dict[str, list[int]]:
     return dict(orjson.loads(line) for line in lines)
 
 
-async def told(url: str) -> dict[str, list[int]]:
+async def versions_by_node(url: str) -> dict[str, list[int]]:
     """Return the versions of each call's events, by the node they are about."""
     database = await databases.connect(url)
     try:

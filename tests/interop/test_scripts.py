@@ -20,7 +20,7 @@ POSTGRES = [pytest.mark.xdist_group("interop-postgres"), pytest.mark.postgres]
 ONLY_HERE = {
     "an_id_that_does_not_exist_is_an_error_of_status_400",
     "a_body_may_come_in_deflate",
-    "spans_of_a_rollout_that_does_not_exist_harm_nobody",
+    "spans_of_a_missing_rollout_do_no_harm",
 }
 """What Agent-lightning's own server does not do."""
 

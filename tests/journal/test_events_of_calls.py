@@ -14,7 +14,7 @@ from store.testing.samples import make_span
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
 RESOURCES: NamedResources = {"prompt": PromptTemplate(template="{question}", engine="f-string")}
-ONE_EACH = frozenset({"runs.append_events", "runs.save_checkpoint"})
+ALTERNATIVES = frozenset({"runs.append_events", "runs.save_checkpoint"})
 """Calls for which the table lists alternatives."""
 
 Call = Callable[[], Awaitable[object]]
@@ -99,7 +99,7 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     stated = table()
     assert measured.keys() == stated.keys()
     for name, types in measured.items():
-        if name in ONE_EACH:
+        if name in ALTERNATIVES:
             assert len(types) == 1
             assert set(types) <= set(stated[name])
         else:

@@ -115,7 +115,7 @@ async def test_a_state_may_lie_elsewhere_but_not_nowhere(store: Store) -> None:
         await store.runs.save_checkpoint(*where, scope="RIG", name="c")
 
 
-NOT_KEPT: list[tuple[Any, str]] = [
+INVALID: list[tuple[Any, str]] = [
     (RunEvent(kind="phase.started", scope="RIG"), r"events\[0\].phase"),
     (RunEvent(kind="x" * 600), r"events\[0\].kind"),
     (RunEvent(kind="x", metrics={"tokens_in": "many"}), r"events\[0\].metrics.tokens_in"),
@@ -133,7 +133,7 @@ async def test_invalid_run_event_is_refused_by_field_and_nothing_recorded(
     store: Store, subtests: pytest.Subtests
 ) -> None:
     where = await started(store)
-    for event, field in NOT_KEPT:
+    for event, field in INVALID:
         with subtests.test(event=ascii(event)[:80], field=field):
             with pytest.raises(Invalid, match=field):
                 await store.runs.append_events(*where, [event, result("Bull")])

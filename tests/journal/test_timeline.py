@@ -40,7 +40,7 @@ MODES: list[Any] = ["train", "val", "test", None]
 SIGNAL = len(ROLLOUT_COLUMNS) + len(ATTEMPT_COLUMNS)
 
 
-def nobody_listens(what: object, answer: object) -> None:
+def ignore(what: object, answer: object) -> None:
     del what, answer
 
 
@@ -96,8 +96,8 @@ async def desk(durable_url: str, clock: ManualClock) -> AsyncIterator[Desk]:
     url = parse(durable_url)
     dialect = dialect_for(url)(url, clock)
     await dialect.open(create=False)
-    writer = Writer(dialect, asyncio.get_running_loop(), nobody_listens)
-    await writer.start(nobody_listens)
+    writer = Writer(dialect, asyncio.get_running_loop(), ignore)
+    await writer.start(ignore)
     yield Desk(store, dialect, writer)
     await writer.close()
     await dialect.close()

@@ -22,7 +22,7 @@ from store.sql.store import SQLStore
 from store.testing.samples import make_llm, make_span
 from tests import databases
 
-CALLS_EACH = 25
+CALLS_PER_CALLER = 25
 SHARE = 0.5
 """The least share of the waiting callers in a commit. Without grouping, it is 1/128. On a quiet machine it is 0.96, and
 a scheduler that divides the callers' turns lowers it: 0.83 was measured beside other work."""
@@ -96,12 +96,12 @@ async def test_commit_contains_nearly_all_waiting_calls(
     statistics = opened.core.writer_statistics
 
     async def call() -> None:
-        for number in range(CALLS_EACH):
+        for number in range(CALLS_PER_CALLER):
             await opened.enqueue_rollout(number)
 
     calls, commits = statistics.calls, statistics.commits
     await asyncio.gather(*(call() for _ in range(callers)))
-    assert statistics.calls - calls == callers * CALLS_EACH
+    assert statistics.calls - calls == callers * CALLS_PER_CALLER
     carried = (statistics.calls - calls) / (statistics.commits - commits)
     print(f"\n{callers} callers: {carried:.1f} calls in a commit, {carried / min(callers, MAX_BATCH_CALLS):.0%}")
     assert carried >= SHARE * min(callers, MAX_BATCH_CALLS)

@@ -132,7 +132,7 @@ def completion(**details: Any) -> dict[str, Any]:
     }
 
 
-def says(value: Any, status: int = 200, **headers: str) -> Answer:
+def replies(value: Any, status: int = 200, **headers: str) -> Answer:
     """Answer with JSON."""
 
     async def answer(_: Asked) -> Response:
@@ -156,7 +156,7 @@ def sends(body: bytes, content_type: str = "application/json") -> Answer:
 
 def chats(**details: Any) -> Answer:
     """Answer as a chat model."""
-    return says(completion(**details))
+    return replies(completion(**details))
 
 
 def events(*values: Any) -> bytes:

@@ -10,7 +10,17 @@ import orjson
 import pytest
 
 from store.interface.store import Store
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, completion, delta, events, says, sends, streams
+from tests.llm_proxy.model_server import (
+    MESSAGES,
+    MODEL,
+    ModelServer,
+    completion,
+    delta,
+    events,
+    replies,
+    sends,
+    streams,
+)
 from tests.llm_proxy.proxied_agent import Agent, NewProxy, backend_of
 
 
@@ -134,7 +144,7 @@ async def test_a_broken_answer_is_not_cached(
 
 
 async def test_a_long_id_of_an_answer_does_not_lose_the_call(agent: Agent, model: ModelServer) -> None:
-    model.will(says(completion(id="i" * 600)))
+    model.will(replies(completion(id="i" * 600)))
     await agent.chat()
     attributes = (await agent.span()).attributes
     assert (attributes["gen_ai.response.id"], attributes["rollbook.full.gen_ai.response.id"]) == ("i" * 512, "i" * 600)
@@ -145,7 +155,7 @@ async def test_retries_of_client_and_proxy_do_not_multiply(
     new_proxy: NewProxy, store: Store, model: ModelServer, num_retries: int, asked: int
 ) -> None:
     proxy = await new_proxy(num_retries=num_retries)
-    model.will(says({"error": {"message": "busy"}}, 503, retry_after_ms="1"))
+    model.will(replies({"error": {"message": "busy"}}, 503, retry_after_ms="1"))
     async with Agent.at_work(store, proxy) as agent:
         agent.client.max_retries = 2
         with pytest.raises(openai.InternalServerError):

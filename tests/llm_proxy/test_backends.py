@@ -26,7 +26,7 @@ from tests.llm_proxy.model_server import (
     chats,
     delta,
     events,
-    says,
+    replies,
     streams,
     waits,
 )
@@ -36,7 +36,7 @@ from tests.server.test_monitoring import promtool
 from tests.training.training_helpers import until
 
 BUSY = {"error": {"message": "busy"}}
-GIVEN: dict[str, Any] = {"name": "a", "base_url": "http://host"}
+MINIMAL: dict[str, Any] = {"name": "a", "base_url": "http://host"}
 
 
 async def test_c47_backends_are_exchanged_at_once_while_a_stream_finishes_on_the_old_one(
@@ -112,7 +112,7 @@ async def test_the_models_of_a_single_backend_that_declares_none_are_its_own_ans
     new_proxy: NewProxy, model: ModelServer, new_client: NewClient
 ) -> None:
     proxy = await new_proxy(backends=[backend_of(model, models=())])
-    model.will(says({"object": "list", "data": [{"id": "x", "object": "model", "created": 1, "owned_by": "vllm"}]}))
+    model.will(replies({"object": "list", "data": [{"id": "x", "object": "model", "created": 1, "owned_by": "vllm"}]}))
     assert [entry.id async for entry in new_client(proxy.endpoint).models.list()] == ["x"]
     assert (model.asked[0].method, model.asked[0].path) == ("GET", "/v1/models")
 
@@ -178,7 +178,7 @@ async def test_backends_are_paused_by_their_names_alone(proxy: LLMProxy) -> None
 
 @pytest.mark.parametrize(
     "failure",
-    [breaks_off(), says(BUSY, 500), says(BUSY, 503), says(BUSY, 429, retry_after="0")],
+    [breaks_off(), replies(BUSY, 500), replies(BUSY, 503), replies(BUSY, 429, retry_after="0")],
     ids=["no answer", "500", "503", "429 with Retry-After"],
 )
 async def test_a_call_is_tried_three_times(agent: Agent, model: ModelServer, failure: Any) -> None:
@@ -189,7 +189,7 @@ async def test_a_call_is_tried_three_times(agent: Agent, model: ModelServer, fai
 
 
 async def test_after_three_tries_the_backends_own_answer_is_passed_on(agent: Agent, model: ModelServer) -> None:
-    model.will(says(BUSY, 503, x_reason="load"))
+    model.will(replies(BUSY, 503, x_reason="load"))
     with pytest.raises(openai.InternalServerError, match="busy") as failed:
         await agent.chat()
     assert failed.value.response.headers["x-reason"] == "load"
@@ -199,7 +199,7 @@ async def test_after_three_tries_the_backends_own_answer_is_passed_on(agent: Age
 
 @pytest.mark.parametrize(
     "failure",
-    [says(BUSY, 400), says(BUSY, 401), says(BUSY, 429), says(BUSY, 429, retry_after="3600")],
+    [replies(BUSY, 400), replies(BUSY, 401), replies(BUSY, 429), replies(BUSY, 429, retry_after="3600")],
     ids=["400", "401", "429", "429 for an hour"],
 )
 async def test_permanent_error_of_a_backend_is_passed_on_without_retries(
@@ -355,7 +355,7 @@ async def test_without_a_cache_every_request_is_asked(agent: Agent, model: Model
 )
 def test_a_backend_that_cannot_be_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="backend"):
-        Backend(**{**GIVEN, **arguments})
+        Backend(**{**MINIMAL, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -397,10 +397,10 @@ def test_a_model_list_of_litellm_is_understood_where_nothing_has_to_be_translate
 
 
 def test_a_provider_of_another_protocol_needs_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_nothing(_: str) -> None:
+    def no_spec(_: str) -> None:
         return None
 
-    monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
+    monkeypatch.setattr(importlib.util, "find_spec", no_spec)
     with pytest.raises(Invalid, match=r"pip install 'rollbook\[litellm\]'"):
         Backend("a", provider="anthropic")
 

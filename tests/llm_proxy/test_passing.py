@@ -22,7 +22,7 @@ from tests.llm_proxy.model_server import (
     completion,
     delta,
     events,
-    says,
+    replies,
     streams,
 )
 from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
@@ -125,7 +125,7 @@ async def test_a_page_in_a_browser_needs_the_key(
 async def test_headers_of_one_connection_stay_on_it(
     proxy: LLMProxy, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
-    model.will(says(completion(), connection="x-inner", x_inner="1", keep_alive="timeout=5", x_request_id="abc"))
+    model.will(replies(completion(), connection="x-inner", x_inner="1", keep_alive="timeout=5", x_request_id="abc"))
     sent = {
         "Connection": "x-mine, keep-alive",
         "X-Mine": "1",
@@ -282,7 +282,7 @@ async def test_an_answer_too_long_to_be_kept_passes_whole_and_says_so_in_its_spa
     word = "x" * 100
     answer = completion()
     answer["choices"][0]["message"]["content"] = word * 30
-    model.will(streams(events(*[delta(word, [1])] * 100, delta(finish="length"))), says(answer))
+    model.will(streams(events(*[delta(word, [1])] * 100, delta(finish="length"))), replies(answer))
     async with Agent.at_work(store, proxy) as agent:
         stream = await agent.client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
         assert len([chunk async for chunk in stream]) == 101

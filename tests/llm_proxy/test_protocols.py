@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 import pytest
 
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, events, says, streams
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, events, replies, streams
 from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent
 
 ANTHROPIC: dict[str, Any] = {
@@ -51,7 +51,7 @@ async def test_messages_of_anthropic_pass_and_are_recorded(
         b"event: " + str(event["type"]).encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n"
         for event in ANTHROPIC_STREAM
     )
-    model.will(streams(raw[:100], raw[100:]) if is_stream else says(ANTHROPIC))
+    model.will(streams(raw[:100], raw[100:]) if is_stream else replies(ANTHROPIC))
     asked = {"model": MODEL, "system": "Be brief.", "max_tokens": 9, "stream": is_stream, "messages": MESSAGES}
     async with http.post(f"{agent.url}/messages", json=asked, headers={"x-api-key": CLIENT_KEY}) as response:
         received = await response.read()
@@ -107,7 +107,7 @@ async def test_the_responses_api_passes_and_is_recorded(agent: Agent, model: Mod
         {"type": "response.output_text.delta", "sequence_number": 1, "delta": "It is 42."},
         {"type": "response.completed", "sequence_number": 2, "response": RESPONSE},
     ]
-    model.will(streams(events(*stream)) if is_stream else says(RESPONSE))
+    model.will(streams(events(*stream)) if is_stream else replies(RESPONSE))
     conversation: Any = [
         {"role": "user", "content": "What is seven times six?"},
         {"type": "function_call", "call_id": "call-0", "name": "add", "arguments": "{}"},
@@ -144,7 +144,7 @@ async def test_plain_completions_pass_and_are_recorded(agent: Agent, model: Mode
 
     parts = [choice("It ", [1], None, prompt_token_ids=[8, 9]), choice("is 42.", [2, 3], "stop")]
     answer = choice("It is 42.", [1, 2, 3], "stop", prompt_token_ids=[8, 9])
-    model.will(streams(events(*parts)) if is_stream else says(answer))
+    model.will(streams(events(*parts)) if is_stream else replies(answer))
     asked: Any = {"model": MODEL, "prompt": "Seven times six?"}
     if is_stream:
         assert len([chunk async for chunk in await agent.client.completions.create(**asked, stream=True)]) == 2
@@ -163,7 +163,7 @@ async def test_plain_completions_pass_and_are_recorded(agent: Agent, model: Mode
 async def test_embeddings_pass_and_are_recorded_without_their_vectors(agent: Agent, model: ModelServer) -> None:
     vector = {"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}
     usage = {"prompt_tokens": 2, "total_tokens": 2}
-    model.will(says({"object": "list", "data": [vector], "model": MODEL, "usage": usage}))
+    model.will(replies({"object": "list", "data": [vector], "model": MODEL, "usage": usage}))
     response = await agent.client.embeddings.create(model=MODEL, input=["a", "b"], encoding_format="float")
     span = await agent.span()
     assert response.data[0].embedding == [0.5, 0.25]

@@ -14,14 +14,24 @@ from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.models import Span
 from store.training import TracerTraceToTriplet
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, completion, delta, events, says, streams
+from tests.llm_proxy.model_server import (
+    MESSAGES,
+    MODEL,
+    ModelServer,
+    chats,
+    completion,
+    delta,
+    events,
+    replies,
+    streams,
+)
 from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 
 BACKEND_KEY = "sk-backend-secret"
 TOOL = {"name": "multiply", "description": "a times b", "parameters": {"type": "object"}}
 
 
-ON_EACH_STORE = pytest.mark.usefixtures("live")
+ON_ALL_STORES = pytest.mark.usefixtures("live")
 """With a store on each database, and with one behind a server. The other tests use a store in memory."""
 
 
@@ -31,7 +41,7 @@ def store(request: pytest.FixtureRequest) -> Store:
     return store
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 async def test_call_is_one_span_with_its_request_and_response(agent: Agent) -> None:
     answered = await agent.chat(temperature=0.5, max_tokens=20, tools=[{"type": "function", "function": TOOL}])
     span = await agent.span()
@@ -87,7 +97,7 @@ async def test_c43_three_calls_are_numbered_one_two_three(agent: Agent) -> None:
     assert [span.sequence_id for span in await agent.spans()] == [1, 2, 3]
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 async def test_c43_ten_calls_at_once_have_ten_numbers(agent: Agent) -> None:
     await asyncio.gather(*(agent.chat() for _ in range(10)))
     assert sorted(span.sequence_id for span in await agent.spans()) == list(range(1, 11))
@@ -109,7 +119,7 @@ async def test_the_number_is_that_of_the_beginning_of_a_call(agent: Agent, model
     assert [span.attributes["gen_ai.request.streaming"] for span in await agent.spans()] == [True, False]
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 async def test_c44_a_stream_is_recorded_like_an_answer_in_one_piece(agent: Agent, model: ModelServer) -> None:
     first = delta("", [])
     first["prompt_token_ids"] = [11, 12, 13, 14]
@@ -172,7 +182,7 @@ async def test_log_probabilities_are_recorded(new_proxy: NewProxy, store: Store,
     said: list[dict[str, Any]] = [{"token": "42", "logprob": -0.25, "bytes": None, "top_logprobs": []}]
     answer = completion()
     answer["choices"][0]["logprobs"] = {"content": said, "refusal": None}
-    model.will(says(answer))
+    model.will(replies(answer))
     async with Agent.at_work(store, proxy) as agent:
         await agent.chat()
         span = await agent.span()
@@ -183,7 +193,7 @@ async def test_log_probabilities_are_recorded(new_proxy: NewProxy, store: Store,
 
 async def test_c45_an_error_passes_through_and_is_recorded(agent: Agent, model: ModelServer) -> None:
     error = {"error": {"message": "the prompt is too long", "type": "invalid_request_error", "code": "too_long"}}
-    model.will(says(error, 400))
+    model.will(replies(error, 400))
     with pytest.raises(openai.BadRequestError) as refused:
         await agent.chat()
     span = await agent.span()
@@ -231,7 +241,7 @@ async def test_an_attempt_that_has_ended_gets_no_answer(agent: Agent, model: Mod
     assert await agent.spans() == []
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 async def test_a_rollout_that_was_cancelled_gets_no_answer(agent: Agent, model: ModelServer) -> None:
     await agent.store.update_rollout(agent.rollout_id, status="cancelled")
     with pytest.raises(openai.ConflictError, match=r"has ended .cancelled."):
@@ -245,7 +255,7 @@ async def test_an_earlier_attempt_that_still_runs_is_recorded(agent: Agent) -> N
     assert (await agent.span()).attempt_id == agent.attempt_id
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 @pytest.mark.parametrize("path", ["rollout/ro-none/attempt/at-none", "rollout/{rollout}/attempt/at-none"])
 async def test_an_unknown_attempt_gets_no_answer(
     agent: Agent, proxy: LLMProxy, model: ModelServer, new_client: NewClient, path: str
@@ -271,7 +281,7 @@ async def test_no_key_is_in_any_span(
 ) -> None:
     proxy = await new_proxy(backends=[backend_of(model, api_key=BACKEND_KEY)])
     leak = f"wrong key {BACKEND_KEY}, not {CLIENT_KEY}"
-    model.will(says({"error": {"message": leak}}, 401), chats(id=leak))
+    model.will(replies({"error": {"message": leak}}, 401), chats(id=leak))
     async with Agent.at_work(store, proxy) as agent:
         with pytest.raises(openai.AuthenticationError, match=BACKEND_KEY):
             await agent.chat()
@@ -283,11 +293,11 @@ async def test_no_key_is_in_any_span(
     assert "x-stainless" not in told.lower()
 
 
-@ON_EACH_STORE
+@ON_ALL_STORES
 async def test_text_that_no_database_takes_is_recorded_as_far_as_possible(agent: Agent, model: ModelServer) -> None:
     answer = completion()
     answer["choices"][0]["message"]["content"] = "a\0b"
-    model.will(says(answer))
+    model.will(replies(answer))
     assert (await agent.chat(seed=2**62)).choices[0].message.content == "a\0b"
     span = await agent.span()
     assert span.attributes["gen_ai.completion.0.content"] == "a\N{REPLACEMENT CHARACTER}b"
@@ -298,7 +308,7 @@ async def test_an_answer_in_no_known_form_passes_and_is_recorded_as_far_as_it_go
     agent: Agent, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
     forms: list[Any] = [[], 7, {"choices": "none"}, {"choices": [{"message": [1]}], "usage": 3, "id": 5}]
-    model.will(*map(says, forms))
+    model.will(*map(replies, forms))
     for form in forms:
         async with http.post(f"{agent.url}/chat/completions", json={"messages": 3}) as response:
             assert await response.json() == form

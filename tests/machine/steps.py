@@ -168,7 +168,7 @@ _PUBLISH = _step("publish", resources_id=st.one_of(st.none(), RESOURCES_IDS), mo
 _WORKER = _step("update_worker", worker=st.sampled_from(["w1", "w4"]), stats=st.sampled_from([None, {"gpu": 0.5}]))
 _SWEEP = _step("sweep")
 _WAIT = _step("wait", rollouts=st.lists(ROLLOUTS, max_size=3))
-_CLAIM_NOTHING = _step("dequeue_many", limit=st.integers(-1, 0), worker=WORKERS)
+_CLAIM_NONE = _step("dequeue_many", limit=st.integers(-1, 0), worker=WORKERS)
 
 WRITES = st.one_of(
     *(_ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _CLAIM, _RELEASE, _RELEASE, _START_ATTEMPT),
@@ -177,7 +177,7 @@ WRITES = st.one_of(
     *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD, _ANNOTATE),
 )
 """Steps that give the writer one command, and so may share a commit."""
-CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
+CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NONE)
 
 
 def resolve(step: Step, model: Model, clock: ManualClock, claims: Claims) -> Op | None:

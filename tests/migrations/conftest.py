@@ -12,7 +12,7 @@ from tests.conftest import POSTGRES, SQLITE
 
 
 @pytest.fixture(params=[SQLITE, POSTGRES])
-def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def isolated_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a partition that does not exist yet, in a database that holds no other."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'rollbook.db'}"

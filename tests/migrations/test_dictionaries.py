@@ -7,12 +7,12 @@ from collections.abc import Callable
 from store.db.schema import migrate
 from store.db.url import parse
 from tests import postgres
-from tests.alembic_check import migrate_from_nothing
+from tests.alembic_check import migrate_from_scratch
 
 
 async def test_users_of_bodies_have_the_same_access_to_dictionaries(postgres_database: Callable[..., str]) -> None:
     url = postgres.with_partition(postgres_database(), "default")
-    await migrate_from_nothing(url, "0012")
+    await migrate_from_scratch(url, "0012")
     role = f"app_{parse(url).text.split('/')[-1][:8]}"
     reader, writer = f"{role}_reader", f"{role}_writer"
     postgres.execute(

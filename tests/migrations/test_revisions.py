@@ -15,7 +15,7 @@ from store.db.schema.sqlite import migrating_sqlite
 from store.db.tables.core import metadata
 from store.db.url import parse
 from tests import databases, postgres
-from tests.alembic_check import check, migrate_from_nothing
+from tests.alembic_check import check, migrate_from_scratch
 from tests.databases import Database
 
 pytestmark = pytest.mark.new_partition
@@ -90,7 +90,7 @@ def test_the_history_is_one_line_of_consecutive_numbers() -> None:
 async def test_a_new_partition_equals_one_that_went_through_all_migrations(durable_url: str) -> None:
     migrated_url = another(durable_url)
     await databases.prepare(durable_url)
-    await migrate_from_nothing(migrated_url)
+    await migrate_from_scratch(migrated_url)
     created, migrated = await databases.connect(durable_url), await databases.connect(migrated_url)
     expected = await schema_of(created, durable_url)
     assert await schema_of(migrated, migrated_url) == expected
@@ -105,7 +105,7 @@ async def test_a_new_partition_equals_one_that_went_through_all_migrations(durab
 
 
 async def test_alembic_finds_a_difference_only_if_a_migrated_partition_has_one(durable_url: str) -> None:
-    await migrate_from_nothing(durable_url)
+    await migrate_from_scratch(durable_url)
     assert await check(durable_url) is None
     database = await databases.connect(durable_url)
     await database.execute("ALTER TABLE rollouts ADD COLUMN unknown TEXT")
@@ -114,13 +114,13 @@ async def test_alembic_finds_a_difference_only_if_a_migrated_partition_has_one(d
 
 
 @pytest.mark.slow
-async def test_each_revision_leaves_every_row_of_the_log_as_it_was(own_url: str) -> None:
-    await migrate_from_nothing(own_url, REVISIONS[0])
-    database = await databases.connect(own_url)
+async def test_each_revision_leaves_every_row_of_the_log_as_it_was(isolated_url: str) -> None:
+    await migrate_from_scratch(isolated_url, REVISIONS[0])
+    database = await databases.connect(isolated_url)
     await databases.fill_log(database)
     before = await databases.read_log(database)
     for revision in REVISIONS[1:]:
-        await upgrade(own_url, revision)
+        await upgrade(isolated_url, revision)
         assert await databases.read_log(database) == before, revision
         assert await database.rows("SELECT version_num FROM alembic_version") == [(revision,)]
     await database.close()
@@ -128,12 +128,12 @@ async def test_each_revision_leaves_every_row_of_the_log_as_it_was(own_url: str)
 
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.torture_only
-async def test_an_upgrade_leaves_every_row_of_the_log_as_it_was(own_url: str, revision: str) -> None:
-    await migrate_from_nothing(own_url, revision)
-    database = await databases.connect(own_url)
+async def test_an_upgrade_leaves_every_row_of_the_log_as_it_was(isolated_url: str, revision: str) -> None:
+    await migrate_from_scratch(isolated_url, revision)
+    database = await databases.connect(isolated_url)
     await databases.fill_log(database)
     before = await databases.read_log(database)
-    await migrate(own_url)
+    await migrate(isolated_url)
     assert await databases.read_log(database) == before
     assert await database.rows("SELECT version_num FROM alembic_version") == [(HEAD,)]
     await database.close()

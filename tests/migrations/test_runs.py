@@ -13,7 +13,7 @@ from store.models import AttemptedRollout, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests import databases
-from tests.alembic_check import migrate_from_nothing
+from tests.alembic_check import migrate_from_scratch
 from tests.databases import Database
 
 _BEFORE = "0003"
@@ -67,12 +67,12 @@ def _literal(value: object, kind: str) -> str:
 
 
 @pytest.fixture
-async def old(own_url: str, clock: ManualClock, tmp_path_factory: pytest.TempPathFactory) -> str:
+async def old(isolated_url: str, clock: ManualClock, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a store of revision 0003 with a history."""
     filled_url = f"sqlite:///{tmp_path_factory.mktemp('filled') / 'filled.db'}"
     await fill(filled_url, clock)
-    await migrate_from_nothing(own_url, _BEFORE)
-    source, target = await databases.connect(filled_url), await databases.connect(own_url)
+    await migrate_from_scratch(isolated_url, _BEFORE)
+    source, target = await databases.connect(filled_url), await databases.connect(isolated_url)
     await copy_log(source, target)
     if target.kind == "postgresql":
         ((last_event, last_commit),) = await target.rows(
@@ -81,7 +81,7 @@ async def old(own_url: str, clock: ManualClock, tmp_path_factory: pytest.TempPat
         await target.execute(f"SELECT setval('event_seq', {last_event}), setval('commit_seq', {last_commit})")
     await source.close()
     await target.close()
-    return own_url
+    return isolated_url
 
 
 async def test_an_upgraded_store_equals_its_log_and_continues(old: str, clock: ManualClock) -> None:
@@ -106,7 +106,7 @@ async def test_an_upgraded_store_equals_its_log_and_continues(old: str, clock: M
 
 @pytest.mark.new_partition
 async def test_an_app_role_from_before_may_use_the_new_tables(postgres_url: str) -> None:
-    await migrate_from_nothing(postgres_url, _BEFORE)
+    await migrate_from_scratch(postgres_url, _BEFORE)
     owner, role = await databases.connect(postgres_url), f"app_{parse(postgres_url).partition}"
     await owner.execute(f"CREATE ROLE {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency TO {role}")
     try:

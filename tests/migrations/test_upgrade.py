@@ -143,10 +143,10 @@ async def test_migrate_upgrades_every_partition_of_a_file(tmp_path: Path, next_r
     assert not any(one.is_changed or one.copy for one in await migrate(url))
 
 
-async def test_migrate_creates_the_partition_that_is_missing(own_url: str) -> None:
-    (done,) = await migrate(own_url)
+async def test_migrate_creates_the_partition_that_is_missing(isolated_url: str) -> None:
+    (done,) = await migrate(isolated_url)
     assert (done.before, done.after, done.is_changed) == (None, HEAD, True)
-    database = await databases.connect(own_url)
+    database = await databases.connect(isolated_url)
     assert len(await database.rows("SELECT store_id FROM store_info")) == 1
     await database.close()
 
@@ -283,11 +283,11 @@ async def test_migration_of_memory_or_of_roles_on_sqlite_is_refused(tmp_path: Pa
 
 @pytest.mark.slow
 async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
-    own_url: str, next_revision: Next, monkeypatch: pytest.MonkeyPatch
+    isolated_url: str, next_revision: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upgrade in the order of docs/production.md. The server's process does not know the next revision."""
-    await migrate(own_url)
-    server = ServerProcess(own_url)
+    await migrate(isolated_url)
+    server = ServerProcess(isolated_url)
     await asyncio.to_thread(server.start)
     try:
         async with await open_store(server.url) as client:
@@ -303,8 +303,8 @@ async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
 
             using = asyncio.create_task(use_the_server())
             next_revision(ADDS_A_COLUMN)
-            await migrate(own_url)
-            async with await open_store(own_url) as new:
+            await migrate(isolated_url)
+            async with await open_store(isolated_url) as new:
                 claimed = await client.dequeue_rollout("old")
                 assert claimed is not None
                 assert claimed.input == "before"
@@ -321,5 +321,5 @@ async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
         await asyncio.to_thread(server.kill)
     # From here on, this program does not know the next revision either.
     monkeypatch.undo()
-    refused = await asyncio.to_thread(CliRunner().invoke, app, ["stats", "--db", own_url])
+    refused = await asyncio.to_thread(CliRunner().invoke, app, ["stats", "--db", isolated_url])
     assert (refused.exit_code, NEXT in refused.stderr) == (1, True), refused.output

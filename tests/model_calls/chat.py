@@ -17,10 +17,10 @@ def answer(message: Json, finish: str | None = "stop", **details: Any) -> Json:
     """Return a response with one choice. Fields of the choice have the prefix `choice_`."""
     choice = {name.removeprefix("choice_"): details.pop(name) for name in list(details) if name.startswith("choice_")}
     first = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish, **choice}
-    return whole([first], **details)
+    return response([first], **details)
 
 
-def whole(choices: list[Json], **details: Any) -> Json:
+def response(choices: list[Json], **details: Any) -> Json:
     """Return a response with these choices."""
     return {"id": ID, "object": "chat.completion", "created": 1, "model": MODEL, "choices": choices, **details}
 
@@ -328,7 +328,7 @@ TEXTS = (
     entry(
         "role of the answer",
         Answer(text="x", finish="stop", role="model"),
-        response=whole([{"index": 0, "message": {"role": "model", "content": "x"}, "finish_reason": "stop"}]),
+        response=response([{"index": 0, "message": {"role": "model", "content": "x"}, "finish_reason": "stop"}]),
         frames=stream(chunk({"role": "model", "content": "x"}), chunk({}, "stop")),
     ),
 )
@@ -607,7 +607,7 @@ CHOICES = (
         Answer(text="B", finish="length"),
         request={**QUESTION, "n": 2},
         settings={"choice.count": 2},
-        response=whole(
+        response=response(
             [
                 {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "stop"},
                 {"index": 1, "message": {"role": "assistant", "content": "B"}, "finish_reason": "length"},
@@ -644,7 +644,7 @@ CHOICES = (
         "choices in another order",
         Answer(text="A", finish="stop"),
         Answer(text="B", finish="stop"),
-        response=whole(
+        response=response(
             [
                 {"index": 1, "message": {"role": "assistant", "content": "B"}, "finish_reason": "stop"},
                 {"index": 0, "message": {"role": "assistant", "content": "A"}, "finish_reason": "stop"},
@@ -655,14 +655,14 @@ CHOICES = (
     entry(
         "choice without index",
         PLAIN,
-        response=whole([{"message": {"role": "assistant", "content": "It is 42."}, "finish_reason": "stop"}]),
+        response=response([{"message": {"role": "assistant", "content": "It is 42."}, "finish_reason": "stop"}]),
         frames=stream(
             chunks([{"delta": {"role": "assistant", "content": "It is "}}]),
             chunks([{"delta": {"content": "42."}, "finish_reason": "stop"}]),
         ),
     ),
-    entry("no choices", response=whole([], usage=USAGE), usage=COUNTS),
-    entry("null choices", response={**whole([]), "choices": None}),
+    entry("no choices", response=response([], usage=USAGE), usage=COUNTS),
+    entry("null choices", response={**response([]), "choices": None}),
     *(
         entry(
             f"finish reason {reason}",
@@ -708,7 +708,7 @@ TOKENS = (
         Answer(text="A", finish="stop", token_ids=(21,)),
         Answer(text="BC", finish="stop", token_ids=(31, 32)),
         request={**QUESTION, "n": 2},
-        response=whole(
+        response=response(
             [
                 {
                     "index": 0,

@@ -12,7 +12,7 @@ USAGE: Json = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
 COUNTS = {"prompt": 4, "completion": 2, "total": 6}
 
 
-def whole(*choices: Json, **details: Any) -> Json:
+def response(*choices: Json, **details: Any) -> Json:
     """Return a response, or one chunk of a stream."""
     return {"id": ID, "object": "text_completion", "created": 1, "model": MODEL, "choices": list(choices), **details}
 
@@ -47,82 +47,86 @@ ENTRIES = (
     entry(
         "text",
         Answer(text=" 42.", finish="stop"),
-        response=whole(choice(" 42.", "stop"), usage=USAGE),
-        frames=stream(whole(choice(" 4")), whole(choice("2.")), whole(choice("", "stop")), whole(usage=USAGE)),
+        response=response(choice(" 42.", "stop"), usage=USAGE),
+        frames=stream(
+            response(choice(" 4")), response(choice("2.")), response(choice("", "stop")), response(usage=USAGE)
+        ),
         usage=COUNTS,
         prompt=(("user", "text", "Six times seven is"),),
     ),
     entry(
         "Unicode",
         Answer(text=" 世界🦜", finish="length"),
-        response=whole(choice(" 世界🦜", "length")),
-        frames=stream(whole(choice(" 世")), whole(choice("界🦜", "length"))),
+        response=response(choice(" 世界🦜", "length")),
+        frames=stream(response(choice(" 世")), response(choice("界🦜", "length"))),
     ),
     entry(
         "empty text",
         Answer(finish="stop"),
-        response=whole(choice("", "stop")),
-        frames=stream(whole(choice("", "stop"))),
+        response=response(choice("", "stop")),
+        frames=stream(response(choice("", "stop"))),
     ),
     entry(
         "null text",
         Answer(finish="stop"),
-        response=whole(choice(None, "stop")),
-        frames=stream(whole(choice(None, "stop"))),
+        response=response(choice(None, "stop")),
+        frames=stream(response(choice(None, "stop"))),
     ),
     entry(
         "two choices",
         Answer(text=" 42", finish="stop"),
         Answer(text=" 43", finish="length"),
         request={**QUESTION, "n": 2},
-        response=whole(choice(" 42", "stop"), choice(" 43", "length", 1)),
-        frames=stream(whole(choice(" 4", index=1)), whole(choice(" 42", "stop")), whole(choice("3", "length", 1))),
+        response=response(choice(" 42", "stop"), choice(" 43", "length", 1)),
+        frames=stream(
+            response(choice(" 4", index=1)), response(choice(" 42", "stop")), response(choice("3", "length", 1))
+        ),
     ),
     entry(
         "two prompts",
         Answer(text=" A", finish="stop"),
         Answer(text=" B", finish="stop"),
         request={"model": MODEL, "prompt": ["a", "b"]},
-        response=whole(choice(" A", "stop"), choice(" B", "stop", 1)),
-        frames=stream(whole(choice(" A", "stop"), choice(" B", "stop", 1))),
+        response=response(choice(" A", "stop"), choice(" B", "stop", 1)),
+        frames=stream(response(choice(" A", "stop"), choice(" B", "stop", 1))),
         prompt=(("user", "text", "a"), ("user", "text", "b")),
     ),
     entry(
         "prompt of token ids",
         Answer(text=" A", finish="stop"),
         request={"model": MODEL, "prompt": [11, 12, 13]},
-        response=whole(choice(" A", "stop")),
+        response=response(choice(" A", "stop")),
     ),
     entry(
         "prompts of token ids",
         Answer(text=" A", finish="stop"),
         Answer(text=" B", finish="stop"),
         request={"model": MODEL, "prompt": [[11, 12], [13]]},
-        response=whole(choice(" A", "stop"), choice(" B", "stop", 1)),
+        response=response(choice(" A", "stop"), choice(" B", "stop", 1)),
     ),
     entry(
         "log probabilities",
         Answer(text=" 42.", finish="stop", logprobs=(-0.25, -0.5)),
         request={**QUESTION, "logprobs": 1},
-        response=whole(choice(" 42.", "stop", logprobs=logprobs((" 42", -0.25), (".", -0.5)))),
+        response=response(choice(" 42.", "stop", logprobs=logprobs((" 42", -0.25), (".", -0.5)))),
         frames=stream(
-            whole(choice(" 42", logprobs=logprobs((" 42", -0.25)))),
-            whole(choice(".", "stop", logprobs=logprobs((".", -0.5), offset=3))),
+            response(choice(" 42", logprobs=logprobs((" 42", -0.25)))),
+            response(choice(".", "stop", logprobs=logprobs((".", -0.5), offset=3))),
         ),
     ),
     entry(
         "log probabilities with an echo",
         Answer(text="Hi you", finish="stop", logprobs=(None, -0.5)),
         request={**QUESTION, "prompt": "Hi", "logprobs": 0, "echo": True},
-        response=whole(choice("Hi you", "stop", logprobs=logprobs(("Hi", None), (" you", -0.5)))),
+        response=response(choice("Hi you", "stop", logprobs=logprobs(("Hi", None), (" you", -0.5)))),
     ),
     entry(
         "token ids of vLLM",
         Answer(text=" 42.", finish="stop", token_ids=(21, 22)),
-        response=whole(choice(" 42.", "stop", token_ids=[21, 22], prompt_token_ids=[11, 12, 13, 14]), usage=USAGE),
+        response=response(choice(" 42.", "stop", token_ids=[21, 22], prompt_token_ids=[11, 12, 13, 14]), usage=USAGE),
         frames=stream(
-            whole(choice(" 42", token_ids=[21], prompt_token_ids=[11, 12, 13, 14])),
-            whole(choice(".", "stop", token_ids=[22]), usage=USAGE),
+            response(choice(" 42", token_ids=[21], prompt_token_ids=[11, 12, 13, 14])),
+            response(choice(".", "stop", token_ids=[22]), usage=USAGE),
         ),
         prompt_token_ids=(11, 12, 13, 14),
         usage=COUNTS,
@@ -130,34 +134,34 @@ ENTRIES = (
     entry(
         "tokens as token ids",
         Answer(text=" 42.", finish="stop", token_ids=(21, 22), logprobs=(-0.25, -0.5)),
-        response=whole(choice(" 42.", "stop", logprobs=logprobs(("token_id:21", -0.25), ("token_id:22", -0.5)))),
+        response=response(choice(" 42.", "stop", logprobs=logprobs(("token_id:21", -0.25), ("token_id:22", -0.5)))),
         frames=stream(
-            whole(choice(" 42", logprobs=logprobs(("token_id:21", -0.25)))),
-            whole(choice(".", "stop", logprobs=logprobs(("token_id:22", -0.5)))),
+            response(choice(" 42", logprobs=logprobs(("token_id:21", -0.25)))),
+            response(choice(".", "stop", logprobs=logprobs(("token_id:22", -0.5)))),
         ),
         usage={"completion": 2},
     ),
     entry(
         "log probabilities in the form of the Chat API",
         Answer(text=" 42", finish="stop", logprobs=(-0.25,)),
-        response=whole(choice(" 42", "stop", logprobs={"content": [{"token": " 42", "logprob": -0.25}]})),
-        frames=stream(whole(choice(" 42", "stop", logprobs={"content": [{"token": " 42", "logprob": -0.25}]}))),
+        response=response(choice(" 42", "stop", logprobs={"content": [{"token": " 42", "logprob": -0.25}]})),
+        frames=stream(response(choice(" 42", "stop", logprobs={"content": [{"token": " 42", "logprob": -0.25}]}))),
     ),
     entry(
         "no end",
         Answer(text=" 4"),
-        frames=stream(whole(choice(" ")), whole(choice("4")), done=False),
+        frames=stream(response(choice(" ")), response(choice("4")), done=False),
         ends=False,
     ),
     entry(
         "no end mark",
         Answer(text=" 42", finish="stop"),
-        frames=stream(whole(choice(" 4")), whole(choice("2", "stop")), done=False),
+        frames=stream(response(choice(" 4")), response(choice("2", "stop")), done=False),
     ),
     entry(
         "error in the middle",
         Answer(text=" 4"),
-        frames=(event(whole(choice(" 4"))), event({"error": {"message": "overloaded"}})),
+        frames=(event(response(choice(" 4"))), event({"error": {"message": "overloaded"}})),
         ends=False,
         error="overloaded",
     ),
@@ -165,9 +169,9 @@ ENTRIES = (
         "usage in every chunk",
         Answer(text=" 42", finish="stop"),
         frames=stream(
-            whole(choice(" 4"), usage={"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}),
-            whole(choice("2", "stop"), usage=USAGE),
-            whole(usage=USAGE),
+            response(choice(" 4"), usage={"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}),
+            response(choice("2", "stop"), usage=USAGE),
+            response(usage=USAGE),
         ),
         usage=COUNTS,
     ),
@@ -175,6 +179,6 @@ ENTRIES = (
         "settings",
         Answer(text=" 42", finish="stop"),
         request={**QUESTION, "max_tokens": 5, "temperature": 0.0, "best_of": 2, "suffix": "!", "stop": ["."]},
-        response=whole(choice(" 42", "stop")),
+        response=response(choice(" 42", "stop")),
     ),
 )

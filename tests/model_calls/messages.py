@@ -17,7 +17,7 @@ COUNTS = {"prompt": 9, "completion": 4, "total": 13}
 PNG: Json = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
-def whole(*blocks: Json, stop: str | None = "end_turn", **details: Any) -> Json:
+def response(*blocks: Json, stop: str | None = "end_turn", **details: Any) -> Json:
     """Return a response with these content blocks."""
     return {
         "id": ID,
@@ -34,7 +34,7 @@ def whole(*blocks: Json, stop: str | None = "end_turn", **details: Any) -> Json:
 
 def started(**usage: Any) -> Json:
     """Return the first event of a stream."""
-    message = whole(stop=None, usage={"input_tokens": 9, "output_tokens": 1, **usage})
+    message = response(stop=None, usage={"input_tokens": 9, "output_tokens": 1, **usage})
     return {"type": "message_start", "message": message}
 
 
@@ -81,7 +81,7 @@ def entry(name: str, *answers: Answer, **details: Any) -> Entry:
 
 
 PLAIN = Answer(text="It is 42.", finish="end_turn")
-SAYS: Json = {"type": "text", "text": "It is 42."}
+TEXT_BLOCK: Json = {"type": "text", "text": "It is 42."}
 WEATHER: Json = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
 TOOL: Json = {
     "name": "get_weather",
@@ -96,7 +96,7 @@ CITATION: Json = {
     "start_char_index": 0,
     "end_char_index": 15,
 }
-FOUND: Json = {
+SEARCH_RESULT: Json = {
     "type": "web_search_result",
     "url": "https://example.com/rain",
     "title": "Rain",
@@ -115,24 +115,27 @@ TEXTS = (
     entry(
         "text",
         PLAIN,
-        response=whole(SAYS),
+        response=response(TEXT_BLOCK),
         frames=streamed(text("It is ", "42.")),
         prompt=(("user", "text", "What is six times seven?"),),
     ),
-    entry("no blocks", Answer(finish="end_turn"), response=whole(), frames=streamed()),
+    entry("no blocks", Answer(finish="end_turn"), response=response(), frames=streamed()),
     entry(
-        "empty text", Answer(finish="end_turn"), response=whole({"type": "text", "text": ""}), frames=streamed(text(""))
+        "empty text",
+        Answer(finish="end_turn"),
+        response=response({"type": "text", "text": ""}),
+        frames=streamed(text("")),
     ),
     entry(
         "Unicode",
         Answer(text="Grüße 🦜", finish="end_turn"),
-        response=whole({"type": "text", "text": "Grüße 🦜"}),
+        response=response({"type": "text", "text": "Grüße 🦜"}),
         frames=streamed(text("Grü", "ße 🦜")),
     ),
     entry(
         "two texts",
         Answer(text="It is 42.", finish="end_turn", kinds=("text", "text")),
-        response=whole({"type": "text", "text": "It is "}, {"type": "text", "text": "42."}),
+        response=response({"type": "text", "text": "It is "}, {"type": "text", "text": "42."}),
         frames=streamed(text("It", " is "), text("42.", index=1)),
     ),
     entry(
@@ -143,7 +146,7 @@ TEXTS = (
     entry(
         "citations",
         Answer(text="It is 42.", finish="end_turn", fragments=("six times seven",)),
-        response=whole({**SAYS, "citations": [CITATION]}),
+        response=response({**TEXT_BLOCK, "citations": [CITATION]}),
         frames=streamed(
             block(
                 0,
@@ -157,7 +160,7 @@ TEXTS = (
     entry(
         "two citations",
         Answer(text="It is 42.", finish="end_turn", fragments=("six times seven", "Products")),
-        response=whole({**SAYS, "citations": [CITATION, {**CITATION, "document_title": "Products"}]}),
+        response=response({**TEXT_BLOCK, "citations": [CITATION, {**CITATION, "document_title": "Products"}]}),
         frames=streamed(
             block(
                 0,
@@ -174,7 +177,7 @@ TEXTS = (
             text="It is 42.", reasoning="6*7", finish="end_turn", fragments=("sig-abc",), kinds=("reasoning", "text")
         ),
         request={**QUESTION, "thinking": {"type": "enabled", "budget_tokens": 1024}},
-        response=whole({"type": "thinking", "thinking": "6*7", "signature": "sig-abc"}, SAYS),
+        response=response({"type": "thinking", "thinking": "6*7", "signature": "sig-abc"}, TEXT_BLOCK),
         frames=streamed(
             block(
                 0,
@@ -189,7 +192,7 @@ TEXTS = (
     entry(
         "thinking that is not shown",
         Answer(text="It is 42.", finish="end_turn", fragments=("sig-abc",), kinds=("reasoning", "text")),
-        response=whole({"type": "thinking", "thinking": "", "signature": "sig-abc"}, SAYS),
+        response=response({"type": "thinking", "thinking": "", "signature": "sig-abc"}, TEXT_BLOCK),
         frames=streamed(
             block(
                 0,
@@ -208,10 +211,10 @@ TEXTS = (
             fragments=("EmwKAhgB",),
             kinds=("reasoning", "reasoning", "text"),
         ),
-        response=whole(
+        response=response(
             {"type": "thinking", "thinking": "6*7", "signature": "s"},
             {"type": "redacted_thinking", "data": "EmwKAhgB"},
-            SAYS,
+            TEXT_BLOCK,
         ),
         frames=streamed(
             block(
@@ -232,7 +235,7 @@ TEXTS = (
             text="x",
             kinds=("reasoning", "text", "reasoning", "tool_call"),
         ),
-        response=whole(
+        response=response(
             {"type": "thinking", "thinking": "a", "signature": "s"},
             {"type": "text", "text": "x"},
             {"type": "thinking", "thinking": "b", "signature": "t"},
@@ -244,7 +247,7 @@ TEXTS = (
         entry(
             f"stop reason {reason}",
             Answer(text="It is 42.", finish=reason),
-            response=whole(SAYS, stop=reason),
+            response=response(TEXT_BLOCK, stop=reason),
             frames=streamed(text("It is 42."), reason=reason),
         )
         for reason in ("max_tokens", "pause_turn", "refusal", "model_context_window_exceeded")
@@ -253,7 +256,7 @@ TEXTS = (
         "stop sequence",
         Answer(text="It is 42", finish="stop_sequence"),
         request={**QUESTION, "stop_sequences": ["."]},
-        response=whole({"type": "text", "text": "It is 42"}, stop="stop_sequence", stop_sequence="."),
+        response=response({"type": "text", "text": "It is 42"}, stop="stop_sequence", stop_sequence="."),
         frames=stream(started(), text("It is 42"), ended("stop_sequence", stop_sequence=".")),
     ),
 )
@@ -264,13 +267,13 @@ TOOLS = (
         called(("function", "get_weather", {"city": "Paris"}), call_ids=("toolu_1",)),
         request={**QUESTION, "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search", "max_uses": 1}]},
         tools=("get_weather", "web_search"),
-        response=whole(WEATHER, stop="tool_use"),
+        response=response(WEATHER, stop="tool_use"),
         frames=streamed(block(0, {**WEATHER, "input": {}}, *inputs("", '{"city":', ' "Paris"}')), reason="tool_use"),
     ),
     entry(
         "tool use without arguments",
         called(("function", "now", {})),
-        response=whole({**WEATHER, "name": "now", "input": {}}, stop="tool_use"),
+        response=response({**WEATHER, "name": "now", "input": {}}, stop="tool_use"),
         frames=streamed(block(0, {**WEATHER, "name": "now", "input": {}}), reason="tool_use"),
     ),
     entry(
@@ -281,7 +284,7 @@ TOOLS = (
     entry(
         "tool use with null in its arguments",
         called(("function", "get_weather", {"city": None, "days": [], "of": {}})),
-        response=whole({**WEATHER, "input": {"city": None, "days": [], "of": {}}}, stop="tool_use"),
+        response=response({**WEATHER, "input": {"city": None, "days": [], "of": {}}}, stop="tool_use"),
         frames=streamed(
             block(0, {**WEATHER, "input": {}}, *inputs('{"city": null, "days": [], "of": {}}')), reason="tool_use"
         ),
@@ -304,7 +307,7 @@ TOOLS = (
             text="I look.",
             call_ids=("toolu_1", "toolu_2"),
         ),
-        response=whole(
+        response=response(
             {"type": "text", "text": "I look."},
             WEATHER,
             {**WEATHER, "id": "toolu_2", "input": {"city": "Rome"}},
@@ -340,9 +343,9 @@ TOOLS = (
             results=("https://example.com/rain",),
             kinds=("tool_call", "tool_result", "text"),
         ),
-        response=whole(
+        response=response(
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "rain"}},
-            {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]},
+            {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [SEARCH_RESULT]},
             {"type": "text", "text": "It rains."},
         ),
         frames=streamed(
@@ -351,14 +354,14 @@ TOOLS = (
                 {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
                 *inputs('{"query":', ' "rain"}'),
             ),
-            block(1, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]}),
+            block(1, {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [SEARCH_RESULT]}),
             text("It rains.", index=2),
         ),
     ),
     entry(
         "web search that failed",
         Answer(finish="end_turn", results=("max_uses_exceeded",)),
-        response=whole(
+        response=response(
             {
                 "type": "web_search_tool_result",
                 "tool_use_id": "srvtoolu_1",
@@ -373,7 +376,7 @@ TOOLS = (
             tools=(("server_tool_use", "web_fetch", {"url": "https://example.com"}),),
             results=("Example Domain",),
         ),
-        response=whole(
+        response=response(
             {
                 "type": "server_tool_use",
                 "id": "srvtoolu_1",
@@ -404,7 +407,7 @@ TOOLS = (
             tools=(("server_tool_use", "bash_code_execution", {"command": "ls"}),),
             results=("total 8",),
         ),
-        response=whole(
+        response=response(
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "bash_code_execution", "input": {"command": "ls"}},
             {
                 "type": "bash_code_execution_tool_result",
@@ -449,7 +452,7 @@ TOOLS = (
             results=("forty-two",),
             fragments=("math-server",),
         ),
-        response=whole(
+        response=response(
             {
                 "type": "mcp_tool_use",
                 "id": "mcptoolu_1",
@@ -490,7 +493,7 @@ TOOLS = (
     entry(
         "container upload",
         Answer(text="Done.", finish="end_turn", media=("document",), fragments=("file_011",)),
-        response=whole({"type": "container_upload", "file_id": "file_011"}, {"type": "text", "text": "Done."}),
+        response=response({"type": "container_upload", "file_id": "file_011"}, {"type": "text", "text": "Done."}),
         frames=streamed(block(0, {"type": "container_upload", "file_id": "file_011"}), text("Done.", index=1)),
     ),
     entry(
@@ -498,7 +501,7 @@ TOOLS = (
         Answer(
             text="Done.", finish="end_turn", unknown=("hologram",), fragments=("volume-7",), kinds=("unknown", "text")
         ),
-        response=whole({"type": "hologram", "data": "volume-7", "none": None}, {"type": "text", "text": "Done."}),
+        response=response({"type": "hologram", "data": "volume-7", "none": None}, {"type": "text", "text": "Done."}),
         frames=streamed(block(0, {"type": "hologram", "data": "volume-7", "none": None}), text("Done.", index=1)),
     ),
     entry(
@@ -516,7 +519,7 @@ TOOLS = (
     entry(
         "compaction",
         Answer(text="Done.", finish="end_turn", unknown=("compaction",), fragments=("A summary so far",)),
-        response=whole({"type": "compaction", "content": "A summary so far"}, {"type": "text", "text": "Done."}),
+        response=response({"type": "compaction", "content": "A summary so far"}, {"type": "text", "text": "Done."}),
         frames=streamed(
             block(
                 0, {"type": "compaction", "content": None}, {"type": "compaction_delta", "content": "A summary so far"}
@@ -529,14 +532,14 @@ TOOLS = (
 
 def counted(name: str, usage: Any, **counts: int) -> Entry:
     """Return an entry whose response has this usage."""
-    return entry(f"usage {name}", PLAIN, response=whole(SAYS, usage=usage), usage=counts)
+    return entry(f"usage {name}", PLAIN, response=response(TEXT_BLOCK, usage=usage), usage=counts)
 
 
 def counted_stream(name: str, start: Json, *updates: Any, **counts: int) -> Entry:
     """Return an entry whose stream has these counts in its first event and in its `message_delta` events."""
     last = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": update} for update in updates]
     frames = stream(
-        {"type": "message_start", "message": whole(stop=None, usage=start)},
+        {"type": "message_start", "message": response(stop=None, usage=start)},
         text("It is 42."),
         last,
         {"type": "message_stop"},
@@ -682,7 +685,7 @@ STREAMS = (
     entry(
         "token ids",
         Answer(text="It is 42.", finish="end_turn", token_ids=(21, 22)),
-        response=whole(SAYS, prompt_token_ids=[11, 12], response_token_ids=[21, 22]),
+        response=response(TEXT_BLOCK, prompt_token_ids=[11, 12], response_token_ids=[21, 22]),
         prompt_token_ids=(11, 12),
     ),
 )
@@ -691,7 +694,7 @@ STREAMS = (
 def asked(name: str, messages: list[Json], *prompt: tuple[str, ...], **request: Any) -> Entry:
     """Return an entry about a prompt."""
     request = {"model": MODEL, "max_tokens": 50, "messages": messages, **request}
-    return entry(f"prompt {name}", PLAIN, request=request, response=whole(SAYS), prompt=prompt)
+    return entry(f"prompt {name}", PLAIN, request=request, response=response(TEXT_BLOCK), prompt=prompt)
 
 
 def result(content: Any = ..., call_id: str = "toolu_1", **details: Any) -> Json:
@@ -820,7 +823,7 @@ PROMPTS = (
                 "role": "assistant",
                 "content": [
                     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "rain"}},
-                    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]},
+                    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [SEARCH_RESULT]},
                 ],
             },
             HI,

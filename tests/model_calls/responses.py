@@ -18,7 +18,7 @@ USAGE: Json = {
 COUNTS = {"prompt": 9, "completion": 4, "total": 13, "cached": 8, "cache_write": 0, "reasoning": 3}
 
 
-def whole(*items: Json, status: str = "completed", **details: Any) -> Json:
+def response(*items: Json, status: str = "completed", **details: Any) -> Json:
     """Return a response with these output items."""
     return {
         "id": ID,
@@ -47,7 +47,7 @@ def stream(*events: Any, done: bool = False) -> tuple[bytes, ...]:
 def created() -> list[Json]:
     """Return the first events of a stream."""
     return [
-        {"type": f"response.{name}", "response": whole(status="in_progress", usage=None)}
+        {"type": f"response.{name}", "response": response(status="in_progress", usage=None)}
         for name in ("created", "in_progress")
     ]
 
@@ -55,7 +55,7 @@ def created() -> list[Json]:
 def completed(*items: Json, **details: Any) -> Json:
     """Return the last event of a stream."""
     fields: dict[str, Any] = {"usage": USAGE, **details}
-    return {"type": "response.completed", "response": whole(*items, **fields)}
+    return {"type": "response.completed", "response": response(*items, **fields)}
 
 
 def added(index: int, item: Json) -> Json:
@@ -91,7 +91,7 @@ def message(*parts: Json, index: int = 0, status: str = "completed", **details: 
     }
 
 
-def says(text: str, **details: Any) -> Json:
+def text_part(text: str, **details: Any) -> Json:
     """Return a text part."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": [], **details}
 
@@ -109,10 +109,10 @@ def part(name: str, value: Json, index: int = 0, at: int = 0) -> Json:
 
 def text(*pieces: str, index: int = 0) -> list[Json]:
     """Return the events of a message with one text part."""
-    joined = says("".join(pieces))
+    joined = text_part("".join(pieces))
     return [
         added(index, message(index=index, status="in_progress")),
-        part("added", says(""), index),
+        part("added", text_part(""), index),
         *(delta("output_text", piece, index, content_index=0, logprobs=[]) for piece in pieces),
         {
             "type": "response.output_text.done",
@@ -168,7 +168,7 @@ def tool(name: str, tools: Any, events: list[Any], *items: Json, **details: Any)
     return entry(
         name,
         answer,
-        response=whole(*items, usage=USAGE),
+        response=response(*items, usage=USAGE),
         frames=stream(
             created(),
             events or [pair for i, one in enumerate(items) for pair in (added(i, one), done(i, one))],
@@ -179,7 +179,7 @@ def tool(name: str, tools: Any, events: list[Any], *items: Json, **details: Any)
 
 
 PLAIN = Answer(text="It is 42.", finish="completed")
-SAYS = message(says("It is 42."))
+TEXT_MESSAGE = message(text_part("It is 42."))
 URL: Json = {
     "type": "url_citation",
     "url": "https://example.com/rain",
@@ -202,50 +202,50 @@ TEXTS = (
     entry(
         "text",
         PLAIN,
-        response=whole(SAYS, usage=USAGE),
-        frames=stream(created(), text("It is ", "42."), completed(SAYS)),
+        response=response(TEXT_MESSAGE, usage=USAGE),
+        frames=stream(created(), text("It is ", "42."), completed(TEXT_MESSAGE)),
         usage=COUNTS,
         prompt=(("user", "text", "What is six times seven?"),),
     ),
     entry(
         "Unicode",
         Answer(text="Grüße 🦜", finish="completed"),
-        response=whole(message(says("Grüße 🦜"))),
-        frames=stream(created(), text("Grü", "ße 🦜"), completed(message(says("Grüße 🦜")), usage=None)),
+        response=response(message(text_part("Grüße 🦜"))),
+        frames=stream(created(), text("Grü", "ße 🦜"), completed(message(text_part("Grüße 🦜")), usage=None)),
     ),
-    entry("no items", Answer(finish="completed"), response=whole(), frames=stream(created(), completed(usage=None))),
+    entry("no items", Answer(finish="completed"), response=response(), frames=stream(created(), completed(usage=None))),
     entry(
         "two parts",
         Answer(text="It is 42.", finish="completed", kinds=("text", "text")),
-        response=whole(message(says("It is "), says("42."))),
+        response=response(message(text_part("It is "), text_part("42."))),
         frames=stream(
             created(),
             added(0, message(status="in_progress")),
-            part("added", says("")),
+            part("added", text_part("")),
             delta("output_text", "It is ", content_index=0),
-            part("done", says("It is ")),
-            part("added", says(""), at=1),
+            part("done", text_part("It is ")),
+            part("added", text_part(""), at=1),
             delta("output_text", "42.", content_index=1),
-            part("done", says("42."), at=1),
-            done(0, message(says("It is "), says("42."))),
-            completed(message(says("It is "), says("42.")), usage=None),
+            part("done", text_part("42."), at=1),
+            done(0, message(text_part("It is "), text_part("42."))),
+            completed(message(text_part("It is "), text_part("42.")), usage=None),
         ),
     ),
     entry(
         "two messages",
         Answer(text="It is 42.", finish="completed"),
-        response=whole(message(says("It is ")), message(says("42."), index=1)),
+        response=response(message(text_part("It is ")), message(text_part("42."), index=1)),
         frames=stream(
             created(),
             text("It is "),
             text("42.", index=1),
-            completed(message(says("It is ")), message(says("42."), index=1), usage=None),
+            completed(message(text_part("It is ")), message(text_part("42."), index=1), usage=None),
         ),
     ),
     entry(
         "refusal",
         Answer(refusal="I cannot.", finish="completed"),
-        response=whole(message({"type": "refusal", "refusal": "I cannot."})),
+        response=response(message({"type": "refusal", "refusal": "I cannot."})),
         frames=stream(
             created(),
             added(0, message(status="in_progress")),
@@ -267,7 +267,7 @@ TEXTS = (
     entry(
         "annotations",
         Answer(text="It rains.", finish="completed", fragments=("https://example.com/rain",)),
-        response=whole(message(says("It rains.", annotations=[URL]))),
+        response=response(message(text_part("It rains.", annotations=[URL]))),
         frames=stream(
             created(),
             text("It rains.")[:4],
@@ -279,8 +279,8 @@ TEXTS = (
                 "annotation_index": 0,
                 "annotation": URL,
             },
-            done(0, message(says("It rains.", annotations=[URL]))),
-            completed(message(says("It rains.", annotations=[URL])), usage=None),
+            done(0, message(text_part("It rains.", annotations=[URL]))),
+            completed(message(text_part("It rains.", annotations=[URL])), usage=None),
         ),
     ),
     entry(
@@ -304,16 +304,16 @@ TEXTS = (
         "log probabilities",
         Answer(text="It is", finish="completed", logprobs=(-0.25, -0.5)),
         request={**QUESTION, "include": ["message.output_text.logprobs"], "top_logprobs": 1},
-        response=whole(message(says("It is", logprobs=LOGPROBS))),
+        response=response(message(text_part("It is", logprobs=LOGPROBS))),
         frames=stream(
             created(),
             added(0, message(status="in_progress")),
-            part("added", says("")),
+            part("added", text_part("")),
             delta("output_text", "It", content_index=0, logprobs=LOGPROBS[:1]),
             delta("output_text", " is", content_index=0, logprobs=LOGPROBS[1:]),
-            part("done", says("It is", logprobs=LOGPROBS)),
-            done(0, message(says("It is", logprobs=LOGPROBS))),
-            completed(message(says("It is", logprobs=LOGPROBS)), usage=None),
+            part("done", text_part("It is", logprobs=LOGPROBS)),
+            done(0, message(text_part("It is", logprobs=LOGPROBS))),
+            completed(message(text_part("It is", logprobs=LOGPROBS)), usage=None),
         ),
     ),
     entry(
@@ -322,7 +322,7 @@ TEXTS = (
         frames=stream(
             created(),
             added(0, message(status="in_progress")),
-            part("added", says("")),
+            part("added", text_part("")),
             delta("output_text", "It", content_index=0, logprobs=LOGPROBS[:1]),
             delta("output_text", " is", content_index=0, logprobs=LOGPROBS[1:]),
             completed(usage=None),
@@ -331,7 +331,7 @@ TEXTS = (
     entry(
         "reasoning summary",
         Answer(text="It is 42.", reasoning="I multiply.", finish="completed", kinds=("reasoning", "text")),
-        response=whole(THOUGHT, message(says("It is 42."), index=1), usage=USAGE),
+        response=response(THOUGHT, message(text_part("It is 42."), index=1), usage=USAGE),
         frames=stream(
             created(),
             added(0, item("reasoning", summary=[])),
@@ -360,7 +360,7 @@ TEXTS = (
             },
             done(0, THOUGHT),
             text("It is 42.", index=1),
-            completed(THOUGHT, message(says("It is 42."), index=1)),
+            completed(THOUGHT, message(text_part("It is 42."), index=1)),
         ),
         usage=COUNTS,
     ),
@@ -378,9 +378,9 @@ TEXTS = (
     entry(
         "reasoning text",
         Answer(text="It is 42.", reasoning="6*7", finish="completed"),
-        response=whole(
+        response=response(
             item("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "6*7"}]),
-            message(says("It is 42."), index=1),
+            message(text_part("It is 42."), index=1),
         ),
         frames=stream(
             created(),
@@ -399,7 +399,7 @@ TEXTS = (
             text("It is 42.", index=1),
             completed(
                 item("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "6*7"}]),
-                message(says("It is 42."), index=1),
+                message(text_part("It is 42."), index=1),
                 usage=None,
             ),
         ),
@@ -407,8 +407,8 @@ TEXTS = (
     entry(
         "encrypted reasoning",
         Answer(text="It is 42.", finish="completed", fragments=("gAAAAencrypted",), kinds=("reasoning", "text")),
-        response=whole(
-            item("reasoning", summary=[], encrypted_content="gAAAAencrypted"), message(says("It is 42."), index=1)
+        response=response(
+            item("reasoning", summary=[], encrypted_content="gAAAAencrypted"), message(text_part("It is 42."), index=1)
         ),
         frames=stream(
             created(),
@@ -417,7 +417,7 @@ TEXTS = (
             text("It is 42.", index=1),
             completed(
                 item("reasoning", summary=[], encrypted_content="gAAAAencrypted"),
-                message(says("It is 42."), index=1),
+                message(text_part("It is 42."), index=1),
                 usage=None,
             ),
         ),
@@ -431,44 +431,50 @@ TEXTS = (
             fragments=("volume-7",),
             kinds=("unknown", "text"),
         ),
-        response=whole(item("hologram", data="volume-7", none=None), message(says("It is 42."), index=1)),
+        response=response(item("hologram", data="volume-7", none=None), message(text_part("It is 42."), index=1)),
         frames=stream(
             created(),
             added(0, item("hologram", data="")),
             done(0, item("hologram", data="volume-7", none=None)),
             text("It is 42.", index=1),
-            completed(item("hologram", data="volume-7", none=None), message(says("It is 42."), index=1), usage=None),
+            completed(
+                item("hologram", data="volume-7", none=None), message(text_part("It is 42."), index=1), usage=None
+            ),
         ),
     ),
     entry(
         "part of an unknown type",
         Answer(text="It is 42.", finish="completed", unknown=("hologram",), fragments=("volume-7",)),
-        response=whole(message({"type": "hologram", "data": "volume-7"}, says("It is 42."))),
+        response=response(message({"type": "hologram", "data": "volume-7"}, text_part("It is 42."))),
     ),
     entry(
         "compaction",
         Answer(text="It is 42.", finish="completed", unknown=("compaction",), fragments=("gAAAAcompact",)),
-        response=whole(item("compaction", encrypted_content="gAAAAcompact"), message(says("It is 42."), index=1)),
+        response=response(
+            item("compaction", encrypted_content="gAAAAcompact"), message(text_part("It is 42."), index=1)
+        ),
     ),
     entry(
         "phase of a message",
         PLAIN,
-        response=whole(message(says("It is 42."), phase="final_answer")),
+        response=response(message(text_part("It is 42."), phase="final_answer")),
     ),
     *(
         entry(
             f"incomplete because of {reason}",
             Answer(text="It is", finish=reason),
-            response=whole(
-                message(says("It is"), status="incomplete"), status="incomplete", incomplete_details={"reason": reason}
+            response=response(
+                message(text_part("It is"), status="incomplete"),
+                status="incomplete",
+                incomplete_details={"reason": reason},
             ),
             frames=stream(
                 created(),
                 text("It is")[:3],
                 {
                     "type": "response.incomplete",
-                    "response": whole(
-                        message(says("It is"), status="incomplete"),
+                    "response": response(
+                        message(text_part("It is"), status="incomplete"),
                         status="incomplete",
                         incomplete_details={"reason": reason},
                     ),
@@ -485,8 +491,10 @@ TEXTS = (
             text("It is")[:3],
             {
                 "type": "response.failed",
-                "response": whole(
-                    message(says("It is")), status="failed", error={"code": "server_error", "message": "Overloaded"}
+                "response": response(
+                    message(text_part("It is")),
+                    status="failed",
+                    error={"code": "server_error", "message": "Overloaded"},
                 ),
             },
         ),
@@ -495,7 +503,7 @@ TEXTS = (
     entry(
         "token ids",
         Answer(text="It is 42.", finish="completed", token_ids=(21, 22)),
-        response=whole(SAYS, prompt_token_ids=[11, 12], response_token_ids=[21, 22], usage=USAGE),
+        response=response(TEXT_MESSAGE, prompt_token_ids=[11, 12], response_token_ids=[21, 22], usage=USAGE),
         prompt_token_ids=(11, 12),
         usage=COUNTS,
     ),
@@ -573,7 +581,7 @@ TOOLS = (
         (("function", "get_weather", '{"city":"Paris"}'),),
         [],
         THOUGHT,
-        message(says("I look."), index=1),
+        message(text_part("I look."), index=1),
         function_call(index=2),
         reasoning="I multiply.",
         text="I look.",
@@ -643,7 +651,7 @@ TOOLS = (
     entry(
         "list of MCP tools",
         Answer(text="It is 42.", finish="completed", results=("lookup",), fragments=("math-server",)),
-        response=whole(
+        response=response(
             item(
                 "mcp_list_tools",
                 server_label="math-server",
@@ -652,7 +660,7 @@ TOOLS = (
                 ],
                 error=None,
             ),
-            message(says("It is 42."), index=1),
+            message(text_part("It is 42."), index=1),
         ),
     ),
     entry(
@@ -660,7 +668,7 @@ TOOLS = (
         Answer(
             finish="completed", tools=(("mcp_approval_request", "lookup", "{}"),), fragments=("math-server", "mcpr_1")
         ),
-        response=whole(
+        response=response(
             {
                 "type": "mcp_approval_request",
                 "id": "mcpr_1",
@@ -702,7 +710,7 @@ TOOLS = (
             text("It rains.", index=1),
         ],
         item("web_search_call", status="completed", action={"type": "search", "query": "rain", "queries": ["rain"]}),
-        message(says("It rains."), index=1),
+        message(text_part("It rains."), index=1),
         text="It rains.",
         fragments=("queries",),
     ),
@@ -797,7 +805,7 @@ TOOLS = (
     entry(
         "results of tools that the server ran",
         Answer(finish="completed", tools=(("shell_call", "", None),), results=("total 8",)),
-        response=whole(
+        response=response(
             SHELL,
             item(
                 "shell_call_output",
@@ -814,8 +822,8 @@ TOOLS = (
 
 def counted(name: str, usage: Any, **counts: int) -> Entry:
     """Return an entry with this usage, whole and in the last event of a stream."""
-    frames = stream(created(), text("It is 42."), completed(SAYS, usage=usage))
-    return entry(f"usage {name}", PLAIN, response=whole(SAYS, usage=usage), frames=frames, usage=counts)
+    frames = stream(created(), text("It is 42."), completed(TEXT_MESSAGE, usage=usage))
+    return entry(f"usage {name}", PLAIN, response=response(TEXT_MESSAGE, usage=usage), frames=frames, usage=counts)
 
 
 USAGES = (
@@ -848,7 +856,7 @@ STREAMS = (
     entry(
         "final event without output after items only",
         Answer(text="It is 42.", finish="completed", tools=(("function", "get_weather", '{"city":"Paris"}'),)),
-        frames=stream(created(), done(0, SAYS), done(1, function_call(index=1)), completed()),
+        frames=stream(created(), done(0, TEXT_MESSAGE), done(1, function_call(index=1)), completed()),
         usage=COUNTS,
     ),
     entry(
@@ -900,7 +908,7 @@ STREAMS = (
     entry(
         "part only in its last event",
         PLAIN,
-        frames=stream(created(), part("done", says("It is 42.")), completed()),
+        frames=stream(created(), part("done", text_part("It is 42.")), completed()),
         usage=COUNTS,
     ),
     entry(
@@ -919,43 +927,45 @@ STREAMS = (
         ),
         usage=COUNTS,
     ),
-    entry("only the final event", PLAIN, frames=stream(completed(SAYS)), usage=COUNTS),
+    entry("only the final event", PLAIN, frames=stream(completed(TEXT_MESSAGE)), usage=COUNTS),
     entry(
         "end mark of the Chat API",
         PLAIN,
-        frames=stream(created(), text("It is 42."), completed(SAYS), done=True),
+        frames=stream(created(), text("It is 42."), completed(TEXT_MESSAGE), done=True),
         usage=COUNTS,
     ),
     entry(
         "final event twice",
         PLAIN,
-        frames=stream(created(), text("It is 42."), completed(SAYS), completed(SAYS)),
+        frames=stream(created(), text("It is 42."), completed(TEXT_MESSAGE), completed(TEXT_MESSAGE)),
         usage=COUNTS,
     ),
     entry(
         "no names of events",
         PLAIN,
-        frames=tuple(frame.partition(b"\n")[2] for frame in stream(created(), text("It is", " 42."), completed(SAYS))),
+        frames=tuple(
+            frame.partition(b"\n")[2] for frame in stream(created(), text("It is", " 42."), completed(TEXT_MESSAGE))
+        ),
         usage=COUNTS,
     ),
     entry(
         "lines that end with CRLF",
         PLAIN,
         frames=tuple(
-            frame.replace(b"\n", b"\r\n") for frame in stream(created(), text("It is", " 42."), completed(SAYS))
+            frame.replace(b"\n", b"\r\n") for frame in stream(created(), text("It is", " 42."), completed(TEXT_MESSAGE))
         ),
         usage=COUNTS,
     ),
     entry(
         "comments",
         PLAIN,
-        frames=(b": hello\n\n", *stream(created(), text("It is", " 42."), completed(SAYS))),
+        frames=(b": hello\n\n", *stream(created(), text("It is", " 42."), completed(TEXT_MESSAGE))),
         usage=COUNTS,
     ),
     entry(
         "event of an unknown type",
         PLAIN,
-        frames=stream(created(), {"type": "response.weather", "rain": 1}, text("It is 42."), completed(SAYS)),
+        frames=stream(created(), {"type": "response.weather", "rain": 1}, text("It is 42."), completed(TEXT_MESSAGE)),
         usage=COUNTS,
     ),
     entry("no end", Answer(text="It is"), frames=stream(created(), text("It ", "is")[:4]), ends=False),
@@ -1012,7 +1022,7 @@ def asked(name: str, input_: Any, *prompt: tuple[str, ...], **request: Any) -> E
     """Return an entry about a prompt."""
     tools = request.pop("names", None)
     request = {"model": MODEL, "input": input_, **request}
-    return entry(f"prompt {name}", PLAIN, request=request, response=whole(SAYS), prompt=prompt, tools=tools)
+    return entry(f"prompt {name}", PLAIN, request=request, response=response(TEXT_MESSAGE), prompt=prompt, tools=tools)
 
 
 USER = ("user", "text", "hi")
@@ -1063,7 +1073,7 @@ PROMPTS = (
             THOUGHT,
             function_call(),
             {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
-            message(says("It rains.")),
+            message(text_part("It rains.")),
             HI,
         ],
         USER,

@@ -139,7 +139,7 @@ async def test_a_changed_backup_is_refused(change: str, backup: Path, make_url: 
     target = make_url("sqlite")
     with pytest.raises(Corrupt):
         await restore_store(backup, target)
-    _assert_nothing_left(target)
+    _assert_no_files(target)
 
 
 async def test_a_backup_is_opened_only_for_reading(backup: Path) -> None:
@@ -222,7 +222,7 @@ async def test_flipped_bytes_are_noticed_or_harmless(
         try:
             restored = await restore_store(backup, target)
         except (Corrupt, Incompatible):
-            _assert_nothing_left(target)
+            _assert_no_files(target)
             noticed += 1
         else:
             # The bytes belong to a table that the copy computes anew, or to no row.
@@ -237,7 +237,7 @@ async def test_a_file_that_is_cut_off_is_refused(length: int, backup: Path, make
     target = make_url("sqlite")
     with pytest.raises((Corrupt, Incompatible, NotFound)):
         await restore_store(backup, target)
-    _assert_nothing_left(target)
+    _assert_no_files(target)
 
 
 async def test_a_foreign_file_is_refused(full: str, make_url: MakeURL, tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ async def test_a_foreign_file_is_refused(full: str, make_url: MakeURL, tmp_path:
     await run_sql(full, "CREATE TABLE backup_seal (seal TEXT)", "INSERT INTO backup_seal VALUES ('no seal')")
     with pytest.raises(Corrupt, match="the seal of the backup"):
         await restore_store(full.removeprefix("sqlite:///"), target)
-    _assert_nothing_left(target)
+    _assert_no_files(target)
 
 
-def _assert_nothing_left(url: str) -> None:
+def _assert_no_files(url: str) -> None:
     assert not is_there(url)
     path = Path(url.removeprefix("sqlite:///"))
     assert list(path.parent.glob(f"{path.name}*")) == []

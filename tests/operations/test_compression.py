@@ -127,7 +127,7 @@ async def filled(durable_url: str) -> Filled:
     return await fill(durable_url)
 
 
-async def everything(store: Store) -> list[Any]:
+async def all_reads(store: Store) -> list[Any]:
     """Return what the reads of a store return."""
     results: list[Any] = [
         [event async for event in store.log.tail()],
@@ -168,14 +168,14 @@ async def test_reads_return_the_same_and_the_store_is_smaller(filled: Filled) ->
     before = await verified(filled.url)
     stored = (await rows(filled.url, "SELECT sum(length(body)) FROM bodies"))[0]
     async with await open_store(filled.url) as opened:
-        seen = await everything(opened)
+        seen = await all_reads(opened)
         report = await compact(filled.url, rewrite=True)
         assert (report.dictionaries, report.bodies) == (1, SPANS)
         assert await codecs(filled.url) == {16}
         # The store was open before the dictionary existed.
-        assert await everything(opened) == seen
+        assert await all_reads(opened) == seen
     async with await open_store(filled.url) as store:
-        assert await everything(store) == seen
+        assert await all_reads(store) == seen
         # Calls that read the state of the rollout to change it.
         await store.add_many_spans([make_span((await store.query_attempts(filled.first))[0], SPANS + 1)])
     after = await verified(filled.url)

@@ -67,7 +67,7 @@ async def test_a_copy_is_the_same_store(source: str, to: str, make_url: MakeURL,
     assert len(done) > report.events // 30
     for step in ("computing the tables", "comparing the tables", "checking the log"):
         assert [progress.done for progress in seen if progress.step == step][-1] == report.events
-    await _assert_nothing_unfinished(target)
+    await _assert_no_unfinished_files(target)
 
 
 async def test_a_copy_goes_on_where_the_source_was(make_url: MakeURL, full: str) -> None:
@@ -265,7 +265,7 @@ async def test_a_copy_that_was_stopped_is_continued(unfinished: str, full: str) 
     report = await copy_store(full, unfinished)
     assert report.events_before >= 50
     await assert_equal(full, unfinished)
-    await _assert_nothing_unfinished(unfinished)
+    await _assert_no_unfinished_files(unfinished)
 
 
 async def test_an_unfinished_copy_is_no_store(unfinished: str) -> None:
@@ -304,7 +304,7 @@ async def test_an_unfinished_copy_of_another_log_is_refused(unfinished: str, ful
     assert report.events_before >= 30
 
 
-async def _assert_nothing_unfinished(url: str) -> None:
+async def _assert_no_unfinished_files(url: str) -> None:
     path = parse(url).path
     if path is None:
         schema = f"partial_rollbook_{parse(url).partition}"
@@ -412,7 +412,7 @@ async def test_an_existing_target_is_refused_and_unchanged(kind: str, make_url: 
     with pytest.raises(AlreadyExists, match=r"already exists; a copy never overwrites anything"):
         await copy_store(full, target)
     assert (await verified(target)).chain_head == before.chain_head
-    await _assert_nothing_unfinished(target)
+    await _assert_no_unfinished_files(target)
 
 
 @pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
@@ -462,7 +462,7 @@ async def test_a_source_of_another_version_is_refused(change: str, message: str,
     target = make_url("sqlite")
     with pytest.raises(Incompatible, match=message):
         await copy_store(full, target)
-    await _assert_nothing_unfinished(target)
+    await _assert_no_unfinished_files(target)
 
 
 async def test_a_damaged_source_is_not_copied(make_url: MakeURL, full: str) -> None:
@@ -472,4 +472,4 @@ async def test_a_damaged_source_is_not_copied(make_url: MakeURL, full: str) -> N
         await copy_store(full, target)
     with pytest.raises(NotFound):
         await open_store(target, create=False)
-    await _assert_nothing_unfinished(target)
+    await _assert_no_unfinished_files(target)

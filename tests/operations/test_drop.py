@@ -30,11 +30,11 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         create: Callable[[], str] = request.getfixturevalue("postgres_database")
         of_database = create()
     for name in ("default", "first", "second"):
-        await made(of_database, name)
+        await create_partition(of_database, name)
     return of_database
 
 
-async def made(url: str, name: str) -> str:
+async def create_partition(url: str, name: str) -> str:
     """Make a partition with a rollout, and return the id of its store."""
     async with await open_store(with_partition(url, name)) as store:
         await store.enqueue_rollout(name)
@@ -61,7 +61,7 @@ async def test_a_partition_is_dropped_and_the_others_stay(url: str) -> None:
     with pytest.raises(NotFound, match="there is no partition first"):
         await drop_partition(url, "first", confirm="first")
     # A new partition of that name is another store.
-    first, again = await made(url, "first"), await made(url, "first")
+    first, again = await create_partition(url, "first"), await create_partition(url, "first")
     assert first == again
 
 
@@ -126,7 +126,7 @@ async def test_a_transaction_of_another_process_is_waited_for_and_then_refused(
     postgres_database: Callable[..., str],
 ) -> None:
     url = postgres_database()
-    await made(url, "first")
+    await create_partition(url, "first")
     reader = await databases.connect(with_partition(url, "first"))
     await reader.execute("BEGIN; SELECT count(*) FROM rollouts")
     with pytest.raises(Conflict, match="other processes use rollbook_first"):
@@ -151,7 +151,7 @@ async def test_schema_or_file_that_is_not_a_store_is_not_dropped(
 
 async def test_a_role_that_does_not_own_the_schema_drops_nothing(postgres_database: Callable[..., str]) -> None:
     url = postgres_database()
-    await made(url, "first")
+    await create_partition(url, "first")
     role = f"app_{url.rpartition('/')[2][:8]}"
     postgres.execute(url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA rollbook_first TO {role}")
     try:
@@ -163,7 +163,7 @@ async def test_a_role_that_does_not_own_the_schema_drops_nothing(postgres_databa
 
 async def test_the_rest_of_a_partition_is_dropped_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'run.db'}"
-    await made(url, "first")
+    await create_partition(url, "first")
     (tmp_path / "run.first.db").unlink()
     for suffix in ("-wal", "-shm"):
         (tmp_path / f"run.first.db{suffix}").write_bytes(b"rest")
@@ -185,17 +185,17 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next(url: str) -> None:
             await asyncio.sleep(0.1)
         assert await names(url) == ["default", "second"]
         assert [path for path in files(url) if "first" in path and not path.endswith(".lock")] == []
-        await made(url, "first")
+        await create_partition(url, "first")
 
 
 async def test_keys_in_a_backup_are_not_revoked(tmp_path: Path) -> None:
     source, url = f"sqlite:///{tmp_path / 'source.db'}", f"sqlite:///{tmp_path / 'run.db'}"
-    await made(source, "default")
+    await create_partition(source, "default")
     keys = await Keys.open(source, create=False)
     await keys.create("runner", partition="first")
     await keys.close()
     await backup_store(source, tmp_path / "run.db")
-    await made(url, "first")
+    await create_partition(url, "first")
     before = (tmp_path / "run.db").read_bytes()
     with pytest.raises(Incompatible, match="is a backup or an archive"):
         await drop_partition(url, "first", confirm="first")

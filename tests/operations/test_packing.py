@@ -64,7 +64,7 @@ async def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
         await database.close()
 
 
-async def everything(store: Store) -> list[Any]:
+async def all_reads(store: Store) -> list[Any]:
     """Return what the reads of a store return, now and as at several positions."""
     events = [event async for event in store.log.tail()]
     rollouts = await store.query_rollouts(limit=-1)
@@ -89,18 +89,18 @@ async def everything(store: Store) -> list[Any]:
 async def test_reads_return_the_same(place: Place) -> None:
     before = await verified(place.url)
     async with await open_store(place.url, clock=place.clock) as opened:
-        seen = await everything(opened)
+        seen = await all_reads(opened)
         report = await compact(place.url)
         assert report.events == len(await rows(place.url, IN_BLOCKS)) > 0.5 * before.events
         assert report.events % EVENTS == 0
-        assert await everything(opened) == seen
+        assert await all_reads(opened) == seen
     after = await verified(place.url)
     assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
     async with await open_store(place.url, clock=place.clock) as store:
-        assert await everything(store) == seen
+        assert await all_reads(store) == seen
         rebuilt = await store.log.rebuild()
         assert rebuilt.state_hash == before.state_hash
-        assert await everything(store) == seen
+        assert await all_reads(store) == seen
 
 
 @ON_SQLITE
@@ -199,7 +199,7 @@ async def test_a_compaction_during_a_copy(place: Place, tmp_path: Path, monkeypa
     assert 0 < len(await rows(target, IN_BLOCKS)) < len(await rows(place.url, IN_BLOCKS))
     assert await _differences(target) == []
     async with await open_store(place.url, clock=place.clock) as source, await open_store(target) as copied:
-        assert await everything(copied) == await everything(source)
+        assert await all_reads(copied) == await all_reads(source)
 
 
 async def test_writes_during_a_compaction(place: Place) -> None:
@@ -391,9 +391,9 @@ async def test_few_blocks_stay_in_memory(place: Place, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(DataBlocks, "_keep", keep)
     async with await open_store(place.url, clock=place.clock) as store:
-        seen = await everything(store)
+        seen = await all_reads(store)
         await compact(place.url)
-        assert await everything(store) == seen
+        assert await all_reads(store) == seen
         assert (await store.log.verify()).ok
     assert max(map(len, sizes)) > EVENTS
     assert all(sum(lengths) <= 2000 or len(lengths) == EVENTS for lengths in sizes)

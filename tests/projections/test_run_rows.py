@@ -9,7 +9,7 @@ import pytest
 
 from store.domain.run_events import PhaseSkipped
 from store.projections.runs import RunRows, has_run_rows
-from tests.domain.run_story import artifact, checkpoint, events, fork, retract, told
+from tests.domain.run_story import append, artifact, checkpoint, events, fork, retract
 from tests.domain.story import Story, record, report, span, start
 
 
@@ -74,7 +74,7 @@ def test_only_spans_with_a_node_have_run_rows_with_metrics(story: Story) -> None
 
 def test_a_phase_is_an_event_without_a_node(story: Story) -> None:
     story.tell(start())
-    story.tell(told(PhaseSkipped(attempt_id="a1", phase="risk", scope="RIG", reason="done before")))
+    story.tell(append(PhaseSkipped(attempt_id="a1", phase="risk", scope="RIG", reason="done before")))
     (row,) = rows_of(story).run_events
     assert tuple(row[4:9]) == ("phase.skipped", None, "RIG", None, "risk")
 

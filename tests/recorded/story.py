@@ -196,9 +196,9 @@ async def _succeeded(store: SQLStore, clock: ManualClock) -> None:
         "agentlightning.reward.1.name": "length",
         "agentlightning.reward.1.value": -0.125,
     }
-    root = _made_span(claimed.attempt, 1, name="agent", attributes={"tags": ["a", "b"], "depth": 0})
-    call = _made_span(claimed.attempt, 2, parent_id=root.span_id, name="openai.chat", attributes=asked)
-    rewarded = _made_span(claimed.attempt, 3, parent_id=root.span_id, name="reward", attributes=rewards)
+    root = _numbered_span(claimed.attempt, 1, name="agent", attributes={"tags": ["a", "b"], "depth": 0})
+    call = _numbered_span(claimed.attempt, 2, parent_id=root.span_id, name="openai.chat", attributes=asked)
+    rewarded = _numbered_span(claimed.attempt, 3, parent_id=root.span_id, name="reward", attributes=rewards)
     await store.add_many_spans([root, call, rewarded, call])
     clock.advance(0.25)
     await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, metadata={"host": "gpu-1"})
@@ -455,8 +455,8 @@ async def _claimed(store: SQLStore, worker_id: str) -> AttemptedRollout:
 
 
 async def _span(store: SQLStore, attempt: Attempt, number: int, **fields: Any) -> None:
-    assert await store.add_span(_made_span(attempt, number, **fields)) is not None
+    assert await store.add_span(_numbered_span(attempt, number, **fields)) is not None
 
 
-def _made_span(attempt: Attempt, number: int, **fields: Any) -> Span:
+def _numbered_span(attempt: Attempt, number: int, **fields: Any) -> Span:
     return make_span(attempt, number, span_id=f"{number:016x}", **fields)

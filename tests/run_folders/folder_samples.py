@@ -126,12 +126,12 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-async def everything(store: Store, rollout_id: str, view: str = "head") -> list[RunEventRow]:
+async def all_events(store: Store, rollout_id: str, view: str = "head") -> list[RunEventRow]:
     """Return a view whole."""
     return (await store.runs.query_events(rollout_id, view=view, limit=-1)).items
 
 
-def told(row: RunEventRow) -> tuple[Any, ...]:
+def content_of(row: RunEventRow) -> tuple[Any, ...]:
     """Return what an event says, without where and when it was recorded."""
     fields = ("kind", "node_id", "scope", "parent_node_id", "phase", "agent", "node_exec", "status", "service")
     texts = ("metrics", "message", "prompt", "response", "error", "rerun_seq")

@@ -11,9 +11,9 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder
 from store.training import Pipeline, Step
-from tests.run_folders.folder_samples import DAY, everything, told, tree, with_defaults
+from tests.run_folders.folder_samples import DAY, all_events, content_of, tree, with_defaults
 from tests.runs.trading import TA
-from tests.runs.trading_runs import auto_run, begin, ended, rerun, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, ended, rerun
 
 ALWAYS = {"type", "node_id", "identifier", "agent", "timestamp", "message", "service", "metrics", "rerun_seq", "id"}
 KINDS = {"thought", "tool", "tool_result", "result", "log", "system"}
@@ -55,7 +55,7 @@ async def test_a_node_of_a_pipeline_sets_every_field(store: Store) -> None:
     for name in TA.by_name:
         pipeline.phase(name)(work)
     await pipeline.run(store, run, {"ticker": ["RIG"], "portfolio": []})
-    events = [row for row in await everything(store, run.rollout_id) if row.scope == "RIG" and row.node_id]
+    events = [row for row in await all_events(store, run.rollout_id) if row.scope == "RIG" and row.node_id]
     thought, tool, skipped, result = events[:4]
     assert (thought.message, thought.metrics, thought.agent) == (
         "Prompting m-1… | What of it?",
@@ -73,7 +73,7 @@ async def test_events_of_other_kinds_are_in_the_extension_and_come_back_in_their
     store: Store, tmp_path: Path
 ) -> None:
     run = await auto_run(store)
-    again = await whole_rerun(store, run, "debate_and_trader", "RIG")
+    again = await complete_rerun(store, run, "debate_and_trader", "RIG")
     custom = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1]})
     await store.runs.append_events(again.rollout_id, again.attempt.attempt_id, [custom])
     out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
@@ -85,15 +85,15 @@ async def test_events_of_other_kinds_are_in_the_extension_and_come_back_in_their
     async with await open_store("memory://") as other:
         (report,) = await import_run_folder(other, out)
         copied = report.rollout_id or ""
-        before = [told(with_defaults(row)) for row in await everything(store, run.rollout_id)]
-        assert [told(row) for row in await everything(other, copied)] == before
+        before = [content_of(with_defaults(row)) for row in await all_events(store, run.rollout_id)]
+        assert [content_of(row) for row in await all_events(other, copied)] == before
         assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
         # The folder grows in both files, and a later import appends only the new lines.
         more = [RunEvent(kind="log", message="late"), custom]
         await store.runs.append_events(again.rollout_id, again.attempt.attempt_id, more)
         (grown,) = await import_run_folder(other, await export_run_folder(store, run.rollout_id, tmp_path / "one"))
         assert (grown.outcome, grown.events) == ("grown", 2)
-        assert [row.kind for row in (await everything(other, copied))[-2:]] == ["log", "own word"]
+        assert [row.kind for row in (await all_events(other, copied))[-2:]] == ["log", "own word"]
 
 
 async def test_after_an_undo_the_folder_describes_the_head(store: Store, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from store.run_folders import ImportReport, export_run_folder, import_runs, writ
 from tests.conftest import SQLITE
 from tests.faults import processes
 from tests.run_folders.conftest import POSTGRES_TOO
-from tests.run_folders.folder_samples import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
-from tests.runs.trading_runs import auto_run, whole_rerun
+from tests.run_folders.folder_samples import DAY, FLOW, OTHER, RUN, Written, all_events, left, tree
+from tests.runs.trading_runs import auto_run, complete_rerun
 from tests.torture import Rounds
 
 
@@ -63,7 +63,7 @@ async def test_a_killed_export_leaves_the_old_folder_or_the_new_one(
             await store.runs.save_artifact(
                 run.rollout_id, run.attempt.attempt_id, scope="RIG", name=f"n{number}", content="x" * 5000, phase="risk"
             )
-        await whole_rerun(store, run, "risk", "RIG")
+        await complete_rerun(store, run, "risk", "RIG")
         versions = [
             tree(await export_run_folder(store, run.rollout_id, tmp_path / view.replace(":", ""), view=view))
             for view in ("attempt:1", "head")
@@ -86,7 +86,7 @@ async def test_an_export_without_exchange_is_put_back_by_the_next_one(
     out = await export_run_folder(store, run.rollout_id, tmp_path)
     before = tree(out)
     monkeypatch.setattr(writing, "_exchange", no_exchange)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     assert tree(await export_run_folder(store, run.rollout_id, tmp_path)) != before
     # Cut off between the two renamings.
     out.rename(out.with_name(f".{out.name}.old"))
@@ -133,7 +133,7 @@ async def test_complete_report_has_no_time_in_its_name(store: Store, tmp_path: P
         out = await export_run_folder(store, run.rollout_id, tmp_path)
         assert (out / "RIG" / "report" / "complete_report.md").read_text() == text
     assert len(list((out / "RIG" / "report").glob("*complete_report*"))) == 3
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     out = await export_run_folder(store, run.rollout_id, tmp_path)
     assert not (out / "RIG" / "report" / "complete_report.md").exists()
 
@@ -161,7 +161,7 @@ async def test_runs_of_one_flow_share_a_folder_and_the_newest_has_the_plain_name
             assert [(report.run_id, report.outcome) for report in again] == [(RUN, "imported"), (OTHER, "imported")]
             for report, rollout_id in zip(again, ids, strict=True):
                 assert report.rollout_id is not None
-                assert len(await everything(other, report.rollout_id)) == len(await everything(store, rollout_id))
+                assert len(await all_events(other, report.rollout_id)) == len(await all_events(store, rollout_id))
                 copied, original = [await left(*target) for target in ((other, report.rollout_id), (store, rollout_id))]
                 assert sorted(map(repr, copied)) == sorted(map(repr, original))
     assert trees[0] == trees[2]

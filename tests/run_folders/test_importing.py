@@ -28,8 +28,8 @@ from tests.run_folders.folder_samples import (
     OTHER,
     RUN,
     Written,
+    all_events,
     event,
-    everything,
     left,
     lines,
     tree,
@@ -142,7 +142,7 @@ async def test_an_imported_run_can_be_run_again_from_its_checkpoints(store: Stor
     (checkpoint,) = forked.fork.checkpoints
     assert (checkpoint.name, checkpoint.scope) == ("trader_checkpoint", "RIG")
     assert forked.attempt.sequence_id == 2
-    view = [row.node_id for row in await everything(store, report.rollout_id)]
+    view = [row.node_id for row in await all_events(store, report.rollout_id)]
     assert view == ["__system__", "macro_synthesis", "macro_synthesis", "tool_news", "tool_news", "Trader"]
     await store.update_attempt(report.rollout_id, forked.attempt.attempt_id, status="failed")
     # From the phase of the trader on, its newer checkpoint does not count.
@@ -179,7 +179,7 @@ async def test_damaged_lines_are_reported_by_number_and_the_others_imported(stor
     ]
     problems = [warning.problem.partition(":")[0] for warning in report.warnings]
     assert problems == ["is no JSON", "is no JSON object", "is no JSON", "is cut off"]
-    assert [row.kind for row in await everything(store, report.rollout_id)] == ["log", "thought", "result"]
+    assert [row.kind for row in await all_events(store, report.rollout_id)] == ["log", "thought", "result"]
 
 
 async def test_a_torn_checkpoint_is_left_out_and_the_older_one_counts(store: Store, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_second_import_of_a_grown_folder_adds_only_new_events(store: Store
     assert (grown.outcome, grown.rollout_id, grown.events) == ("grown", first.rollout_id, 5)
     assert (grown.checkpoints, grown.artifacts, grown.warnings, grown.history_complete) == (4, 8, [], False)
     assert grown.rollout_id is not None
-    assert len(await everything(store, grown.rollout_id)) == 8
+    assert len(await all_events(store, grown.rollout_id)) == 8
     assert [node.status for node in await store.runs.list_lineage(grown.rollout_id)] == ["failed", "succeeded"]
     assert tree(await export_run_folder(store, grown.rollout_id, tmp_path / "out")) == tree(folder)
     assert outcomes(await imported(store, root)) == [(RUN, "unchanged")]
@@ -283,7 +283,7 @@ async def test_an_import_of_a_folder_that_has_grown_goes_on_too(store: Store, tm
     (report,) = await imported(store, tmp_path)
     assert report.outcome == "grown"
     assert report.rollout_id is not None
-    assert [row.node_id for row in await everything(store, report.rollout_id)] == [
+    assert [row.node_id for row in await all_events(store, report.rollout_id)] == [
         f"n{number}" for number in range(900)
     ]
     assert [node.rerun_seq for node in await store.runs.list_lineage(report.rollout_id)] == [0, 1, 2]
@@ -311,7 +311,7 @@ async def test_an_import_that_was_cut_off_goes_on(store: Store, tmp_path: Path) 
             await imported(cast("Store", Dying(store, iter(range(writes)))), tmp_path)
     (report,) = await imported(store, tmp_path)
     assert report.rollout_id is not None
-    rows = await everything(store, report.rollout_id)
+    rows = await all_events(store, report.rollout_id)
     assert [row.node_id for row in rows] == [f"n{number}" for number in range(1500)]
     assert [node.rerun_seq for node in await store.runs.list_lineage(report.rollout_id)] == [0, 1]
     assert tree(await export_run_folder(store, report.rollout_id, tmp_path / "out")) == tree(folder)
@@ -405,7 +405,7 @@ async def test_a_wild_rerun_number_makes_no_attempts(store: Store, tmp_path: Pat
     assert report.rollout_id is not None
     assert [warning.line for warning in report.warnings] == [1]
     assert len(await store.runs.list_lineage(report.rollout_id)) == 1
-    assert len(await everything(store, report.rollout_id)) == 2
+    assert len(await all_events(store, report.rollout_id)) == 2
 
 
 async def test_a_run_that_went_on_in_the_store_is_not_mixed_with_its_folder(store: Store, tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ async def test_a_run_that_went_on_in_the_store_is_not_mixed_with_its_folder(stor
     Written(files={}, events=lines([*EVENTS, EVENTS[0]])).write(tmp_path)
     (report,) = await imported(store, tmp_path)
     assert report.outcome == "skipped"
-    assert len(await everything(store, first.rollout_id)) == len(EVENTS) + 1
+    assert len(await all_events(store, first.rollout_id)) == len(EVENTS) + 1
 
 
 async def test_a_directory_that_is_none_is_refused(store: Store, tmp_path: Path) -> None:

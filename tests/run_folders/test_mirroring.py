@@ -20,7 +20,7 @@ from tests.cli.conftest import COMMAND, environment
 from tests.conftest import SQLITE
 from tests.run_folders.conftest import POSTGRES_TOO
 from tests.run_folders.folder_samples import DAY, tree
-from tests.runs.trading_runs import auto_run, begin, say, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, say
 
 
 def written(root: Path) -> dict[str, bytes]:
@@ -37,7 +37,7 @@ async def test_mirror_writes_only_changed_runs(store: Store, tmp_path: Path) -> 
     assert await mirror.catch_up()
     assert sorted(told) == sorted([one.rollout_id, two.rollout_id])
     told.clear()
-    await whole_rerun(store, two, "risk", "RIG")
+    await complete_rerun(store, two, "risk", "RIG")
     assert await Mirror(store, tmp_path, on_written=lambda rollout_id, _: told.append(rollout_id)).catch_up()
     assert told == [two.rollout_id]
     for run in (one, two):

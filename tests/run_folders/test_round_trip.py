@@ -21,17 +21,17 @@ from tests.run_folders.folder_samples import (
     FLOW,
     RUN,
     Written,
-    everything,
+    all_events,
+    content_of,
     left,
     lines,
-    told,
     tree,
     with_defaults,
 )
-from tests.runs.trading_runs import auto_run, whole_rerun
+from tests.runs.trading_runs import auto_run, complete_rerun
 from tests.torture import rounds
 
-OWN_WORD = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})
+CUSTOM_EVENT = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})
 
 
 async def import_one(store: Store, folder: Path) -> str:
@@ -75,14 +75,14 @@ async def test_every_way_to_write_lines_comes_out_as_it_was(
             folder = Written(run_id=f"{RUN}-{number}", events=events, files={}).write(root / "in")
             rollout_id = await import_one(store, folder)
             assert tree(await export_run_folder(store, rollout_id, root / "out")) == tree(folder)
-            assert len(await everything(store, rollout_id)) == len(
+            assert len(await all_events(store, rollout_id)) == len(
                 [line for line in (events or b"").split(b"\n") if line.strip()]
             )
 
 
 async def test_head_view_equals_the_lines_of_the_file(store: Store, tmp_path: Path) -> None:
     rollout_id = await import_one(store, Written().write(tmp_path))
-    rows = await everything(store, rollout_id)
+    rows = await all_events(store, rollout_id)
     assert len(rows) == len(EVENTS)
     for row, line in zip(rows, EVENTS, strict=True):
         assert (row.kind, row.node_id, row.scope) == (line["type"], line["node_id"], line.get("identifier"))
@@ -97,7 +97,7 @@ async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tm
     told_ = [{"type": "result", "node_id": f"n{place}", "rerun_seq": rerun} for place, rerun in enumerate(numbers)]
     folder = Written(events=lines(told_), rerun_seq=4).write(tmp_path / "in")
     rollout_id = await import_one(store, folder)
-    assert [row.node_id for row in await everything(store, rollout_id)] == [f"n{place}" for place in range(7)]
+    assert [row.node_id for row in await all_events(store, rollout_id)] == [f"n{place}" for place in range(7)]
     lineage = await store.runs.list_lineage(rollout_id)
     assert [node.rerun_seq for node in lineage] == [0, 1, 2, 3, 4]
     assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
@@ -106,9 +106,9 @@ async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tm
 @pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
 async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
     run = await auto_run(store)
-    again = await whole_rerun(store, run, "debate_and_trader", "RIG")
+    again = await complete_rerun(store, run, "debate_and_trader", "RIG")
     where = (again.rollout_id, again.attempt.attempt_id)
-    await store.runs.append_events(*where, [OWN_WORD])
+    await store.runs.append_events(*where, [CUSTOM_EVENT])
     await store.runs.save_artifact(*where, scope="RIG", name="a/b: c", content="text", phase="risk")
     await store.runs.save_artifact(
         *where, scope="MARKET", name="x_checkpoint", content={"n": 1.5}, media_type="own/type"
@@ -120,8 +120,8 @@ async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: P
     out = await export_run_folder(store, run.rollout_id, tmp_path / "one")
     async with await open_store("memory://") as other:
         copied = await import_one(other, out)
-        before, after = [await everything(target, run) for target, run in ((store, run.rollout_id), (other, copied))]
-        assert [told(row) for row in after] == [told(with_defaults(row)) for row in before]
+        before, after = [await all_events(target, run) for target, run in ((store, run.rollout_id), (other, copied))]
+        assert [content_of(row) for row in after] == [content_of(with_defaults(row)) for row in before]
         assert sorted(map(repr, await left(other, copied))) == sorted(map(repr, await left(store, run.rollout_id)))
         assert [node.rerun_seq for node in await other.runs.list_lineage(copied)] == [0, 1]
         assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
@@ -134,7 +134,7 @@ async def test_artifacts_hidden_by_a_rerun_are_removed_from_the_folder(store: St
     out = await export_run_folder(store, run.rollout_id, tmp_path)
     (out / "notes.txt").write_text("somebody's own")
     assert len(list(out.glob("RIG/report/*_plan.txt"))) == 1
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     await export_run_folder(store, run.rollout_id, tmp_path)
     assert list(out.glob("RIG/report/*_plan.txt")) == []
     assert (out / "notes.txt").read_text() == "somebody's own"
@@ -152,7 +152,7 @@ async def test_a_rerun_in_the_store_of_an_imported_run_goes_out_and_keeps_the_ol
         rollout_id, started.attempt.attempt_id, [RunEvent(kind="result", node_id="Trader", scope="RIG")]
     )
     await store.update_attempt(rollout_id, "latest", status="failed")
-    view = await everything(store, rollout_id)
+    view = await all_events(store, rollout_id)
     await export_run_folder(store, rollout_id, tmp_path)
     assert len((folder / "run_events.jsonl").read_bytes().splitlines()) == len(view)
     meta = json.loads((folder / "run_meta.json").read_text())

@@ -14,7 +14,7 @@ from store.models import Mask
 from tests.runs.trading import DEBATE, RISK
 
 
-class Said(NamedTuple):
+class ReferenceEvent(NamedTuple):
     """One event: which it is, and what decides whether a view holds it."""
 
     version: int
@@ -29,7 +29,7 @@ REPLACED = {"debate_and_trader": {*DEBATE, *RISK}, "risk": {*RISK}}
 CASCADED = {"review_holdings", "make_pm_decision"}
 
 
-def filtered(events: Sequence[Said], phase: str, scope: str) -> list[Said]:
+def filtered(events: Sequence[ReferenceEvent], phase: str, scope: str) -> list[ReferenceEvent]:
     """Return what is left of the events when a phase of a ticker runs again.
 
     Other tickers, the market and events without a scope stay, and so do earlier phases of the ticker. The nodes of the
@@ -37,7 +37,7 @@ def filtered(events: Sequence[Said], phase: str, scope: str) -> list[Said]:
     goes. Two nodes of the portfolio go always, whatever their scope, and nothing that ran under them does.
     """
 
-    def goes(event: Said) -> bool:
+    def goes(event: ReferenceEvent) -> bool:
         if event.node_id in CASCADED:
             return True
         if event.scope != scope:
@@ -66,7 +66,7 @@ class Attempt:
 class Reference:
     """All that was said, and the attempts."""
 
-    events: list[Said] = field(default_factory=list[Said])
+    events: list[ReferenceEvent] = field(default_factory=list[ReferenceEvent])
     attempts: dict[int, list[Attempt]] = field(default_factory=dict[int, list[Attempt]])
     """By number; more than one where claims were undone."""
     heads: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -91,9 +91,9 @@ class Reference:
         """Return the head after a version."""
         return [attempt for version, attempt in self.heads if version <= at][-1]
 
-    def seen(self, attempt: int, at: int) -> list[Said]:
+    def seen(self, attempt: int, at: int) -> list[ReferenceEvent]:
         """Return what the view of an attempt holds after a version."""
-        events: list[Said] = []
+        events: list[ReferenceEvent] = []
         hiding: list[Mask] = []
         bound: int | None = None
         current: int | None = attempt
@@ -110,16 +110,16 @@ class Reference:
             bound, current = it.base_version, it.base
         return sorted(events)
 
-    def own(self, attempt: int, at: int) -> list[Said]:
+    def own(self, attempt: int, at: int) -> list[ReferenceEvent]:
         """Return what an attempt alone had said by a version."""
         return [event for event in self.events if event.attempt == attempt and event.version <= at]
 
-    def raw(self, at: int) -> list[Said]:
+    def raw(self, at: int) -> list[ReferenceEvent]:
         """Return all that was said by a version."""
         return [event for event in self.events if event.version <= at]
 
 
-def _hides(mask: Mask, event: Said) -> bool:
+def _hides(mask: Mask, event: ReferenceEvent) -> bool:
     if mask.scopes is not None and event.scope not in mask.scopes:
         return False
     if mask.nodes is None and mask.phases is None:
@@ -132,6 +132,6 @@ def _hides(mask: Mask, event: Said) -> bool:
     )
 
 
-def versions(events: Iterable[Said]) -> list[int]:
+def versions(events: Iterable[ReferenceEvent]) -> list[int]:
     """Return the versions of some events."""
     return [event.version for event in events]

@@ -19,7 +19,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, PhaseGraph, RunEvent
 from store.server.store_server import StoreServer
 from store.sql.store import SQLStore
-from store.testing.contract.wrong_kinds import NO_TEXT, NO_WHOLE_NUMBER
+from store.testing.contract.wrong_kinds import NO_INTEGER, NO_TEXT
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served
 from tests.runs.conftest import MEMORY_HTTP
@@ -255,9 +255,9 @@ NO_EVENTS: Sequence[Any] = ("log", {"kind": "log"}, 7, [{"kind": "log"}], [None]
 ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
     ("rollout_id", lambda store, _, value: store.runs.list_lineage(value), NO_TEXT),
     ("view", lambda store, run, value: store.runs.query_events(run.rollout_id, view=value), (*NO_TEXT, "", "own:0")),
-    ("after", lambda store, run, value: store.runs.query_events(run.rollout_id, after=value), (*NO_WHOLE_NUMBER, -1)),
-    ("limit", lambda store, run, value: store.runs.query_events(run.rollout_id, limit=value), (*NO_WHOLE_NUMBER, -2)),
-    ("at", lambda store, run, value: store.runs.query_events(run.rollout_id, at=value), NO_WHOLE_NUMBER),
+    ("after", lambda store, run, value: store.runs.query_events(run.rollout_id, after=value), (*NO_INTEGER, -1)),
+    ("limit", lambda store, run, value: store.runs.query_events(run.rollout_id, limit=value), (*NO_INTEGER, -2)),
+    ("at", lambda store, run, value: store.runs.query_events(run.rollout_id, at=value), NO_INTEGER),
     ("scope", lambda store, run, value: store.runs.query_events(run.rollout_id, scope=value), NO_TEXT),
     ("node_id", lambda store, run, value: store.runs.query_events(run.rollout_id, node_id=value), NO_TEXT),
     ("kind", lambda store, run, value: store.runs.query_events(run.rollout_id, kind=value), NO_TEXT),
@@ -270,7 +270,7 @@ ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
         lambda store, run, value: store.runs.get_checkpoint(run.rollout_id, scope="a", name="b", search=value),
         ("x", 1),
     ),
-    ("a", lambda store, run, value: store.runs.compare_attempts(run.rollout_id, value, 1), (*NO_WHOLE_NUMBER, None, 0)),
+    ("a", lambda store, run, value: store.runs.compare_attempts(run.rollout_id, value, 1), (*NO_INTEGER, None, 0)),
     (
         "scopes",
         lambda store, run, value: store.runs.plan_fork(run.rollout_id, phase="risk", scopes=value),

@@ -17,13 +17,13 @@ from tests.runs.trading_runs import (
     TICKER_PHASES,
     auto_run,
     begin,
+    complete_rerun,
     do_phase,
     ended,
     nodes_of,
     rerun,
     say,
     seen,
-    whole_rerun,
 )
 
 
@@ -107,13 +107,13 @@ async def test_rerun_of_an_earlier_phase_invalidates_later_checkpoints(store: St
 
 async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "risk", "RIG")
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     checkpoint = await store.runs.get_checkpoint(run.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert checkpoint is not None
     assert checkpoint.attempt == 1
-    await whole_rerun(store, run, "analysts", "RIG")
-    last = await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "analysts", "RIG")
+    last = await complete_rerun(store, run, "risk", "RIG")
     checkpoint = await store.runs.get_checkpoint(last.rollout_id, scope="RIG", name="analysts_checkpoint")
     assert checkpoint is not None
     assert checkpoint.attempt == 4
@@ -124,7 +124,7 @@ async def test_the_nearest_of_the_attempts_it_builds_on_is_found(store: Store) -
 
 async def test_every_checkpoint_is_found_by_its_id_whichever_views_hold_it(store: Store) -> None:
     run = await auto_run(store)
-    again = await whole_rerun(store, run, "analysts", "RIG")
+    again = await complete_rerun(store, run, "analysts", "RIG")
     every = await store.runs.list_checkpoints(run.rollout_id)
     assert len(every) == 6
     for reference in every:

@@ -13,33 +13,33 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, RolloutConfig, RunEvent, RunFrame
 from tests.runs.following import PATIENCE, Reader, kinds_after, last_of
 from tests.runs.trading import FUND, MARKET
-from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, rerun, say, seen
 from tests.torture import IS_TORTURE
 
 Happening = Callable[[Store, AttemptedRollout], Awaitable[object]]
 
 
-async def _nothing(store: Store, run: AttemptedRollout) -> None:
+async def _idle(store: Store, run: AttemptedRollout) -> None:
     del store, run
 
 
 async def _rerun(store: Store, run: AttemptedRollout) -> None:
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
 
 
 async def _two_reruns(store: Store, run: AttemptedRollout) -> None:
-    await whole_rerun(store, run, "debate_and_trader", "RIG")
-    await whole_rerun(store, run, "risk", "TSDD")
+    await complete_rerun(store, run, "debate_and_trader", "RIG")
+    await complete_rerun(store, run, "risk", "TSDD")
 
 
 async def _undone(store: Store, run: AttemptedRollout) -> None:
-    await whole_rerun(store, run, "analysts", "RIG")
+    await complete_rerun(store, run, "analysts", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
 
 
 async def _branch(store: Store, run: AttemptedRollout) -> None:
-    await whole_rerun(store, run, "risk", "RIG")
-    await whole_rerun(store, run, "risk", "TSDD", base="attempt:1")
+    await complete_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "TSDD", base="attempt:1")
 
 
 async def _late_words(store: Store, run: AttemptedRollout) -> None:
@@ -53,7 +53,7 @@ async def _started_anew(store: Store, run: AttemptedRollout) -> None:
     await do_phase(store, again, "scan", MARKET)
 
 
-HAPPENINGS: list[Happening] = [_nothing, _rerun, _two_reruns, _undone, _branch, _late_words, _started_anew]
+HAPPENINGS: list[Happening] = [_idle, _rerun, _two_reruns, _undone, _branch, _late_words, _started_anew]
 
 
 # A server's readers go the same way through the log, whatever happened: three cases are enough there.
@@ -99,7 +99,7 @@ async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happen
 
 async def test_a_reader_that_leaves_and_comes_back_all_the_time_holds_the_view(store: Store) -> None:
     run = await auto_run(store, tickers=("RIG",))
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     await _undone(store, run)
     last = await last_of(store, run)
     reader, step = Reader(store, run), 0

@@ -21,7 +21,7 @@ from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun
 RETRIED = RolloutConfig(max_attempts=2, retry_condition=["failed"])
 
 
-def told(attempt: Attempt) -> Fork:
+def fork_of(attempt: Attempt) -> Fork:
     """Return what the metadata of an attempt says of its fork, and says alone."""
     assert attempt.metadata is not None
     assert attempt.metadata.keys() == {"fork"}
@@ -37,7 +37,7 @@ async def test_rerun_has_its_fork_in_its_metadata(store: Store) -> None:
     run = await auto_run(store)
     patch = {"trader_investment_plan": "sell"}
     begun = await rerun(store, run, phase="risk", scopes=["RIG"], state_patch=patch, reason="too risky")
-    assert told(begun.attempt) == told(begun.rollout.attempt) == begun.fork
+    assert fork_of(begun.attempt) == fork_of(begun.rollout.attempt) == begun.fork
     assert (begun.fork.state_patch, begun.fork.reason, begun.fork.entry) == (patch, "too risky", RISK[0])
     assert [checkpoint.name for checkpoint in begun.fork.checkpoints] == ["trader_checkpoint"]
     (node,) = [attempt for attempt in await store.runs.list_lineage(run.rollout_id) if attempt.sequence_id == 2]
@@ -50,7 +50,7 @@ async def test_resume_has_its_fork_in_its_metadata(store: Store) -> None:
     await do_phase(store, run, "analysts", "RIG")
     await ended(store, run, "failed")
     begun = await store.runs.resume(run.rollout_id)
-    assert told(begun.attempt) == begun.fork
+    assert fork_of(begun.attempt) == begun.fork
     assert begun.fork.kind == "resume"
 
 
@@ -61,7 +61,7 @@ async def test_claimed_retry_of_a_rerun_has_the_fork_in_its_metadata(store: Stor
     claimed = await store.dequeue_rollout(worker_id="w1")
     assert claimed is not None
     assert claimed.attempt.sequence_id == 3
-    assert told(claimed.attempt) == begun.fork
+    assert fork_of(claimed.attempt) == begun.fork
     assert await metadata_of(store, run) == [None, begun.attempt.metadata, begun.attempt.metadata]
 
 
@@ -69,7 +69,7 @@ async def test_manually_started_retry_has_the_fork_in_its_metadata(store: Store)
     run = await auto_run(store)
     begun = await rerun(store, run, phase="risk", scopes=["RIG"])
     await ended(store, begun.rollout, "failed")
-    assert told((await store.start_attempt(run.rollout_id)).attempt) == begun.fork
+    assert fork_of((await store.start_attempt(run.rollout_id)).attempt) == begun.fork
 
 
 @pytest.mark.parametrize("how", ["its attempt failed", "by hand"])
@@ -91,7 +91,7 @@ async def test_claim_in_the_batch_of_its_requeue_has_the_fork_in_its_metadata(du
         await asyncio.gather(first, requeued)
         claimed = await claiming
         assert claimed is not None
-        assert told(claimed.attempt) == begun.fork
+        assert fork_of(claimed.attempt) == begun.fork
         *_, back, started, moved = [event async for event in store.log.tail(rollout_id=run.rollout_id)]
         assert back.commit_id == started.commit_id == moved.commit_id
 
@@ -109,7 +109,7 @@ async def test_a_rerun_of_a_rerun_carries_its_own(store: Store) -> None:
     first = await rerun(store, run, phase="risk", scopes=["RIG"])
     await ended(store, first.rollout)
     second = await rerun(store, run, phase="analysts", scopes=["TSDD"])
-    assert told(second.attempt) == second.fork != first.fork
+    assert fork_of(second.attempt) == second.fork != first.fork
     assert (await metadata_of(store, run))[1] == first.attempt.metadata
 
 

@@ -13,7 +13,7 @@ from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, NodeDifference, RunEvent, Span
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, node
-from tests.runs.trading_runs import auto_run, begin, rerun, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, rerun, say, seen
 
 
 async def test_each_scope_is_a_column_of_its_kind_in_the_order_first_seen(store: Store) -> None:
@@ -146,7 +146,7 @@ async def test_a_view_is_read_in_pages_and_by_scope_node_and_kind(store: Store) 
 
 async def test_two_attempts_side_by_side(store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "debate_and_trader", "RIG")
+    await complete_rerun(store, run, "debate_and_trader", "RIG")
     diff = await store.runs.compare_attempts(run.rollout_id, 1, 2)
     changed = [graph_node for graph_node in diff.nodes if graph_node.change != "kept"]
     tools = [graph_node for graph_node in changed if graph_node.node_id == "tool_x"]

@@ -12,7 +12,7 @@ from store.interface.store import Store
 from store.models import RolloutConfig, RunEvent
 from store.testing import ManualClock
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, node, phase
-from tests.runs.trading_runs import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, nodes_of, rerun, say, seen
 
 TICKER = {*ANALYSTS, *DEBATE, *RISK, "tool_x"}
 
@@ -30,7 +30,7 @@ async def test_a_rerun_of_risk_hides_risk_its_tools_and_the_portfolio(store: Sto
 async def test_new_events_follow_and_carry_the_number_of_the_rerun(store: Store) -> None:
     run = await auto_run(store)
     before = (await seen(store, run)).items
-    again = await whole_rerun(store, run, "risk", "RIG")
+    again = await complete_rerun(store, run, "risk", "RIG")
     after = (await seen(store, again)).items
     new = [event for event in after if event.attempt == 2]
     assert after == [*(event for event in before if event in after), *new]
@@ -95,7 +95,7 @@ async def test_a_plan_changes_nothing(store: Store) -> None:
 async def test_the_log_before_a_rerun_is_the_beginning_of_the_log_after_it(store: Store) -> None:
     run = await auto_run(store)
     before, view = await store.log.history(run.rollout_id), await seen(store, run, "attempt:1")
-    again = await whole_rerun(store, run, "debate_and_trader", "RIG")
+    again = await complete_rerun(store, run, "debate_and_trader", "RIG")
     assert (await store.log.history(run.rollout_id))[: len(before)] == before
     raw = await seen(store, again, "raw")
     assert {event.version for event in raw.items} >= {event.version for event in view.items}
@@ -106,7 +106,7 @@ async def test_each_rerun_has_its_number_and_each_view_stays(store: Store) -> No
     run = await auto_run(store)
     views = [(await seen(store, run)).items]
     for name in ("risk", "debate_and_trader", "risk"):
-        again = await whole_rerun(store, run, name, "RIG")
+        again = await complete_rerun(store, run, name, "RIG")
         views.append((await seen(store, again)).items)
     for attempt, view in enumerate(views, start=1):
         assert (await seen(store, run, f"attempt:{attempt}")).items == view
@@ -146,7 +146,7 @@ async def test_late_words_of_the_base_are_kept_and_not_seen(store: Store) -> Non
 async def test_a_moved_head_brings_the_old_view_back_and_the_next_rerun_builds_on_it(store: Store) -> None:
     run = await auto_run(store)
     old = (await seen(store, run)).items
-    again = await whole_rerun(store, run, "risk", "RIG")
+    again = await complete_rerun(store, run, "risk", "RIG")
     new = (await seen(store, run)).items
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id, reason="the first was better")
     assert (await seen(store, run)).items == old
@@ -158,7 +158,7 @@ async def test_a_moved_head_brings_the_old_view_back_and_the_next_rerun_builds_o
 
 async def test_a_branch_from_an_earlier_attempt_does_not_know_the_masks_between(store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     branch = await rerun(store, run, phase="risk", scopes=["TSDD"], base="attempt:1")
     assert (branch.fork.kind, branch.fork.base) == ("branch", 1)
     page = await seen(store, run)

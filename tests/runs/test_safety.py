@@ -16,7 +16,7 @@ from store.errors import AttemptActive, Conflict, HeadMoved, Invalid, SideEffect
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, RunEvent
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, node, phase
-from tests.runs.trading_runs import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, nodes_of, rerun, say, seen
 from tests.torture import Rounds
 
 
@@ -63,7 +63,7 @@ async def test_a_request_id_of_another_call_is_refused(store: Store) -> None:
 
 async def test_a_head_that_is_not_the_one_expected_is_refused(store: Store) -> None:
     run = await auto_run(store)
-    await whole_rerun(store, run, "risk", "RIG", expected_head=1)
+    await complete_rerun(store, run, "risk", "RIG", expected_head=1)
     with pytest.raises(HeadMoved) as refused:
         await rerun(store, run, phase="risk", scopes=["RIG"], expected_head=1)
     assert (refused.value.expected, refused.value.found) == (1, 2)
@@ -149,7 +149,7 @@ async def test_a_refused_append_leaves_no_hole(store: Store) -> None:
 
 async def test_run_tables_equal_the_log(store: Store) -> None:
     run = await auto_run(store)
-    again = await whole_rerun(store, run, "debate_and_trader", "RIG")
+    again = await complete_rerun(store, run, "debate_and_trader", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     artifact = await store.runs.save_artifact(
         again.rollout_id, again.attempt.attempt_id, scope="RIG", name="a", content=1
@@ -164,7 +164,7 @@ async def test_run_tables_equal_the_log(store: Store) -> None:
 async def test_everything_is_there_after_a_restart(durable_url: str) -> None:
     async with await open_store(durable_url) as before:
         run = await auto_run(before)
-        again = await whole_rerun(before, run, "risk", "RIG")
+        again = await complete_rerun(before, run, "risk", "RIG")
         views = [await seen(before, run, view) for view in ("head", "attempt:1", "raw")]
         lineage = await before.runs.list_lineage(run.rollout_id)
     async with await open_store(durable_url) as after:

@@ -12,7 +12,7 @@ from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
 from tests.conftest import POSTGRES
 from tests.runs.conftest import MEMORY
-from tests.runs.reference import Attempt, Reference, Said, filtered, versions
+from tests.runs.reference import Attempt, Reference, ReferenceEvent, filtered, versions
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA_COMPAT
 from tests.runs.trading_runs import begin, ended, seen
 from tests.torture import Rounds
@@ -52,10 +52,10 @@ def some_events(dice: random.Random, *, phases: bool) -> list[RunEvent]:
     return events
 
 
-async def say(store: Store, run: AttemptedRollout, attempt: int, events: list[RunEvent]) -> list[Said]:
+async def say(store: Store, run: AttemptedRollout, attempt: int, events: list[RunEvent]) -> list[ReferenceEvent]:
     written = await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
     return [
-        Said(version, attempt, event.scope, event.node_id, event.parent_node_id, event.phase)
+        ReferenceEvent(version, attempt, event.scope, event.node_id, event.parent_node_id, event.phase)
         for version, event in zip(written, events, strict=True)
     ]
 
@@ -216,7 +216,7 @@ class AnyHistory:
                     await self.equal(f"attempt:{attempt}", at, self.reference.seen(attempt, cut))
                     await self.equal(f"own:{attempt}", at, self.reference.own(attempt, cut))
 
-    async def equal(self, view: str, at: int | None, expected: list[Said]) -> None:
+    async def equal(self, view: str, at: int | None, expected: list[ReferenceEvent]) -> None:
         page = await seen(self.store, self.runs[1], view, bodies=False, at=at)
         assert [event.version for event in page.items] == versions(expected), (view, at)
 

@@ -73,7 +73,7 @@ async def rerun(store: Store, run: AttemptedRollout, **asked: Any) -> ForkResult
     return await store.runs.fork(run.rollout_id, **how)
 
 
-async def whole_rerun(store: Store, run: AttemptedRollout, name: str, ticker: str, **asked: Any) -> AttemptedRollout:
+async def complete_rerun(store: Store, run: AttemptedRollout, name: str, ticker: str, **asked: Any) -> AttemptedRollout:
     """Fork from a phase of a ticker and run all that follows."""
     again = (await rerun(store, run, phase=name, scopes=[ticker], **asked)).rollout
     for phase_name in TICKER_PHASES[TICKER_PHASES.index(name) :]:

@@ -72,7 +72,7 @@ class Keyed:
         return await self.api.send(method, path, headers=headers, **details)
 
 
-def own_database(request: pytest.FixtureRequest, directory: Path) -> str:
+def isolated_database(request: pytest.FixtureRequest, directory: Path) -> str:
     """Return the URL of a database that only one test uses: keys are those of a whole one."""
     if request.param == "sqlite":
         return f"sqlite:///{directory / 'keyed.db'}"
@@ -88,7 +88,7 @@ def bearer(key: str) -> dict[str, str]:
 @asynccontextmanager
 async def keyed_server(store: Store, url: str, clock: ManualClock, **settings: Any) -> AsyncGenerator[Keyed]:
     """Serve a store and its other partitions to whoever has a key of its database."""
-    assert "partition=" not in url, "keys belong to a database: use own_database"
+    assert "partition=" not in url, "keys belong to a database: use isolated_database"
     steps = Steps()
     ring = KeyRing(url, clock=clock, monotonic=steps, always=settings.pop("always", False))
     keys = await Keys.open(url, create=True)

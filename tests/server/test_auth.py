@@ -34,7 +34,7 @@ from tests import databases
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import Api
 from tests.server.front_end import PROTECTED
-from tests.server.keyed import Keyed, bearer, keyed_server, own_database
+from tests.server.keyed import Keyed, bearer, keyed_server
 from tests.server.loopback_server import served
 
 STRANGERS = "rbk_0123456789_" + "a" * 32
@@ -46,7 +46,7 @@ ON_ONE = pytest.mark.parametrize("store_url", [SQLITE], indirect=True)
 
 @pytest.fixture(params=[SQLITE, POSTGRES])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+    return isolated_database(request, tmp_path)
 
 
 @pytest.fixture

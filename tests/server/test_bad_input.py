@@ -39,7 +39,7 @@ def _got(*headers: bytes, line: bytes = b"GET /v1/agl/health HTTP/1.1") -> bytes
     return b"\r\n".join([line, b"Host: 127.0.0.1", *headers]) + b"\r\n\r\n"
 
 
-async def _said(api: Api, sent: bytes, *, hangs_up: bool = False) -> tuple[list[int], bytes]:
+async def _exchange(api: Api, sent: bytes, *, hangs_up: bool = False) -> tuple[list[int], bytes]:
     """Send bytes; return the statuses that came back until the server closed, and all that it said."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
     said = bytearray()
@@ -94,7 +94,7 @@ async def test_malformed_request_is_refused_and_the_connection_closed(
 ) -> None:
     for name, sent in MALFORMED.items():
         with subtests.test(name):
-            statuses, said = await _said(api, sent)
+            statuses, said = await _exchange(api, sent)
             assert statuses == [400]
             assert b"connection: close" in said
             assert (await store.statistics()).get("total_rollouts") == 0
@@ -108,20 +108,20 @@ async def test_a_method_that_no_path_has_is_not_allowed(api: Api) -> None:
 
 async def test_a_body_longer_than_announced_is_no_second_request(api: Api, store: Store) -> None:
     smuggled = BODY + _posted(b"Content-Length: 26")
-    statuses, _ = await _said(api, _posted(b"Content-Length: 10", body=smuggled))
+    statuses, _ = await _exchange(api, _posted(b"Content-Length: 10", body=smuggled))
     assert 201 not in statuses
     assert (await store.statistics()).get("total_rollouts") == 0
 
 
 async def test_a_body_shorter_than_announced_does_nothing(api: Api, store: Store) -> None:
-    statuses, _ = await _said(api, _posted(b"Content-Length: 100"), hangs_up=True)
+    statuses, _ = await _exchange(api, _posted(b"Content-Length: 100"), hangs_up=True)
     assert 201 not in statuses
     assert (await store.statistics()).get("total_rollouts") == 0
     assert (await api.get("/health")).status == 200
 
 
 async def test_requests_sent_at_once_are_answered_one_by_one(api: Api, store: Store) -> None:
-    statuses, said = await _said(api, _posted(b"Content-Length: 26") * 50 + _got(b"Connection: close"))
+    statuses, said = await _exchange(api, _posted(b"Content-Length: 26") * 50 + _got(b"Connection: close"))
     assert statuses == [201] * 50 + [200]
     assert said.endswith(b'{"status":"ok"}')
     assert (await store.statistics()).get("total_rollouts") == 50
@@ -129,7 +129,7 @@ async def test_requests_sent_at_once_are_answered_one_by_one(api: Api, store: St
 
 @pytest.mark.parametrize("line", [b"GET /v1/agl/health HTTP/1.0", b"GET http://other.test/v1/agl/health HTTP/1.1"])
 async def test_older_clients_and_proxies_are_served(api: Api, line: bytes) -> None:
-    statuses, said = await _said(api, _got(b"Connection: close", line=line))
+    statuses, said = await _exchange(api, _got(b"Connection: close", line=line))
     assert (statuses, said.endswith(b'{"status":"ok"}')) == ([200], True)
 
 
@@ -149,7 +149,7 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_head_that_is_too_long_is_refused(api: Api, name: str) -> None:
-    statuses, said = await _said(api, FLOODS[name]())
+    statuses, said = await _exchange(api, FLOODS[name]())
     assert statuses == [400]
     assert (b"POST /v1/agl/rollouts/search." in said) == ("query" in name)
     assert (await api.get("/health")).status == 200
@@ -157,7 +157,7 @@ async def test_a_head_that_is_too_long_is_refused(api: Api, name: str) -> None:
 
 async def test_a_head_up_to_the_limit_is_taken(api: Api) -> None:
     sent = _got(b"X: " + b"y" * (MAX_HEAD_BYTES - 200), b"Connection: close")
-    assert (await _said(api, sent))[0] == [200]
+    assert (await _exchange(api, sent))[0] == [200]
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 4, 20])

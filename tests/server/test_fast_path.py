@@ -31,7 +31,7 @@ from tests.server.keyed import Steps
 _STATUS = re.compile(rb"HTTP/1.1 (\d+)")
 _LENGTH = re.compile(rb"content-length: (\d+)")
 # What differs between two answers to the same: when, which request, what they are about, and so their length.
-_OWN = re.compile(rb"date: .*|content-length: .*|x-request-id: .*|ro-[0-9a-f]{12}|at-[0-9a-f]{8}|_time\":[0-9.]+")
+_VARYING = re.compile(rb"date: .*|content-length: .*|x-request-id: .*|ro-[0-9a-f]{12}|at-[0-9a-f]{8}|_time\":[0-9.]+")
 _NEVER = 1e6
 """The seconds until overdue attempts are looked for again, which only the application does."""
 _UNUSUAL = b"x-unusual: 1\r\n"
@@ -150,7 +150,7 @@ async def _story(served: Served, more: bytes = b"") -> list[bytes]:
             for name, value in ids.items():
                 path, text = path.replace(f"{{{name}}}", value), text.replace(f"{{{name}}}", value)  # noqa: PLW2901
             _, head, answer = await line.ask(path, text.encode(), more)
-            answers.append(_OWN.sub(b"", head + answer))
+            answers.append(_VARYING.sub(b"", head + answer))
             for claimed in orjson.loads(answer) if path.endswith("dequeue") else ():
                 ids = {"rollout": claimed["rollout_id"], "attempt": claimed["attempt"]["attempt_id"]}
     return answers

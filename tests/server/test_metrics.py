@@ -348,7 +348,7 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
     ]
 
 
-def _own(count: int) -> list[Family]:
+def _counted(count: int) -> list[Family]:
     counted = Metrics()
     for _ in range(count):
         counted.request("GET", "/", 200, 0.1)
@@ -356,7 +356,7 @@ def _own(count: int) -> list[Family]:
 
 
 def test_numbers_of_workers_are_kept_apart() -> None:
-    text = text_of(merged([_own(2), None, _own(3)])).decode()
+    text = text_of(merged([_counted(2), None, _counted(3)])).decode()
     assert re.findall(r'^rollbook_requests_total{worker="(\d)".* (\d)$', text, re.MULTILINE) == [("0", "2"), ("2", "3")]
     assert text.count("# TYPE rollbook_requests_total") == 1
 
@@ -364,7 +364,7 @@ def test_numbers_of_workers_are_kept_apart() -> None:
 async def test_workers_collect_metrics_of_each_other_and_report_missing_ones(tmp_path: Path) -> None:
     def peer(number: int) -> Peers:
         def measure(heads: Heads) -> list[Family]:
-            return [*_own(number + 1), Family("head", "H.").set(heads["a"])]
+            return [*_counted(number + 1), Family("head", "H.").set(heads["a"])]
 
         return Peers(tmp_path, number, 3, measure)
 

@@ -162,9 +162,9 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode, example
     @given(case=generating.as_strategy(generation_mode=mode), is_known=st.booleans())
     def ask(case: Any, *, is_known: bool) -> None:
         if is_known:
-            _name_what_is_there(case, running.ids)
-        _wait_for_nothing(case)
-        _say_nothing_of_framing(case)
+            _use_existing_ids(case, running.ids)
+        _remove_waits(case)
+        _remove_framing(case)
         answer = case.call(timeout=SECONDS)
         case.operation = declared
         case.validate_response(answer, checks=checks)
@@ -180,20 +180,20 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode, example
             return
 
 
-def _name_what_is_there(case: Any, ids: dict[str, str]) -> None:
+def _use_existing_ids(case: Any, ids: dict[str, str]) -> None:
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
             cast("dict[str, Any]", place).update({name: value for name, value in ids.items() if name in place})
 
 
-def _say_nothing_of_framing(case: Any) -> None:
+def _remove_framing(case: Any) -> None:
     headers: dict[str, Any] = case.headers or {}
     # Where a message ends is read before there is a request; made up, that is answered by the parser, in plain text.
     for name in [header for header in headers if header.lower() in _FRAMING]:
         del headers[name]
 
 
-def _wait_for_nothing(case: Any) -> None:
+def _remove_waits(case: Any) -> None:
     body: Any = case.body
     if isinstance(body, dict):
         # Left out, a timeout is endless; nothing else takes one.

@@ -9,7 +9,7 @@ import pytest
 from tests.server.api import Api, a_span
 
 LLM = {"resource_type": "llm", "endpoint": "http://localhost:8000/v1", "model": "small"}
-LLM_WHOLE: dict[str, Any] = {**LLM, "api_key": None, "sampling_parameters": {}}
+COMPLETE_LLM: dict[str, Any] = {**LLM, "api_key": None, "sampling_parameters": {}}
 
 
 async def test_a_span_comes_back_as_it_went_unknown_keys_included(api: Api) -> None:
@@ -151,7 +151,7 @@ async def test_or_without_conditions_matches_no_span(api: Api) -> None:
 async def test_resources_are_published_without_an_envelope(api: Api) -> None:
     added = (await api.post("/resources", {"llm": LLM})).ok(201)
     assert added["resources_id"].startswith("rs-")
-    assert (added["version"], added["resources"]) == (1, {"llm": LLM_WHOLE})
+    assert (added["version"], added["resources"]) == (1, {"llm": COMPLETE_LLM})
     assert (await api.get("/resources/latest")).ok() == added
     assert (await api.get(f"/resources/{added['resources_id']}")).ok() == added
 

@@ -31,14 +31,14 @@ def at(run: AttemptedRollout, rest: str = "") -> str:
     return f"/rollouts/{run.rollout_id}{rest}"
 
 
-def own(run: AttemptedRollout, rest: str = "") -> str:
+def of_attempt(run: AttemptedRollout, rest: str = "") -> str:
     return at(run, f"/attempts/{run.attempt.attempt_id}{rest}")
 
 
 async def test_appended_run_events_are_read_in_pages(api: Api, store: Store) -> None:
     run = await begin(store)
     said = [{"kind": "log", "node_id": "n", "scope": "RIG", "message": f"{number}", "own": [1]} for number in range(5)]
-    versions = (await api.post(own(run, "/events"), {"events": said})).ok(201)["versions"]
+    versions = (await api.post(of_attempt(run, "/events"), {"events": said})).ok(201)["versions"]
     first = (await api.get(at(run, "/events?limit=3"))).ok()
     assert ([event["version"] for event in first["items"]], first["has_more"]) == (versions[:3], True)
     assert first["items"][0]["extra"] == {"own": [1]}
@@ -68,7 +68,7 @@ async def test_a_long_view_is_one_answer(api: Api, store: Store) -> None:
     text = "x" * 900
     events = [{"kind": "log", "message": f"{number} {text}"} for number in range(1500)]
     for part in (events[:750], events[750:]):
-        (await api.post(own(run, "/events"), {"events": part})).ok(201)
+        (await api.post(of_attempt(run, "/events"), {"events": part})).ok(201)
     page = (await api.get(at(run, "/events?limit=-1"))).ok()
     assert [event["message"] for event in page["items"]] == [event["message"] for event in events]
     assert (page["has_more"], page["head"]) == (False, 1)
@@ -262,7 +262,7 @@ async def test_a_number_beyond_every_number_is_no_fault_of_ours(api: Api, store:
 
 async def test_a_call_that_is_too_large_is_refused(api: Api, store: Store) -> None:
     run = await begin(store)
-    many = await api.post(own(run, "/events"), {"events": [{"kind": "log"}] * 10_001})
+    many = await api.post(of_attempt(run, "/events"), {"events": [{"kind": "log"}] * 10_001})
     assert (many.status, many.json["error_type"]) == (413, "TooLarge")
     checkpoint = {"attempt_id": run.attempt.attempt_id, "scope": "s", "name": "n", "state": {"x": "y" * 10_000}}
     async with speaking_to(Partitions(store), max_body_bytes=10_000) as small:
@@ -273,7 +273,7 @@ async def test_repeated_run_call_with_the_same_key_is_done_once(api: Api, run: A
     attempt_id = run.attempt.attempt_id
     saved = await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="a", content=1)
     calls: list[tuple[str, Any]] = [
-        (own(run, "/events"), {"events": [{"kind": "log"}, {"kind": "log"}]}),
+        (of_attempt(run, "/events"), {"events": [{"kind": "log"}, {"kind": "log"}]}),
         (at(run, "/checkpoints"), {"attempt_id": attempt_id, "scope": "RIG", "name": "mine", "state": {"a": 1}}),
         (at(run, "/checkpoints"), {"attempt_id": attempt_id, "scope": "RIG", "name": "trader_checkpoint", "state": {}}),
         (at(run, "/artifacts"), {"attempt_id": attempt_id, "scope": "RIG", "name": "b", "content": 2}),
@@ -294,8 +294,8 @@ async def test_repeated_run_call_with_the_same_key_is_done_once(api: Api, run: A
 async def test_a_key_of_another_request_is_a_conflict(api: Api, store: Store) -> None:
     run = await begin(store)
     headers = {"Idempotency-Key": uuid4().hex}
-    (await api.post(own(run, "/events"), {"events": [{"kind": "log"}]}, headers=headers)).ok(201)
-    again = await api.post(own(run, "/events"), {"events": [{"kind": "thought"}]}, headers=headers)
+    (await api.post(of_attempt(run, "/events"), {"events": [{"kind": "log"}]}, headers=headers)).ok(201)
+    again = await api.post(of_attempt(run, "/events"), {"events": [{"kind": "thought"}]}, headers=headers)
     assert (again.status, again.json["error_type"]) == (409, "Conflict")
 
 

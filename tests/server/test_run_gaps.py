@@ -41,7 +41,7 @@ async def at_work(store: Store) -> AttemptedRollout:
     return run
 
 
-async def say_what_is_lost(store: Store, run: AttemptedRollout) -> int:
+async def append_lost_event(store: Store, run: AttemptedRollout) -> int:
     (version,) = await say(store, run, [RunEvent(kind="log", message="lost")])
     return version
 
@@ -76,7 +76,7 @@ async def test_run_stream_ends_with_a_gap_when_the_log_is_cut_back(store_url: st
     async with serving(store) as client:
         async with follow(client, run, way) as stream:
             await frames_to(stream, "status")
-            lost = await say_what_is_lost(store, run)
+            lost = await append_lost_event(store, run)
             assert messages(await frames_to(stream, "event", lost)) == ["lost"]
             await cut_back(store_url, store, run)
             (gap,) = await frames_to(stream, "gap")
@@ -101,7 +101,7 @@ async def test_gap_reaches_all_streams_and_new_streams_read_the_new_log(
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, way) as one, follow(client, run, way) as other:
-            lost = await say_what_is_lost(store, run)
+            lost = await append_lost_event(store, run)
             for stream in (one, other):
                 await frames_to(stream, "event", lost)
             await cut_back(store_url, store, run)
@@ -121,7 +121,7 @@ async def test_stream_from_a_version_beyond_the_gap_is_refused(store_url: str, s
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, "events") as stream:
-            lost = await say_what_is_lost(store, run)
+            lost = await append_lost_event(store, run)
             await frames_to(stream, "event", lost)
             await cut_back(store_url, store, run)
             await frames_to(stream, "gap")
@@ -138,7 +138,7 @@ async def test_stream_from_a_version_beyond_the_gap_is_refused(store_url: str, s
 async def test_client_raises_incompatible_at_a_gap_and_follows_from_the_start(store_url: str, store: SQLStore) -> None:
     run = await at_work(store)
     async with serving(store) as client, HTTPStore(client.url) as distant:
-        lost = await say_what_is_lost(store, run)
+        lost = await append_lost_event(store, run)
         with pytest.raises(Incompatible, match="restored"):
             await _follow_over_the_gap(distant, store_url, store, run, lost)
         version = await mended(store, run, "said instead")

@@ -27,7 +27,7 @@ from store.testing import ManualClock
 from store.wire import paths
 from tests.runs.following import PATIENCE, last_of
 from tests.runs.trading import MARKET
-from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
+from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, rerun, say, seen
 from tests.server.api import ON_BOTH_DATABASES
 from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_clients import Client, Events, Json, Stream, serving, until
@@ -106,7 +106,7 @@ async def test_stream_of_an_ended_run_sends_its_events_and_a_terminal_frame(
 @ON_BOTH_DATABASES
 async def test_both_ways_carry_the_same_frames_from_anywhere(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     last = await last_of(store, run)
     for after in (0, 1, last // 2, last - 1, last):
         place = ("after", str(after))
@@ -117,7 +117,7 @@ async def test_both_ways_carry_the_same_frames_from_anywhere(store: Store, clien
 
 async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     head, last = (await seen(store, run)).items, await last_of(store, run)
     got: list[Json] = []
@@ -140,7 +140,7 @@ async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, cli
 @pytest.mark.parametrize("way", WAYS)
 async def test_run_stream_honours_view_bodies_and_follow(store: Store, client: Client, way: str) -> None:
     run = await auto_run(store, tickers=("RIG",))
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     asked = [("view", "attempt:1"), ("bodies", "false"), ("follow", "false")]
     async with follow(client, run, way, *asked) as stream:
         frames = await frames_to(stream, "terminal")
@@ -160,7 +160,7 @@ async def test_a_silent_stream_beats_and_says_where_it_stands(store: Store, way:
 
 async def test_without_the_wish_for_events_the_frames_are_a_page(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
-    await whole_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
     path = places(run)[0]
     status, page = await client.get(path)

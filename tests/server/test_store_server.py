@@ -216,7 +216,7 @@ async def test_the_names_of_agent_lightning_are_there(store: Store) -> None:
     assert "any thread" in (LightningStoreThreaded.__doc__ or "")
 
 
-class OwnStore(DelegatingStore):
+class UnsafeStore(DelegatingStore):
     """A store that is not safe for threads."""
 
     def __init__(self, inner: Store) -> None:
@@ -243,7 +243,7 @@ class OwnStore(DelegatingStore):
 
 
 async def test_calls_of_a_store_that_is_not_thread_safe_are_locked(store: Store) -> None:
-    slow = OwnStore(store)
+    slow = UnsafeStore(store)
     locked = LightningStoreThreaded(slow)
     assert locked.capabilities.get("thread_safe")
 

@@ -43,11 +43,11 @@ async def test_clients_of_two_servers_share_one_queue_and_wake_each_other(
     postgres_url: str, servers: list[Fleet], rounds: Rounds
 ) -> None:
     async with asyncio.timeout(HANG):
-        await _calls_wake_each_other(servers, rounds(30, few=4))
-        await _runners_claim_each_rollout_once(postgres_url, servers, rounds(100, few=40))
+        await _check_wakeups(servers, rounds(30, few=4))
+        await _check_claims(postgres_url, servers, rounds(100, few=40))
 
 
-async def _calls_wake_each_other(servers: list[Fleet], turns: int) -> None:
+async def _check_wakeups(servers: list[Fleet], turns: int) -> None:
     """Check that calls that wait at one server are woken by changes through the other one."""
     first, second = servers
     async with aiohttp.ClientSession() as session:
@@ -63,7 +63,7 @@ async def _calls_wake_each_other(servers: list[Fleet], turns: int) -> None:
             assert [entry["status"] for entry in ended] == ["succeeded"]
 
 
-async def _runners_claim_each_rollout_once(postgres_url: str, servers: list[Fleet], count: int) -> None:
+async def _check_claims(postgres_url: str, servers: list[Fleet], count: int) -> None:
     """Check that runners at both servers claim each rollout once, in whichever server it was enqueued."""
     runners = [asyncio.create_task(_run(servers[number % 2].url, f"runner-{number}")) for number in range(RUNNERS)]
     async with aiohttp.ClientSession() as session:

@@ -28,12 +28,12 @@ from tests.runs.trading_runs import (
     auto_run,
     begin,
     claimed,
+    complete_rerun,
     do_phase,
     ended,
     rerun,
     say,
     seen,
-    whole_rerun,
 )
 from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_clients import Client, Json, serving, unused_partition
@@ -87,7 +87,7 @@ async def view(client: Client, run_id: str, **asked: str) -> list[Json]:
         return frames
 
 
-async def versions_shown(store: Store, run: AttemptedRollout) -> list[int]:
+async def visible_versions(store: Store, run: AttemptedRollout) -> list[int]:
     """Return the versions of what such a front end is shown of a run."""
     return [event.version for event in (await seen(store, run)).items if event.source == "event"]
 
@@ -126,7 +126,7 @@ async def test_a_posted_run_is_executed_by_any_runner_and_listed_after_a_restart
         status, detail = await client.get(f"/api/run/{run.rollout_id}")
         events = detail.pop("events")
         assert (status, detail) == (200, summary)
-        assert [event["seq"] for event in events] == await versions_shown(store, run)
+        assert [event["seq"] for event in events] == await visible_versions(store, run)
         (with_events,) = (await client.get("/api/run/", [("include", "events")]))[1]
         assert with_events["events"] == events
 
@@ -303,7 +303,7 @@ async def test_a_run_whose_runner_is_gone_says_so(store: Store, client: Client) 
     await ended(store, run, "unresponsive")
     *events, last = await view(client, run.rollout_id)
     text = "Run did not complete (server restarted)"
-    assert [event["seq"] for event in events] == await versions_shown(store, run)
+    assert [event["seq"] for event in events] == await visible_versions(store, run)
     assert last == {"type": "system", "message": f"Error: Run failed: {text}"}
     assert (await client.get(f"/api/run/{run.rollout_id}"))[1]["error"] == text
 
@@ -344,7 +344,7 @@ async def test_viewer_of_a_rerun_is_reset_and_shows_the_remaining_events(store: 
             frames.append(frame)
     assert frames == await view(client, "f")
     assert frames[:-1] == (await client.get("/api/run/f"))[1]["events"]
-    assert [event["seq"] for event in frames[:-1]] == await versions_shown(store, run)
+    assert [event["seq"] for event in frames[:-1]] == await visible_versions(store, run)
     assert {event["rerun_seq"] for event in frames[:-1]} == {0, 1}
     # Nothing is gone, and that side effects would happen again was taken as confirmed.
     assert (await seen(store, run, "attempt:1")).items == before
@@ -493,11 +493,11 @@ async def test_readers_look_and_algorithms_run(store_url: str, clock: ManualCloc
 
 async def test_rerun_of_a_rerun_shows_the_remaining_events_of_all_attempts(store: Store, client: Client) -> None:
     run = await auto_run(store, graph=TA_COMPAT, group="f")
-    await whole_rerun(store, run, "risk", "RIG")
-    await whole_rerun(store, run, "debate_and_trader", "RIG")
+    await complete_rerun(store, run, "risk", "RIG")
+    await complete_rerun(store, run, "debate_and_trader", "RIG")
     *events, last = await view(client, "f")
     assert last == DONE
-    assert [event["seq"] for event in events] == await versions_shown(store, run)
+    assert [event["seq"] for event in events] == await visible_versions(store, run)
     # A cascade of such a graph hides two nodes of the portfolio alone.
     assert {event["node_id"] for event in events if event["rerun_seq"] == 1} == {*PORTFOLIO, "tool_x"} - REPLACED
 

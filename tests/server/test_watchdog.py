@@ -25,7 +25,7 @@ from tests.server.fleet import HANG, fleet
 
 
 @pytest.fixture(params=[SQLITE, POSTGRES])
-def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def isolated_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store in a database without partitions of other tests, which servers would open."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'run.db'}"
@@ -49,17 +49,17 @@ async def until_unknown(store: Store, worker_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_overdue_attempts_end_once_without_calls_in_every_partition(own_url: str) -> None:
+async def test_overdue_attempts_end_once_without_calls_in_every_partition(isolated_url: str) -> None:
     async def open_partition(url: str) -> Store:
         return await SQLStore.open(url, create=False)
 
-    urls = [own_url, with_partition(own_url, f"p{uuid4().hex[:12]}")]
+    urls = [isolated_url, with_partition(isolated_url, f"p{uuid4().hex[:12]}")]
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(await open_store(url)) for url in urls]
         # Two servers use the database. Both find each overdue attempt, and one of them ends it.
         for _ in range(2):
-            root = await stack.enter_async_context(await open_store(own_url))
-            partitions = Partitions(root, parse(own_url).text, open_partition)
+            root = await stack.enter_async_context(await open_store(isolated_url))
+            partitions = Partitions(root, parse(isolated_url).text, open_partition)
             stack.push_async_callback(partitions.close)
             await stack.enter_async_context(speaking_to(partitions))
         rollouts = [await started(store, worker_id="w1", unresponsive_seconds=0.5) for store in stores]
@@ -71,9 +71,9 @@ async def test_overdue_attempts_end_once_without_calls_in_every_partition(own_ur
             assert [(event.actor, event.data["to"]) for event in ends] == [("watchdog", "unresponsive")]
 
 
-@pytest.mark.parametrize("own_url", [SQLITE, TORTURE_POSTGRES], indirect=True)
-async def test_a_suspended_server_hears_the_live_attempts_before_it_judges(own_url: str) -> None:
-    async with fleet(own_url, workers=1) as server, await HTTPStore.open(server.url) as store:
+@pytest.mark.parametrize("isolated_url", [SQLITE, TORTURE_POSTGRES], indirect=True)
+async def test_a_suspended_server_hears_the_live_attempts_before_it_judges(isolated_url: str) -> None:
+    async with fleet(isolated_url, workers=1) as server, await HTTPStore.open(server.url) as store:
         rollouts = [await started(store, unresponsive_seconds=LIMIT) for _ in range(4)]
         silent = rollouts[0].rollout_id
         os.killpg(server.process.pid, signal.SIGSTOP)
@@ -93,17 +93,17 @@ async def test_a_suspended_server_hears_the_live_attempts_before_it_judges(own_u
                 await asyncio.sleep(0.2)
 
 
-async def test_partitions_with_attempts_stay_open_if_they_can(own_url: str) -> None:
+async def test_partitions_with_attempts_stay_open_if_they_can(isolated_url: str) -> None:
     async def open_partition(url: str) -> Store:
         return await SQLStore.open(url, create=False)
 
     names = sorted(f"p{uuid4().hex[:12]}" for _ in range(3))
     for name in names:
-        async with await open_store(with_partition(own_url, name)) as store:
+        async with await open_store(with_partition(isolated_url, name)) as store:
             if name != names[1]:
                 await started(store, unresponsive_seconds=3600)
-    root = await open_store(own_url)
-    partitions = Partitions(root, parse(own_url).text, open_partition, limit=2)
+    root = await open_store(isolated_url)
+    partitions = Partitions(root, parse(isolated_url).text, open_partition, limit=2)
     watching = asyncio.create_task(partitions.watch())
     try:
         async with asyncio.timeout(HANG):

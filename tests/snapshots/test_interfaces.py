@@ -11,17 +11,17 @@ from tests.snapshots import interfaces
 Json = dict[str, Any]
 
 
-def kept(file: Path) -> Json:
+def snapshot(file: Path) -> Json:
     return json.loads(file.read_text())
 
 
 async def test_a_server_offers_the_operations_and_metrics_it_offered() -> None:
     for file, interface in (await interfaces.served()).items():
-        assert interface == kept(file), file.name
+        assert interface == snapshot(file), file.name
 
 
 def test_errors_equal_their_snapshot() -> None:
-    assert interfaces.errors() == kept(interfaces.ERRORS)
+    assert interfaces.errors() == snapshot(interfaces.ERRORS)
 
 
 def test_names_of_components_do_not_count() -> None:

@@ -97,7 +97,7 @@ async def ids(store: Store, thread_id: str = "t") -> list[str]:
     return [place.checkpoint_id for place in await store.threads.list_places(thread_id)]
 
 
-def said_in(state: ThreadCheckpoint | None) -> bytes:
+def channel_of(state: ThreadCheckpoint | None) -> bytes:
     """Return the bytes of the channel that every checkpoint has."""
     assert state is not None
     return state.values["said"][1]

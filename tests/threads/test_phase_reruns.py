@@ -12,7 +12,7 @@ from store.errors import SideEffectsUnconfirmed
 from store.integrations.langgraph import RollbookSaver, pointer_to_phase_end, start_from
 from store.models import AttemptedRollout, RunEventRow
 from store.sql.store import SQLStore
-from tests.runs.reference import Said, filtered
+from tests.runs.reference import ReferenceEvent, filtered
 from tests.runs.trading import FUND, MARKET, TA_COMPAT, node
 from tests.runs.trading_runs import begin, do_phase, ended, rerun, seen
 from tests.threads.langgraph_samples import State, config, line
@@ -53,11 +53,11 @@ class Desk:
             )
 
 
-def as_said(row: RunEventRow) -> Said:
-    return Said(row.version, row.attempt, row.scope, row.node_id, row.parent_node_id, row.phase)
+def reference_event(row: RunEventRow) -> ReferenceEvent:
+    return ReferenceEvent(row.version, row.attempt, row.scope, row.node_id, row.parent_node_id, row.phase)
 
 
-async def whole_run(store: SQLStore, desk: Desk) -> AttemptedRollout:
+async def complete_run(store: SQLStore, desk: Desk) -> AttemptedRollout:
     run = await begin(store, graph=TA_COMPAT)
     await do_phase(store, run, "scan", MARKET)
     for ticker in ("RIG", "TSDD"):
@@ -70,8 +70,8 @@ async def whole_run(store: SQLStore, desk: Desk) -> AttemptedRollout:
 @pytest.mark.parametrize("phase", ["debate_and_trader", "risk"])
 async def test_rerun_starts_from_the_checkpoint_and_the_head_follows_the_masks(sql: SQLStore, phase: str) -> None:
     desk = Desk(sql)
-    run = await whole_run(sql, desk)
-    before = [as_said(row) for row in (await seen(sql, run)).items]
+    run = await complete_run(sql, desk)
+    before = [reference_event(row) for row in (await seen(sql, run)).items]
     desk.ran.clear()
     with pytest.raises(SideEffectsUnconfirmed):
         await sql.runs.fork(run.rollout_id, phase=phase, scopes=["RIG"])
@@ -84,19 +84,19 @@ async def test_rerun_starts_from_the_checkpoint_and_the_head_follows_the_masks(s
 
     expected = [name for phase_name in TICKER[TICKER.index(phase) :] for name in TA_COMPAT.by_name[phase_name].nodes]
     assert desk.ran == expected
-    after = [as_said(row) for row in (await seen(sql, run)).items]
+    after = [reference_event(row) for row in (await seen(sql, run)).items]
     old = [said for said in after if said.attempt == 1]
     assert old == filtered(before, phase, "RIG")
     new = [said for said in after if said.attempt == 2]
     assert after == [*old, *new]
     assert list(dict.fromkeys(said.node_id for said in new if said.node_id != "tool_x")) == expected
-    assert [as_said(row) for row in (await seen(sql, run, "attempt:1")).items] == before
+    assert [reference_event(row) for row in (await seen(sql, run, "attempt:1")).items] == before
     assert (await sql.log.verify()).differences == []
 
 
 async def test_a_state_patch_is_in_the_branch_and_not_in_the_checkpoint(sql: SQLStore) -> None:
     desk = Desk(sql)
-    run = await whole_run(sql, desk)
+    run = await complete_run(sql, desk)
     patch = {"said": ["a strike at sea"]}
     again = await rerun(sql, run, phase="risk", scopes=["RIG"], state_patch=patch)
     (checkpoint,) = again.fork.checkpoints

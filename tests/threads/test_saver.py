@@ -113,17 +113,17 @@ async def test_checkpoints_are_found_by_any_metadata(saver: RollbookSaver) -> No
     for thread_id, customer in (("t", "a"), ("u", "b")):
         await graph.ainvoke({"said": []}, {**config(thread_id), "metadata": {"customer": customer}})
 
-    async def found(runnable: RunnableConfig | None = None, **asked: Any) -> list[tuple[str, Any]]:
+    async def listed(runnable: RunnableConfig | None = None, **asked: Any) -> list[tuple[str, Any]]:
         return [
             (item.config["configurable"]["thread_id"], item.metadata.get("step"))  # pyright: ignore[reportTypedDictNotRequiredAccess]
             async for item in saver.alist(runnable, **asked)
         ]
 
-    assert await found(filter={"customer": "b"}) == [("u", step) for step in (3, 2, 1, 0, -1)]
-    assert await found(filter={"customer": "a", "step": 2}) == [("t", 2)]
-    assert await found(config("t"), filter={"source": "loop"}, limit=2) == [("t", 3), ("t", 2)]
-    assert await found(filter={"customer": "c"}) == []
-    assert await found(limit=0) == []
+    assert await listed(filter={"customer": "b"}) == [("u", step) for step in (3, 2, 1, 0, -1)]
+    assert await listed(filter={"customer": "a", "step": 2}) == [("t", 2)]
+    assert await listed(config("t"), filter={"source": "loop"}, limit=2) == [("t", 3), ("t", 2)]
+    assert await listed(filter={"customer": "c"}) == []
+    assert await listed(limit=0) == []
 
 
 async def test_prune_keeps_the_newest_checkpoint_and_the_base_of_its_deltas(saver: RollbookSaver) -> None:

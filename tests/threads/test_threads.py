@@ -12,7 +12,7 @@ from store.models.threads import ThreadWrite
 from store.sql.commands import threads as thread_commands
 from store.sql.store import SQLStore
 from tests.journal.database_helpers import ask
-from tests.threads.langgraph_samples import ON_BOTH, checkpoint, ids, said_in, write
+from tests.threads.langgraph_samples import ON_BOTH, channel_of, checkpoint, ids, write
 
 
 async def types(store: SQLStore) -> list[str]:
@@ -31,7 +31,7 @@ async def test_a_repeated_call_keeps_nothing_anew(sql: SQLStore) -> None:
 async def test_another_checkpoint_of_the_same_id_takes_the_place_of_the_first(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     await sql.threads.save_checkpoint(checkpoint(1, values={"said": ("msgpack", b"other")}))
-    assert said_in(await sql.threads.get_checkpoint("t")) == b"other"
+    assert channel_of(await sql.threads.get_checkpoint("t")) == b"other"
     assert await ids(sql) == ["cp-0001"]
 
 
@@ -100,7 +100,7 @@ async def test_a_copy_holds_the_same_and_stores_no_payload(sql: SQLStore) -> Non
         (stored.ns, stored.checkpoint_id, stored.values, stored.metadata, stored.writes) for stored in before
     ]
     assert await sql.threads.delete("t")
-    assert said_in(await sql.threads.get_checkpoint("u")) == b"value 2"
+    assert channel_of(await sql.threads.get_checkpoint("u")) == b"value 2"
     assert (await sql.log.verify()).differences == []
 
 

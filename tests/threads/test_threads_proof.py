@@ -26,7 +26,7 @@ async def content(url: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.fixture
-async def told(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
+async def filled(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
     """A store with a thread, its copy, one that was pruned and one that was deleted."""
     async with await open_store(store_url, clock=clock) as store:
         assert isinstance(store, SQLStore)
@@ -42,24 +42,24 @@ async def told(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
 
 
 @ON_BOTH
-async def test_untampered_threads_are_sound(told: SQLStore) -> None:
-    report = await told.log.verify()
+async def test_untampered_threads_are_sound(filled: SQLStore) -> None:
+    report = await filled.log.verify()
     assert report.differences == []
     expected = {"threads": 4, "thread_checkpoints": 7, "thread_writes": 14}
     assert {name: count for name, count in report.rows.items() if name in THREADS} == expected
 
 
 @pytest.mark.parametrize("table", THREADS)
-async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, store_url: str, table: str) -> None:
-    before, hashed = await content(store_url), (await told.log.verify()).state_hash
+async def test_deleted_rows_of_threads_come_back_as_they_were(filled: SQLStore, store_url: str, table: str) -> None:
+    before, hashed = await content(store_url), (await filled.log.verify()).state_hash
     await run_sql(store_url, f"DELETE FROM {table}")
-    damaged = await told.log.verify()
+    damaged = await filled.log.verify()
     assert {difference.check for difference in damaged.differences} == {table}
     assert damaged.state_hash != hashed
-    report = await told.log.rebuild()
+    report = await filled.log.rebuild()
     assert (report.written, report.state_hash) == ({table: len(before[table])}, hashed)
     assert await content(store_url) == before
-    assert (await told.log.verify()).differences == []
+    assert (await filled.log.verify()).differences == []
 
 
 @pytest.mark.parametrize(
@@ -74,19 +74,19 @@ async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, st
     ],
 )
 async def test_edited_rows_of_threads_are_named_and_become_right_again(
-    told: SQLStore, store_url: str, table: str, column: str, value: str
+    filled: SQLStore, store_url: str, table: str, column: str, value: str
 ) -> None:
     before = await content(store_url)
     await run_sql(store_url, f"UPDATE {table} SET {column} = {value}")
-    assert {(difference.check, difference.field) for difference in (await told.log.verify()).differences} == {
+    assert {(difference.check, difference.field) for difference in (await filled.log.verify()).differences} == {
         (table, column)
     }
-    assert set((await told.log.rebuild()).written) == {table}
+    assert set((await filled.log.rebuild()).written) == {table}
     assert await content(store_url) == before
 
 
 @ON_BOTH
-async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, store_url: str) -> None:
+async def test_rows_of_threads_that_no_event_accounts_for_go(filled: SQLStore, store_url: str) -> None:
     before = await content(store_url)
     for owner in ("t", "nobody"):
         await run_sql(
@@ -96,16 +96,16 @@ async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, sto
             "INSERT INTO thread_writes (thread_id, ns, checkpoint_id, task_id, number, channel, task_path, position,"
             f" body_position) VALUES ('{owner}', '', 'x', 'task', 0, 'said', '', 1, 1)",
         )
-    assert (await told.log.rebuild()).written == {"thread_checkpoints": 2, "thread_writes": 2}
+    assert (await filled.log.rebuild()).written == {"thread_checkpoints": 2, "thread_writes": 2}
     assert await content(store_url) == before
 
 
-async def test_missing_and_unreferenced_blobs_are_reported(told: SQLStore, store_url: str) -> None:
+async def test_missing_and_unreferenced_blobs_are_reported(filled: SQLStore, store_url: str) -> None:
     (name,) = [row[0] for row in await ask(store_url, "SELECT hash FROM blobs")]
     await tamper(store_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
     problems = {
         (difference.key, difference.found)
-        for difference in (await told.log.verify()).differences
+        for difference in (await filled.log.verify()).differences
         if difference.check == "blobs"
     }
     assert (name, None) in problems
@@ -114,10 +114,12 @@ async def test_missing_and_unreferenced_blobs_are_reported(told: SQLStore, store
 
 @ON_BOTH
 @pytest.mark.slow
-async def test_other_processes_prove_threads_as_this_one_does(told: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = await told.log.verify()
+async def test_other_processes_prove_threads_as_this_one_does(
+    filled: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await filled.log.verify()
     monkeypatch.setattr(pool, "WORTHWHILE", 0)
-    assert (await told.log.verify()).model_copy(update={"seconds": here.seconds}) == here
+    assert (await filled.log.verify()).model_copy(update={"seconds": here.seconds}) == here
 
 
 async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Model:

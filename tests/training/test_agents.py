@@ -125,14 +125,14 @@ def test_a_proxys_model_comes_with_the_url_of_the_attempt() -> None:
         return llm
 
     @llm_rollout(strip_proxy=False)
-    def kept(task: str, llm: LLM) -> LLM:
+    def plain(task: str, llm: LLM) -> LLM:
         return llm
 
     resources: NamedResources = {"m": PROXIED}
     assert stripped.rollout("t", resources, ATTEMPTED) == LLM(
         endpoint="http://h/rollout/ro-1/attempt/at-1/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1}
     )
-    assert kept.rollout("t", resources, ATTEMPTED) is PROXIED
+    assert plain.rollout("t", resources, ATTEMPTED) is PROXIED
     with pytest.raises(ValueError, match="has no attempt"):
         stripped.rollout("t", resources, BARE)
 

@@ -34,7 +34,7 @@ from tests.llm_proxy.model_server import (
     delta,
     events,
     model_server,
-    says,
+    replies,
     streams,
 )
 from tests.training.test_client_spans import MESSAGE, QUESTION, RESPONSE, USAGE, named
@@ -256,7 +256,7 @@ async def streaming_unread(api: Any, p: Protocol, log: Log) -> None:
     log(raw.is_closed)
 
 
-async def whole_stream(api: Any, p: Protocol, log: Log) -> None:
+async def complete_stream(api: Any, p: Protocol, log: Log) -> None:
     stream = log(await of(api.create(model=MODEL, **p.request, stream=True)))
     log(type(stream))
     log([name for name in dir(stream) if not name.startswith("__")])
@@ -430,15 +430,15 @@ class Recorded:
 
 
 Table = dict[str, tuple[Program, Callable[[Protocol], list[Answer]], Recorded]]
-WHOLE: Final = Recorded()
+COMPLETE: Final = Recorded()
 PARTLY: Final = Recorded(content=PART, cut=CUT)
-NOTHING: Final = Recorded(content=None, cut=CUT)
+EMPTY: Final = Recorded(content=None, cut=CUT)
 FAILED: Final = Recorded("ERROR", PART, CUT)
 REFUSED: Final = Recorded("ERROR", None)
 
 
-def whole(p: Protocol) -> list[Answer]:
-    return [adding_header(says(p.answer, x_sent="yes"))]
+def complete(p: Protocol) -> list[Answer]:
+    return [adding_header(replies(p.answer, x_sent="yes"))]
 
 
 def stream(p: Protocol) -> list[Answer]:
@@ -457,46 +457,46 @@ def adding_header(answer: Answer) -> Answer:
 
 
 CALLS: Final[Table] = {
-    "plain": (plain_call, whole, WHOLE),
-    "raw": (raw_call, whole, WHOLE),
-    "streaming response, lines": (streaming_lines, whole, WHOLE),
-    "streaming response, json": (streaming_json, whole, WHOLE),
-    "streaming response, unread": (streaming_unread, whole, NOTHING),
-    "refused": (plain_call, lambda _: [says({"error": {"message": "too many"}}, 429)], REFUSED),
-    "refused, raw": (raw_call, lambda _: [says({"error": {"message": "too many"}}, 400)], REFUSED),
-    "no JSON": (plain_call, lambda _: [says("<html>", 200, content_type="text/html")], NOTHING),
+    "plain": (plain_call, complete, COMPLETE),
+    "raw": (raw_call, complete, COMPLETE),
+    "streaming response, lines": (streaming_lines, complete, COMPLETE),
+    "streaming response, json": (streaming_json, complete, COMPLETE),
+    "streaming response, unread": (streaming_unread, complete, EMPTY),
+    "refused": (plain_call, lambda _: [replies({"error": {"message": "too many"}}, 429)], REFUSED),
+    "refused, raw": (raw_call, lambda _: [replies({"error": {"message": "too many"}}, 400)], REFUSED),
+    "no JSON": (plain_call, lambda _: [replies("<html>", 200, content_type="text/html")], EMPTY),
     "cut before the answer": (plain_call, lambda _: [breaks_off()], REFUSED),
-    "wrong arguments": (wrong_arguments, whole, REFUSED),
+    "wrong arguments": (wrong_arguments, complete, REFUSED),
 }
 STREAMS: Final[Table] = {
-    "whole": (whole_stream, stream, WHOLE),
-    "next": (stream_next, stream, WHOLE),
+    "whole": (complete_stream, stream, COMPLETE),
+    "next": (stream_next, stream, COMPLETE),
     "break": (stream_break, stream, PARTLY),
     "close": (stream_close, stream, PARTLY),
     "drop": (stream_drop, stream, PARTLY),
-    "unread": (stream_unread, stream, NOTHING),
-    "raw": (raw_stream, stream, WHOLE),
+    "unread": (stream_unread, stream, EMPTY),
+    "raw": (raw_stream, stream, COMPLETE),
     "raw, break": (raw_stream_break, stream, PARTLY),
-    "streaming response": (streaming_stream, stream, WHOLE),
-    "streaming response, lines": (streaming_stream_lines, stream, WHOLE),
+    "streaming response": (streaming_stream, stream, COMPLETE),
+    "streaming response, lines": (streaming_stream_lines, stream, COMPLETE),
     "streaming response, error event": (
         streaming_stream_lines,
         lambda p: [adding_header(streams(p.begin, p.error))],
         FAILED,
     ),
     "error of the agent": (failing_body, stream, PARTLY),
-    "refused": (whole_stream, lambda _: [says({"error": {"message": "too many"}}, 429)], REFUSED),
+    "refused": (complete_stream, lambda _: [replies({"error": {"message": "too many"}}, 429)], REFUSED),
     "error event": (stream_next, lambda p: [adding_header(streams(p.begin, p.error))], FAILED),
     "cut": (stream_next, lambda p: [breaks_off(p.begin)], FAILED),
     "no end": (stream_next, lambda p: [adding_header(streams(p.begin))], PARTLY),
-    "empty": (whole_stream, lambda _: [adding_header(streams(b""))], NOTHING),
+    "empty": (complete_stream, lambda _: [adding_header(streams(b""))], EMPTY),
 }
 HELPERS: Final[Table] = {
-    "events": (helper, stream, WHOLE),
-    "until done": (helper_done, stream, WHOLE),
+    "events": (helper, stream, COMPLETE),
+    "until done": (helper_done, stream, COMPLETE),
     "break": (helper_break, stream, PARTLY),
     "error event": (helper_done, lambda p: [adding_header(streams(p.begin, p.error))], FAILED),
-    "refused": (helper_done, lambda _: [says({"error": {"message": "too many"}}, 429)], REFUSED),
+    "refused": (helper_done, lambda _: [replies({"error": {"message": "too many"}}, 429)], REFUSED),
 }
 
 
@@ -509,7 +509,7 @@ def valued(p: Protocol, **changes: str) -> list[Answer]:
     body = orjson.dumps(p.answer).decode().replace(TEXT, text)
     for old, new in changes.items():
         body = body.replace(old, new)
-    return [adding_header(says(orjson.loads(body)))]
+    return [adding_header(replies(orjson.loads(body)))]
 
 
 def valued_stream(p: Protocol) -> list[Answer]:
@@ -520,7 +520,7 @@ def valued_stream(p: Protocol) -> list[Answer]:
 
 STRUCTURED: Final[Table] = {
     "parse": (parse, valued, Recorded(content=VALUE)),
-    "parse, other text": (parse, whole, Recorded("ERROR")),
+    "parse, other text": (parse, complete, Recorded("ERROR")),
     "stream": (structured_stream, valued_stream, Recorded(content=VALUE)),
 }
 
@@ -687,7 +687,7 @@ async def test_open_stream_is_recorded_at_the_end_of_the_attempt(memory: Store, 
             await take(held[0], 1)
 
         read, unread, _ = await spans_of_attempt(memory, work)
-        assert (record(read, PARTLY), record(unread, NOTHING)) == (PARTLY, NOTHING)
+        assert (record(read, PARTLY), record(unread, EMPTY)) == (PARTLY, EMPTY)
         assert [event.choices[0].delta.content async for event in held[0]] == ["is 42."]
 
 
@@ -711,26 +711,26 @@ async def test_stream_read_in_a_thread_without_context_belongs_to_its_attempt(
     call, _ = await spans_of_attempt(memory, work)
     client.close()
     assert "".join(texts) == TEXT
-    assert record(call, WHOLE) == WHOLE
+    assert record(call, COMPLETE) == COMPLETE
 
 
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 async def test_retries_of_a_client_are_one_call(memory: Store, model: ModelServer, protocol: str) -> None:
     p = PROTOCOLS[protocol]
-    model.will(says({"error": {"message": "try again"}}, 500, retry_after_ms="1"), *whole(p))
+    model.will(replies({"error": {"message": "try again"}}, 500, retry_after_ms="1"), *complete(p))
     async with opened_client(model, "async", p) as client:
         api = p.api(client.with_options(max_retries=1))
         call, _ = await spans_of_attempt(memory, lambda: api.create(model=MODEL, **p.request))
     assert len(model.asked) == 2
-    assert record(call, WHOLE) == WHOLE
+    assert record(call, COMPLETE) == COMPLETE
 
 
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 async def test_iterator_of_an_argument_is_left_to_the_client(memory: Store, model: ModelServer, protocol: str) -> None:
     p = PROTOCOLS[protocol]
-    model.will(*whole(p))
+    model.will(*complete(p))
     async with opened_client(model, "async", p) as client:
         request = {**p.request, "messages": iter(MESSAGES)}
         call, _ = await spans_of_attempt(memory, lambda: p.api(client).create(model=MODEL, **request))
@@ -749,7 +749,7 @@ async def test_compressed_body_is_recorded_as_its_text(memory: Store, model: Mod
     async with opened_client(model, "async", p) as client:
         work = lambda: observed(client, p, streaming_stream_lines)  # noqa: E731
         call, _ = await spans_of_attempt(memory, work)
-    assert record(call, WHOLE) == WHOLE
+    assert record(call, COMPLETE) == COMPLETE
 
 
 class Stubborn(BaseModel):
@@ -785,5 +785,5 @@ async def test_failing_conversion_costs_neither_the_program_nor_the_record(
         parsed, streamed, _ = await spans_of_attempt(memory, work)
     assert values[0].value == 42
     assert len(values) == 3
-    assert record(parsed, WHOLE) == Recorded(content=VALUE)
-    assert record(streamed, WHOLE) == NOTHING
+    assert record(parsed, COMPLETE) == Recorded(content=VALUE)
+    assert record(streamed, COMPLETE) == EMPTY

@@ -23,7 +23,7 @@ from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages, instrument_anthropic, run_in_scope
 from store.training.model_clients.anthropic_spans import uninstrument_anthropic
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, breaks_off, model_server, says
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, breaks_off, model_server
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 
@@ -150,7 +150,7 @@ def sync_claude(model: ModelServer) -> Any:
     return anthropic.Anthropic(base_url=model.url, api_key="k", max_retries=0)
 
 
-def said(call: Span) -> dict[str, Any]:
+def answer_of(call: Span) -> dict[str, Any]:
     """Return what a call's span holds of the answer; arguments of tools as data."""
     held = {name: value for name, value in call.attributes.items() if name in ANSWERED}
     assert json.loads(str(call.attributes["gen_ai.completion.0.tool_calls.0.arguments"])) == {"q": 1}
@@ -160,7 +160,7 @@ def said(call: Span) -> dict[str, Any]:
 async def test_every_protocol_is_recorded_in_the_store(
     live: Store, model: ModelServer, gpt: openai.AsyncOpenAI, claude: Any
 ) -> None:
-    model.will(says(RESPONSE), says(EMBEDDING), says(MESSAGE))
+    model.will(replies(RESPONSE), replies(EMBEDDING), replies(MESSAGE))
     functions: Any = [
         {"type": "function", "name": "search", "description": "Search.", "parameters": {"type": "object"}}
     ]
@@ -232,7 +232,7 @@ async def test_every_protocol_is_recorded_in_the_store(
 async def test_adapters_read_every_protocol(
     memory: Store, model: ModelServer, gpt: openai.AsyncOpenAI, claude: Any
 ) -> None:
-    model.will(says(RESPONSE), says(EMBEDDING), says(MESSAGE))
+    model.will(replies(RESPONSE), replies(EMBEDDING), replies(MESSAGE))
 
     async def work() -> None:
         await gpt.responses.create(model=MODEL, input=QUESTION)
@@ -258,7 +258,7 @@ async def test_adapters_read_every_protocol(
 async def test_the_results_of_tools_are_part_of_the_next_prompt(
     memory: Store, model: ModelServer, gpt: openai.AsyncOpenAI, claude: Any
 ) -> None:
-    model.will(says(RESPONSE), says(RESPONSE), says(MESSAGE), says(MESSAGE))
+    model.will(replies(RESPONSE), replies(RESPONSE), replies(MESSAGE), replies(MESSAGE))
 
     async def work() -> None:
         first = await gpt.responses.create(model=MODEL, input=QUESTION)
@@ -282,7 +282,7 @@ async def test_the_results_of_tools_are_part_of_the_next_prompt(
 async def test_prompt_above_the_limit_keeps_its_other_parts(
     memory: Store, model: ModelServer, gpt: openai.AsyncOpenAI
 ) -> None:
-    model.will(says(RESPONSE))
+    model.will(replies(RESPONSE))
     image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 13_000_000}
     text = {"type": "input_text", "text": QUESTION}
 
@@ -298,7 +298,7 @@ async def test_prompt_above_the_limit_keeps_its_other_parts(
 
 
 async def test_the_sync_clients_are_recorded_too(memory: Store, model: ModelServer) -> None:
-    model.will(says(RESPONSE), says(EMBEDDING), says(MESSAGE), says(MESSAGE))
+    model.will(replies(RESPONSE), replies(EMBEDDING), replies(MESSAGE), replies(MESSAGE))
 
     def calling() -> None:
         with sync_gpt(model) as gpt, sync_claude(model) as claude:
@@ -308,7 +308,7 @@ async def test_the_sync_clients_are_recorded_too(memory: Store, model: ModelServ
             claude.beta.messages.create(**REQUEST)
 
     response, embedding, message, beta = await traced(memory, lambda: asyncio.to_thread(calling))
-    assert said(response) == said(message) == said(beta) == ANSWERED
+    assert answer_of(response) == answer_of(message) == answer_of(beta) == ANSWERED
     assert embedding.attributes["gen_ai.usage.prompt_tokens"] == 4
 
 
@@ -334,7 +334,7 @@ async def test_streams_are_recorded_whole(
     assert texts == ["It is 42."] * 3
     assert len(calls) == 5
     for call in calls:
-        assert said(call) == ANSWERED
+        assert answer_of(call) == ANSWERED
         assert call.attributes["gen_ai.request.streaming"] is True
         assert call.status.status_code == "OK"
 
@@ -352,7 +352,7 @@ async def test_streams_of_the_sync_clients_are_recorded_whole(memory: Store, mod
                 assert stream.get_final_message().id == "msg_1"
 
     calls = await traced(memory, lambda: asyncio.to_thread(calling))
-    assert [said(call) for call in calls] == [ANSWERED] * 4
+    assert [answer_of(call) for call in calls] == [ANSWERED] * 4
 
 
 async def test_received_part_of_an_interrupted_stream_is_recorded(
@@ -385,7 +385,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 async def test_a_call_that_fails_is_recorded_as_failed_and_raises_as_before(
     memory: Store, model: ModelServer, gpt: Any, claude: Any, name: str
 ) -> None:
-    model.will(says({"error": {"message": "too many"}}, 429))
+    model.will(replies({"error": {"message": "too many"}}, 429))
 
     async def work() -> None:
         with pytest.raises((openai.RateLimitError, anthropic.RateLimitError), match="too many"):
@@ -400,7 +400,7 @@ async def test_a_call_that_fails_is_recorded_as_failed_and_raises_as_before(
 async def test_raw_responses_are_recorded(
     memory: Store, model: ModelServer, gpt: openai.AsyncOpenAI, claude: Any
 ) -> None:
-    model.will(says(EMBEDDING), says(MESSAGE), says(MESSAGE), says(MESSAGE))
+    model.will(replies(EMBEDDING), replies(MESSAGE), replies(MESSAGE), replies(MESSAGE))
 
     async def work() -> None:
         vectors = await gpt.embeddings.with_raw_response.create(model=MODEL, input=QUESTION)
@@ -417,12 +417,12 @@ async def test_raw_responses_are_recorded(
 
     embedding, message, read, of_thread = await traced(memory, work)
     assert embedding.attributes["gen_ai.usage.prompt_tokens"] == 4
-    assert said(message) == said(of_thread) == ANSWERED
-    assert said(read) == ANSWERED
+    assert answer_of(message) == answer_of(of_thread) == ANSWERED
+    assert answer_of(read) == ANSWERED
 
 
 async def test_attempts_side_by_side_are_not_mixed(memory: Store, model: ModelServer, claude: Any) -> None:
-    model.will(says(MESSAGE))
+    model.will(replies(MESSAGE))
 
     def request(text: str) -> Any:
         return {**REQUEST, "messages": [{"role": "user", "content": text}]}
@@ -445,7 +445,7 @@ async def test_attempts_side_by_side_are_not_mixed(memory: Store, model: ModelSe
 
 
 async def test_the_clients_own_span_of_a_call_is_not_stored_beside_ours(memory: Store, model: ModelServer) -> None:
-    model.will(says(MESSAGE))
+    model.will(replies(MESSAGE))
     provider = TracerProvider()
     options: Any = {"tracer_provider": provider}
 
@@ -463,7 +463,7 @@ async def test_the_clients_own_span_of_a_call_is_not_stored_beside_ours(memory: 
 async def test_calls_outside_of_an_attempt_or_after_undoing_are_unchanged(
     memory: Store, model: ModelServer, claude: Any
 ) -> None:
-    model.will(says(MESSAGE), streaming(MESSAGE_STREAM), says(MESSAGE))
+    model.will(replies(MESSAGE), streaming(MESSAGE_STREAM), replies(MESSAGE))
     assert (await claude.messages.create(**REQUEST)).id == "msg_1"
     async with claude.messages.stream(**REQUEST) as stream:
         assert (await stream.get_final_message()).id == "msg_1"
@@ -473,7 +473,7 @@ async def test_calls_outside_of_an_attempt_or_after_undoing_are_unchanged(
 
 
 async def test_a_tracer_records_the_clients_that_it_is_given(memory: Store, model: ModelServer, claude: Any) -> None:
-    model.will(says(MESSAGE))
+    model.will(replies(MESSAGE))
     uninstrument_anthropic()
     (copied,) = [pickle.loads(pickle.dumps(Tracer(anthropic=False)))]
     assert await traced(memory, lambda: claude.messages.create(**REQUEST), copied) == []

@@ -108,7 +108,7 @@ EXPECTED = sorted(
 )
 
 
-async def assert_whole(store: Store, run: AttemptedRollout, attempt: int = 1) -> None:
+async def assert_complete(store: Store, run: AttemptedRollout, attempt: int = 1) -> None:
     """Assert that the view of an attempt holds each event, checkpoint and artifact of the pipeline once."""
     view = f"attempt:{attempt}"
     page = await store.runs.query_events(run.rollout_id, view=view, limit=-1)
@@ -160,7 +160,7 @@ async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
                 # Until then the store cannot be read.
                 await until_there(lambda: any("available again" in record.getMessage() for record in caplog.records))
                 await ended(store, run, 1)
-        await assert_whole(store, run)
+        await assert_complete(store, run)
         raw = await store.runs.query_events(run.rollout_id, view="raw", limit=-1)
     (lines,) = folders
     assert {line["identifier"] for line in lines} >= set(TICKERS)
@@ -192,7 +192,7 @@ async def test_a_run_outlives_a_server_that_is_killed_and_ends_before_it_is_back
                 await asyncio.to_thread(server.start)
                 await ended(store, run, 1)
                 await until_there(lambda: journals(folder) == [])
-            await assert_whole(store, run)
+            await assert_complete(store, run)
             of_status = [
                 event.data["to"]
                 for event in await store.log.history(run.rollout_id)
@@ -262,7 +262,7 @@ async def test_the_next_runner_imports_the_folder_of_a_dead_one_and_repeats_noth
             async with running(store, runner(desk(calm, ran), folder)):
                 await ended(store, run, 2)
             assert ran == [("decision", "BOOK")]
-            await assert_whole(store, run, 2)
+            await assert_complete(store, run, 2)
             assert [attempt.kind for attempt in await lineage(store, run)] == ["first", "resume"]
             assert journals(folder) == []
     finally:

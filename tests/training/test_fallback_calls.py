@@ -20,7 +20,7 @@ from store.pipelines.fallback.fallback_store import FallbackStore
 from store.runtime.process import started_at, this_process
 from store.semconv import CHANGED
 from store.training.tracing.spool import process_name
-from tests.run_folders.folder_samples import everything
+from tests.run_folders.folder_samples import all_events
 from tests.training.test_fallback import GRAPH, journals, posted
 from tests.training.unreliable import Unreliable
 
@@ -112,7 +112,7 @@ def a_dead_process() -> str:
 
 
 async def scopes(store: Store, run: AttemptedRollout, view: str = "head") -> list[str | None]:
-    return [row.scope for row in await everything(store, run.rollout_id, view)]
+    return [row.scope for row in await all_events(store, run.rollout_id, view)]
 
 
 @pytest.mark.parametrize("loses", [False, True])

@@ -19,7 +19,7 @@ from store.models import LLM, AttemptedRollout, NamedResources, ProxyLLM
 from store.training.running.agent import LitAgent, rollout
 from store.training.running.outages import unreachable_part
 from store.training.running.runner import Runner
-from tests.llm_proxy.model_server import ModelServer, model_server, says
+from tests.llm_proxy.model_server import ModelServer, model_server, replies
 from tests.postgres import free_port
 from tests.training.training_helpers import until
 
@@ -92,7 +92,7 @@ async def test_client_that_cannot_reach_the_model_shows_a_failure_of_infrastruct
 async def test_status_of_the_model_decides_whether_the_infrastructure_failed(call: Call) -> None:
     async with model_server() as model:
         for status, part in ((503, f"{model.url} answered 503"), (400, None), (500, None)):
-            model.will(says({"error": {"message": "no"}}, status=status))
+            model.will(replies({"error": {"message": "no"}}, status=status))
             error = await error_of(call(model.url))
             assert await unreachable_part(error, models(model.url)) == part
 

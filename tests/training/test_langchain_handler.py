@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages
 from store.training.model_clients.openai_spans import uninstrument_openai
-from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server, says
+from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 
@@ -177,7 +177,7 @@ async def test_a_call_that_the_client_records_is_recorded_once_below_its_chain(
 
 @pytest.mark.parametrize("is_instrumented", [True, False])
 async def test_failures_are_recorded_once(memory: Store, model: ModelServer, is_instrumented: bool) -> None:
-    model.will(says({"error": {"message": "too many"}}, 429))
+    model.will(replies({"error": {"message": "too many"}}, 429))
     tracer = Tracer(openai=is_instrumented)
     config: Any = {"callbacks": [tracer.get_langchain_handler()], "run_name": "planner"}
     chain = RunnableLambda(str) | chat_model(model)

@@ -17,7 +17,7 @@ from store.interface.store import Store
 from store.models import Span
 from store.training import emit_reward
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 
@@ -265,7 +265,7 @@ async def test_the_clients_own_helpers_are_recorded_once(
 async def test_a_call_that_fails_is_recorded_as_failed_and_raises_as_before(
     memory: Store, model: ModelServer, client: openai.AsyncOpenAI
 ) -> None:
-    model.will(says({"error": {"message": "too many"}}, 429))
+    model.will(replies({"error": {"message": "too many"}}, 429))
 
     async def work() -> None:
         with pytest.raises(openai.RateLimitError, match="too many"):

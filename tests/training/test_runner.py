@@ -145,7 +145,7 @@ async def test_a_rollout_whose_resources_do_not_exist_fails_alone(memory: Store)
     assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["succeeded", "failed"]
 
 
-def needing_nothing() -> LitAgent[Any]:
+def without_resources() -> LitAgent[Any]:
     def agent(task: Any) -> float:
         return float(task)
 
@@ -173,11 +173,11 @@ async def serving(store: Store, agent: LitAgent[Any]) -> AsyncGenerator[None]:
 
 async def test_an_agent_that_takes_only_the_task_needs_no_resources(live: Store) -> None:
     queued = await live.enqueue_rollout(1)
-    async with serving(live, needing_nothing()):
+    async with serving(live, without_resources()):
         (done,) = await ended(live, queued)
     assert done.status == "succeeded"
     runner: Runner[Any] = Runner()
-    with runner.run_context(agent=needing_nothing(), store=live):
+    with runner.run_context(agent=without_resources(), store=live):
         assert (await runner.step(1)).status == "succeeded"
 
 

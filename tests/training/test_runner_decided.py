@@ -112,7 +112,7 @@ async def test_late_success_does_not_override_the_watchdog(memory: Store) -> Non
     assert await status_of(memory, rollout) == "failed"
 
 
-class GivenUp(Hook):
+class Abandoning(Hook):
     """Gives an attempt up when its agent has ended, and waits until its runner has been told."""
 
     async def on_trace_end(self, **about: Any) -> None:
@@ -143,7 +143,7 @@ async def test_an_attempt_that_its_own_last_spans_wake_ends_as_its_agent_did(liv
         emit_message("at work")
         return 1.0
 
-    async with running(live, Doing(agent), hooks=[GivenUp()], heartbeat_interval=0.1):
+    async with running(live, Doing(agent), hooks=[Abandoning()], heartbeat_interval=0.1):
         (rollout,) = await ended(live, await live.enqueue_rollout(1, config=config))
     assert (rollout.status, rollout.attempt.status, rollout.attempt.sequence_id) == ("succeeded", "succeeded", 1)
     assert "reason" not in (rollout.attempt.metadata or {})

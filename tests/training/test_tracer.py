@@ -378,11 +378,11 @@ async def test_nothing_is_kept_of_an_attempt_that_is_over(memory: Store) -> None
                 emit_reward(1.0)
                 del scope
 
-        def kept() -> list[Any]:
+        def alive() -> list[Any]:
             gc.collect()
             return [reference for reference in over if reference() is not None]
 
-        await until(lambda: asyncio.sleep(0, not kept()))
+        await until(lambda: asyncio.sleep(0, not alive()))
     assert tracer._processor._begun == {}  # pyright: ignore[reportPrivateUsage]
 
 

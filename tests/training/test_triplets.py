@@ -26,7 +26,7 @@ def link(key: str, value: str) -> dict[str, Any]:
     return {f"{LINK}.key_match": key, f"{LINK}.value_match": value}
 
 
-def shown(triplets: list[Triplet]) -> list[tuple[Any, Any, float | None]]:
+def summary(triplets: list[Triplet]) -> list[tuple[Any, Any, float | None]]:
     return [(triplet.metadata["response_id"], triplet.metadata["agent_name"], triplet.reward) for triplet in triplets]
 
 
@@ -66,8 +66,8 @@ TABLE: list[tuple[dict[str, Any], list[Span], list[Any], list[Any] | None]] = [
 def test_strict_upstream_equals_agent_lightning_and_default_repairs_levels(
     settings: dict[str, Any], spans: list[Span], upstream: list[Any], ours: list[Any] | None
 ) -> None:
-    assert shown(TracerTraceToTriplet(**settings, strict_upstream=True).adapt(spans)) == upstream
-    assert shown(TracerTraceToTriplet(**settings)(spans)) == (upstream if ours is None else ours)
+    assert summary(TracerTraceToTriplet(**settings, strict_upstream=True).adapt(spans)) == upstream
+    assert summary(TracerTraceToTriplet(**settings)(spans)) == (upstream if ours is None else ours)
 
 
 def test_a_second_reward_goes_back_to_the_call_before_and_a_third_is_lost() -> None:
@@ -163,7 +163,7 @@ def test_the_calls_of_a_judge_are_left_out_unless_wanted() -> None:
         call("j", 4, 5, response_id="R2", parent="r"),
     ]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert shown(report.triplets) == [("R1", "*", None)]
+    assert summary(report.triplets) == [("R1", "*", None)]
     assert report.dropped == [Dropped("j", "in_a_reward", "")]
     assert len(TracerTraceToTriplet(exclude_llm_call_in_reward=False).adapt(spans)) == 2
 
@@ -207,14 +207,14 @@ def test_nested_spans_with_another_answer_are_calls_and_without_an_id_they_are_n
         call("z", 4, 5, parent="x"),
     ]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert shown(report.triplets) == [("R1", "*", None), ("R2", "*", None)]
+    assert summary(report.triplets) == [("R1", "*", None), ("R2", "*", None)]
     assert report.dropped == [Dropped("z", "inside_a_call", "x")]
 
 
 def test_a_failed_call_is_none_and_takes_no_reward() -> None:
     spans = [call("x", 1, 2, response_id="R1"), call("f", 3, 4, status="ERROR"), reward("r", 5, 1.0)]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert shown(report.triplets) == [("R1", "*", 1.0)]
+    assert summary(report.triplets) == [("R1", "*", 1.0)]
     assert report.dropped == [Dropped("f", "failed", "")]
 
 

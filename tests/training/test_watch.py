@@ -14,7 +14,7 @@ from store.training.running.rollout_watch import Watch
 from tests.training.training_helpers import started, until
 
 
-class Told:
+class Decisions:
     """What was told of attempts, by rollout."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Told:
 
 async def caught_up(store: Store, watch: Watch) -> None:
     """Return when the watch has seen all there was: it tells of what comes last."""
-    told, last = Told(), await started(store)
+    told, last = Decisions(), await started(store)
     watch.begin(last, told.of(last))
     await store.update_rollout(last.rollout_id, status="cancelled")
     await until(told.something)
@@ -42,7 +42,7 @@ async def caught_up(store: Store, watch: Watch) -> None:
     "to, reason", [("cancelled", "cancelled"), ("failed", "superseded"), ("queuing", "superseded")]
 )
 async def test_decision_reaches_the_runner_while_the_attempt_runs(live: Store, to: Any, reason: str) -> None:
-    watch, told, rollout = Watch(live), Told(), await started(live)
+    watch, told, rollout = Watch(live), Decisions(), await started(live)
     watch.begin(rollout, told.of(rollout))
     await live.update_rollout(rollout.rollout_id, status=to)
     await until(told.something)
@@ -51,7 +51,7 @@ async def test_decision_reaches_the_runner_while_the_attempt_runs(live: Store, t
 
 
 async def test_decision_between_claim_and_start_reaches_the_runner(live: Store) -> None:
-    watch, told = Watch(live), Told()
+    watch, told = Watch(live), Decisions()
     await caught_up(live, watch)
     cancelled, replaced = await started(live), await started(live)
     await live.update_rollout(cancelled.rollout_id, status="cancelled")
@@ -65,7 +65,7 @@ async def test_decision_between_claim_and_start_reaches_the_runner(live: Store) 
 
 
 async def test_decision_about_an_earlier_attempt_does_not_stop_the_next(live: Store) -> None:
-    watch, told = Watch(live), Told()
+    watch, told = Watch(live), Decisions()
     await caught_up(live, watch)
     config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
     first = await live.start_rollout(1, config=config)
@@ -79,7 +79,7 @@ async def test_decision_about_an_earlier_attempt_does_not_stop_the_next(live: St
 
 
 async def test_decision_about_an_ended_attempt_is_ignored(memory: Store) -> None:
-    watch, told, rollout = Watch(memory), Told(), await started(memory)
+    watch, told, rollout = Watch(memory), Decisions(), await started(memory)
     watch.begin(rollout, told.of(rollout))
     watch.end(rollout)
     await memory.update_rollout(rollout.rollout_id, status="cancelled")

@@ -116,11 +116,11 @@ class Monkey:
 
     def one(self) -> AttemptedRollout:
         if not self.started:
-            raise _NothingYet
+            raise _NotStarted
         return self.dice.choice(self.started)
 
 
-class _NothingYet(StoreError):
+class _NotStarted(StoreError):
     """Nothing was started yet."""
 
 

@@ -36,7 +36,7 @@ async def content(filled: Filled) -> dict[str, list[list[str]]]:
     return await contents(filled.url, (*RUNS, "rollouts", "attempts"))
 
 
-def told(differences: list[Difference]) -> set[tuple[str, str | None]]:
+def fields(differences: list[Difference]) -> set[tuple[str, str | None]]:
     return {(difference.check, difference.field) for difference in differences}
 
 
@@ -53,7 +53,7 @@ async def test_untampered_run_is_sound(played: Filled) -> None:
 async def test_deleted_rows_of_runs_come_back_as_they_were(played: Filled, table: str) -> None:
     before = await content(played)
     await run_sql(played.url, f"DELETE FROM {table}")
-    assert told(await played.differences()) == {(table, None)}
+    assert fields(await played.differences()) == {(table, None)}
     report = await played.store.log.rebuild()
     assert report.written == {table: len(before[table])}
     assert await content(played) == before
@@ -85,7 +85,7 @@ async def test_edited_rows_of_runs_are_named_and_become_right_again(
 ) -> None:
     before = await content(played)
     await run_sql(played.url, f"UPDATE {table} SET {column} = {value}")
-    assert told(await played.differences()) == {(table, column)}
+    assert fields(await played.differences()) == {(table, column)}
     assert set((await played.store.log.rebuild()).written) == {table}
     assert await content(played) == before
 
@@ -94,11 +94,11 @@ async def test_edited_rows_of_runs_are_named_and_become_right_again(
 async def test_rows_of_all_run_tables_become_right_again_on_postgres(played: Filled) -> None:
     before = await content(played)
     await run_sql(played.url, *(f"DELETE FROM {table}" for table in RUNS))
-    assert told(await played.differences()) == {(table, None) for table in RUNS}
+    assert fields(await played.differences()) == {(table, None) for table in RUNS}
     assert (await played.store.log.rebuild()).written == {table: len(before[table]) for table in RUNS}
     assert await content(played) == before
     await run_sql(played.url, *(f"UPDATE {table} SET {column} = {value}" for table, column, value in EDITS))
-    assert told(await played.differences()) == {(table, column) for table, column, _ in EDITS}
+    assert fields(await played.differences()) == {(table, column) for table, column, _ in EDITS}
     assert set((await played.store.log.rebuild()).written) == {table for table, _, _ in EDITS}
     assert await content(played) == before
 

@@ -52,14 +52,14 @@ class BadInputContract:
         assert (await store.query_rollouts()).total == 0
 
     async def test_an_integer_is_judged_alone_whatever_is_beside_it(self, store: Store) -> None:
-        async def is_kept(value: Any) -> bool:
+        async def is_stored(value: Any) -> bool:
             with suppress(Invalid):
                 rollout = await store.enqueue_rollout(value)
                 return (await reread(store, rollout)).input == value
             return False
 
         for integer in (2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1):
-            assert await is_kept([integer]) == await is_kept([integer, None, "\u2028", 1.5])
+            assert await is_stored([integer]) == await is_stored([integer, None, "\u2028", 1.5])
 
     async def test_one_bad_rollout_among_many_refuses_them_all(self, store: Store) -> None:
         requests = [EnqueueRolloutRequest(input=value) for value in (1, float("nan"), 2)]

@@ -48,7 +48,7 @@ async def answer(task: Awaitable[T]) -> T:
         return await task
 
 
-async def given_up(task: Future[Any]) -> None:
+async def cancelled(task: Future[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await answer(task)
@@ -149,7 +149,7 @@ class WaitingContract:
     async def test_a_wait_can_be_cancelled_and_leaves_no_trace(self, store: Store) -> None:
         rollout = await started(store)
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
-        await given_up(task)
+        await cancelled(task)
         assert task.cancelled()
         assert await reread(store, rollout) == rollout
 
@@ -162,7 +162,7 @@ class WaitingContract:
         assert claimed is not None
         assert claimed.rollout_id == other.rollout_id
         assert not task.done()
-        await given_up(task)
+        await cancelled(task)
 
     async def test_a_rollout_that_was_opened_again_is_waited_for_again(self, store: Store) -> None:
         rollout = await started(store)
@@ -204,7 +204,7 @@ class WaitingContract:
             await asyncio.sleep(PARKED)
         assert (await worker_of(store, "w1")).status == "unknown"
         assert await statuses(store, late) == ("failed", "timeout")
-        await given_up(task)
+        await cancelled(task)
 
     async def test_a_timeout_that_is_no_number_is_refused(self, store: Store) -> None:
         rollout = await started(store)
@@ -283,7 +283,7 @@ class WaitingForWorkContract:
         assert (len(done), len(pending)) == (1, 1)
         (other,) = pending
         assert not other.done()
-        await given_up(other)
+        await cancelled(other)
 
     async def test_waiting_claims_share_rollouts_enqueued_in_one_call(self, store: Store) -> None:
         tasks = await parked(asyncio.gather(*[store.dequeue_rollout(wait_seconds=1000) for _ in range(3)]))
@@ -292,7 +292,7 @@ class WaitingForWorkContract:
         assert sorted(one.input for one in claimed if one) == [0, 1, 2]
 
     async def test_a_claim_whose_caller_is_gone_takes_nothing(self, store: Store) -> None:
-        await given_up(await parked(store.dequeue_rollout("w1", wait_seconds=1000)))
+        await cancelled(await parked(store.dequeue_rollout("w1", wait_seconds=1000)))
         rollout = await store.enqueue_rollout(1)
         await asyncio.sleep(PARKED)
         assert await statuses(store, rollout) == ("queuing",)
@@ -304,7 +304,7 @@ class WaitingForWorkContract:
             task = await parked(store.dequeue_rollout("w1", wait_seconds=1000))
             rollout = await store.enqueue_rollout(number)
             await asyncio.sleep(number / 5000)
-            await given_up(task)
+            await cancelled(task)
             claimed = task.result() if not task.cancelled() else None
             claimed = claimed or await answer(store.dequeue_rollout("w1", wait_seconds=1000))
             assert claimed is not None
@@ -316,7 +316,7 @@ class WaitingForWorkContract:
         await answer(store.update_attempt(rollout.rollout_id, "latest", status="succeeded"))
         assert [one.status for one in await answer(store.wait_for_rollouts([rollout.rollout_id]))] == ["succeeded"]
         assert not task.done()
-        await given_up(task)
+        await cancelled(task)
 
     async def test_a_time_to_wait_that_cannot_be_is_refused(self, store: Store) -> None:
         for seconds in [-1.0, float("nan"), float("inf")]:

@@ -16,7 +16,7 @@ from store.testing.samples import make_sdk_span
 __all__ = ["WrongKindsContract"]
 
 NO_TEXT: Sequence[Any] = (7, True, 1.5, b"x", ["x"], {"a": 1}, object())
-NO_WHOLE_NUMBER: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
+NO_INTEGER: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
 NO_SECONDS: Sequence[Any] = ("1", True, b"1", [1], object(), 10**400)
 NO_TEXTS: Sequence[Any] = (7, True, 1.5, "text", b"x", {"a": 1}, object(), [7], [None], [b"x"])
 NO_THINGS: Sequence[Any] = (7, True, None, "text", b"x", {"a": 1}, object(), [7], [None])
@@ -101,8 +101,8 @@ class WrongKindsContract:
         for query in queries:
             await expect_refused(
                 [
-                    ("limit", lambda value, query=query: query(limit=value), (*NO_WHOLE_NUMBER, None)),
-                    ("offset", lambda value, query=query: query(offset=value), (*NO_WHOLE_NUMBER, None)),
+                    ("limit", lambda value, query=query: query(limit=value), (*NO_INTEGER, None)),
+                    ("offset", lambda value, query=query: query(offset=value), (*NO_INTEGER, None)),
                     ("sort_by", lambda value, query=query: query(sort_by=value), NO_TEXT),
                     ("sort_order", lambda value, query=query: query(sort_order=value), (*NO_TEXT, None)),
                 ]
@@ -138,8 +138,8 @@ class WrongKindsContract:
         span = make_sdk_span()
         await expect_refused(
             [
-                ("limit", store.dequeue_many_rollouts, (*NO_WHOLE_NUMBER, None)),
-                ("sequence_id", lambda value: store.add_otel_span(ro, "at", span, value), NO_WHOLE_NUMBER),
+                ("limit", store.dequeue_many_rollouts, (*NO_INTEGER, None)),
+                ("sequence_id", lambda value: store.add_otel_span(ro, "at", span, value), NO_INTEGER),
             ]
         )
 

@@ -42,7 +42,7 @@ async def an_id_that_does_not_exist_is_a_value_error_with_the_usual_text(store: 
         assert str(refused) == text
 
 
-async def reading_what_does_not_exist_gives_nothing(store: RollbookStore) -> None:
+async def reads_of_missing_things_return_none(store: RollbookStore) -> None:
     assert await store.get_rollout_by_id("ro-none") is None
     assert await store.get_latest_attempt("ro-none") is None
     assert await store.get_resources_by_id("rs-none") is None
@@ -51,7 +51,7 @@ async def reading_what_does_not_exist_gives_nothing(store: RollbookStore) -> Non
     assert len(await store.query_spans("ro-none")) == 0
 
 
-async def what_cannot_be_stored_is_refused_by_name(store: RollbookStore) -> None:
+async def unstorable_values_are_refused_by_name(store: RollbookStore) -> None:
     for call in (
         store.query_rollouts(sort_by="colour"),
         store.query_rollouts(limit=-2),
@@ -64,7 +64,7 @@ async def what_cannot_be_stored_is_refused_by_name(store: RollbookStore) -> None
     assert isinstance(refused, TypeError)
 
 
-async def a_stored_span_is_the_object_that_was_given(store: RollbookStore) -> None:
+async def a_stored_span_is_the_passed_object(store: RollbookStore) -> None:
     rollout = await store.start_rollout("task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     one, two = (Span.from_attributes(attributes={}, sequence_id=number, **ids) for number in (1, 2))
@@ -95,7 +95,7 @@ async def plan_keys_enqueue_once_through_the_usual_methods(store: RollbookStore)
     await store.dequeue_rollout()
 
 
-async def what_the_interface_lacks_is_one_call_away(store: RollbookStore) -> None:
+async def missing_methods_are_one_call_away(store: RollbookStore) -> None:
     rollout = await store.start_rollout("task")
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     opened = await store.rollbook()
@@ -104,7 +104,7 @@ async def what_the_interface_lacks_is_one_call_away(store: RollbookStore) -> Non
     assert (await opened.log.verify()).ok
 
 
-async def it_says_what_it_can(store: RollbookStore) -> None:
+async def it_states_its_capabilities(store: RollbookStore) -> None:
     database = RollbookStore("sqlite:///never-opened.db")
     assert database.capabilities == {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": False}
     try:
@@ -118,7 +118,7 @@ async def it_says_what_it_can(store: RollbookStore) -> None:
     assert served.otlp_traces_endpoint() == "http://127.0.0.1:4747/p/two/v1/traces"
 
 
-async def a_mistake_in_the_url_is_found_at_once(store: RollbookStore) -> None:
+async def an_invalid_url_is_refused_at_once(store: RollbookStore) -> None:
     for url in ("run.db", "sqlite://run.db", "sqlite:///run.db?partition=Ümlaut"):
         try:
             RollbookStore(url)
@@ -145,7 +145,7 @@ async def a_forked_child_inherits_no_file_of_the_database(store: RollbookStore) 
     _in_a_fork(_has_no_file_open, store)
 
 
-async def a_forked_child_goes_on_with_a_store_of_its_own(store: RollbookStore) -> None:
+async def a_forked_child_continues_with_another_store(store: RollbookStore) -> None:
     rollout = await store.start_rollout("task")
     _in_a_fork(_finish, store, rollout.rollout_id)
     read = await store.get_rollout_by_id(rollout.rollout_id)
@@ -154,7 +154,7 @@ async def a_forked_child_goes_on_with_a_store_of_its_own(store: RollbookStore) -
     assert await store.update_attempt(rollout.rollout_id, "latest", metadata={"parent": "writes on"})
 
 
-async def a_fork_in_the_midst_of_writing_disturbs_nobody(store: RollbookStore) -> None:
+async def a_fork_while_writing_disturbs_neither_process(store: RollbookStore) -> None:
     written, done = threading.Semaphore(0), threading.Event()
     counted = await store.start_rollout("written to")
 
@@ -190,7 +190,7 @@ async def a_store_in_memory_belongs_to_its_process(store: RollbookStore) -> None
     await private.close()
 
 
-async def its_own_server_may_serve_it_in_a_thread_or_in_the_loop(store: RollbookStore) -> None:
+async def its_server_may_serve_it_in_a_thread_or_in_the_loop(store: RollbookStore) -> None:
     for mode in ("thread", "asyncio"):
         server = LightningStoreServer(store, host="127.0.0.1", port=free_port(), launch_mode=mode)
         await server.start()
@@ -205,7 +205,7 @@ async def its_own_server_may_serve_it_in_a_thread_or_in_the_loop(store: Rollbook
         await server.stop()
 
 
-async def its_own_server_may_serve_it_from_several_processes(store: RollbookStore) -> None:
+async def its_server_may_serve_it_from_several_processes(store: RollbookStore) -> None:
     server = LightningStoreServer(store, host="127.0.0.1", port=free_port(), launch_mode="mp", n_workers=2)
     await server.start()
     client = LightningStoreClient(server.endpoint)
@@ -215,7 +215,7 @@ async def its_own_server_may_serve_it_from_several_processes(store: RollbookStor
     await server.stop()
 
 
-async def resources_come_back_as_agent_lightnings_own(store: RollbookStore) -> None:
+async def resources_come_back_as_types_of_agent_lightning(store: RollbookStore) -> None:
     await store.add_resources({"p": PromptTemplate(template="{a}!", engine="f-string")})
     latest = await store.get_latest_resources()
     assert latest is not None

@@ -57,7 +57,7 @@ async def thousands_of_traces_of_a_proxy_give_the_same(_: None) -> None:
     _tell("traces of a proxy", results)
 
 
-async def our_own_ways_raise_for_none_of_these_traces(_: None) -> None:
+async def our_defaults_raise_for_none_of_these_traces(_: None) -> None:
     for seed in range(TRACES // 4):
         triplets.TracerTraceToTriplet(**SETTINGS[seed % len(SETTINGS)]).adapt(traces.by_lot(seed))
         triplets.LlmProxyTraceToTriplet().adapt(traces.by_lot(seed, proxy=True))

@@ -32,7 +32,7 @@ async def an_id_that_does_not_exist_is_an_error_of_status_400(store: Store) -> N
         await once.close()
 
 
-async def reading_what_does_not_exist_gives_nothing(store: Store) -> None:
+async def reads_of_missing_things_return_none(store: Store) -> None:
     once = Store(store.server_address_root, retry_delays=())
     try:
         assert await once.get_rollout_by_id("ro-none") is None
@@ -65,7 +65,7 @@ async def null_where_there_must_be_a_value_is_refused(store: Store) -> None:
         assert getattr(refused, "status", 400) == 400
 
 
-async def the_client_says_where_traces_go(store: Store) -> None:
+async def the_client_returns_the_url_for_traces(store: Store) -> None:
     assert store.capabilities["otlp_traces"] is True
     assert store.otlp_traces_endpoint() == f"{store.server_address_root}/v1/traces"
 

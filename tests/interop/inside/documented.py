@@ -32,10 +32,10 @@ def main() -> None:
     tasks = [{"question": f"{number} + {number}?"} for number in range(3)]
     names: dict[str, Any] = {"algorithm": BetterPrompt(), "agent": Quiz(), "tasks": tasks}
     exec(compile(text, str(options.example), "exec"), names)
-    asyncio.run(_found_the_better_prompt(names["trainer"].store))
+    asyncio.run(_prefers_the_better_prompt(names["trainer"].store))
 
 
-async def _found_the_better_prompt(store: LightningStore) -> None:
+async def _prefers_the_better_prompt(store: LightningStore) -> None:
     latest = await store.get_latest_resources()
     assert latest is not None
     assert latest.resources["best"].template == "polite 3.0"

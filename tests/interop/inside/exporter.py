@@ -61,7 +61,7 @@ async def a_body_may_come_in_deflate(store: Store) -> None:
     await _delivers(store, Compression.Deflate)
 
 
-async def what_a_span_says_of_itself_goes_before_its_resource(store: Store) -> None:
+async def attributes_of_a_span_go_before_those_of_its_resource(store: Store) -> None:
     one, other = await store.start_rollout("a"), await store.start_rollout("b")
     await _export(store, _finished(_ids(one), "of one", "of other", attributes={"of other": _ids(other)}))
     assert [span.name for span in await _spans(store, one)] == ["of one"]
@@ -76,13 +76,13 @@ async def spans_keep_numbers_they_bring(store: Store) -> None:
     assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 10
 
 
-async def spans_without_ids_are_left_out_and_harm_nobody(store: Store) -> None:
+async def spans_without_ids_are_left_out_without_harm(store: Store) -> None:
     rollout = await store.start_rollout("task")
     await _export(store, [*_finished({}, "nobody's"), *_finished(_ids(rollout), "somebody's")])
     assert [span.name for span in await _spans(store, rollout)] == ["somebody's"]
 
 
-async def spans_of_a_rollout_that_does_not_exist_harm_nobody(store: Store) -> None:
+async def spans_of_a_missing_rollout_do_no_harm(store: Store) -> None:
     rollout = await store.start_rollout("task")
     lost = _finished({ROLLOUT: "ro-none", ATTEMPT: "at-none"}, "lost")
     await asyncio.to_thread(_exporter(store).export, [*lost, *_finished(_ids(rollout), "kept")])
@@ -97,7 +97,7 @@ async def a_batch_sent_twice_is_stored_once(store: Store) -> None:
     assert [span.name for span in await _spans(store, rollout)] == ["a", "b"]
 
 
-async def eight_exporters_at_once_get_a_number_for_each_span(store: Store) -> None:
+async def eight_exporters_at_once_get_a_number_for_every_span(store: Store) -> None:
     rollout = await store.start_rollout("task")
     batches = [_finished(_ids(rollout), *(f"{batch}.{number}" for number in range(25))) for batch in range(8)]
     await asyncio.gather(*(_export(store, batch) for batch in batches))

@@ -56,7 +56,7 @@ async def a_started_rollout_comes_with_its_first_attempt(store: LightningStore) 
     assert (busy.status, busy.current_attempt_id) == ("busy", started.attempt.attempt_id)
 
 
-async def what_is_left_out_gets_the_defaults(store: LightningStore) -> None:
+async def omitted_arguments_get_the_defaults(store: LightningStore) -> None:
     latest = await store.add_resources({"p": _prompt("hello")})
     for created in (await store.start_rollout(input=None), await store.enqueue_rollout(input=None)):
         assert (created.input, created.mode, created.metadata) == (None, None, {})
@@ -85,7 +85,7 @@ async def rollouts_are_claimed_in_the_order_they_were_enqueued(store: LightningS
     assert all(type(rollout) is AttemptedRollout for rollout in rest)
 
 
-async def an_empty_queue_gives_nothing_and_an_idle_worker(store: LightningStore) -> None:
+async def an_empty_queue_returns_none_and_an_idle_worker(store: LightningStore) -> None:
     await _drain(store)
     worker = _name()
     assert await store.dequeue_rollout() is None
@@ -98,7 +98,7 @@ async def an_empty_queue_gives_nothing_and_an_idle_worker(store: LightningStore)
     assert idle.last_dequeue_time is not None
 
 
-async def thirty_claims_of_twenty_rollouts_get_each_once(store: LightningStore) -> None:
+async def thirty_claims_of_twenty_rollouts_get_all_once(store: LightningStore) -> None:
     await _drain(store)
     enqueued = await asyncio.gather(*(store.enqueue_rollout(number) for number in range(20)))
     claimed = await asyncio.gather(*(store.dequeue_rollout(worker_id=f"w{number}") for number in range(30)))
@@ -117,7 +117,7 @@ async def another_attempt_can_be_started_with_and_without_a_worker(store: Lightn
     assert [second.attempt.worker_id, third.attempt.worker_id] == [None, worker]
 
 
-async def rollouts_are_found_by_status_and_id_and_come_with_their_attempts(store: LightningStore) -> None:
+async def rollouts_are_filtered_by_status_and_id_and_come_with_their_attempts(store: LightningStore) -> None:
     waiting = await store.enqueue_rollout("waiting")
     started = await store.start_rollout("started")
     ended = await store.start_rollout("ended")
@@ -144,7 +144,7 @@ async def rollouts_are_found_by_status_and_id_and_come_with_their_attempts(store
     await _drain(store)
 
 
-async def an_update_replaces_what_it_names_and_leaves_the_rest(store: LightningStore) -> None:
+async def an_update_replaces_its_fields_and_leaves_the_rest(store: LightningStore) -> None:
     rollout = await store.enqueue_rollout("before", "train", "rs-a", RETRIED, {"a": 1})
     changed = await store.update_rollout(rollout.rollout_id, input={"after": True}, metadata={"b": 2})
     assert type(changed) is Rollout
@@ -161,7 +161,7 @@ async def an_update_replaces_what_it_names_and_leaves_the_rest(store: LightningS
     await _drain(store)
 
 
-async def a_failed_attempt_is_tried_again_as_its_config_says(store: LightningStore) -> None:
+async def a_failed_attempt_is_retried_by_its_config(store: LightningStore) -> None:
     await _drain(store)
     rollout = await store.enqueue_rollout("task", config=RETRIED)
     worker = _name()
@@ -248,7 +248,7 @@ async def numbers_are_drawn_per_rollout_without_gaps(store: LightningStore) -> N
     assert await store.get_next_span_sequence_id(one.rollout_id, "x") == 101
 
 
-async def spans_are_found_by_what_they_carry(store: LightningStore) -> None:
+async def spans_are_filtered_by_their_fields(store: LightningStore) -> None:
     rollout = await store.start_rollout("task")
     spans = [_of(rollout, number, name=name) for number, name in ((1, "plan"), (2, "act"), (3, "act.tool"))]
     spans[2].parent_id = spans[1].span_id
@@ -300,7 +300,7 @@ async def resources_have_versions_and_the_last_published_are_the_latest(store: L
     assert [update.resources_id for update in page] == [name, added.resources_id]
 
 
-async def a_worker_reports_what_it_sees(store: LightningStore) -> None:
+async def a_worker_reports_its_statistics(store: LightningStore) -> None:
     worker = _name()
     created = await store.update_worker(worker)
     assert type(created) is Worker
@@ -317,7 +317,7 @@ async def a_worker_reports_what_it_sees(store: LightningStore) -> None:
     assert worker in [one.worker_id for one in both]
 
 
-async def who_waits_gets_the_rollouts_that_ended(store: LightningStore) -> None:
+async def a_waiting_call_returns_the_rollouts_that_ended(store: LightningStore) -> None:
     done, open_ = await store.start_rollout("done"), await store.start_rollout("open")
     ids = [open_.rollout_id, done.rollout_id]
     assert await store.wait_for_rollouts(rollout_ids=ids, timeout=0) == []
@@ -331,7 +331,7 @@ async def who_waits_gets_the_rollouts_that_ended(store: LightningStore) -> None:
     assert [rollout.status for rollout in await waiting] == ["cancelled"]
 
 
-async def statistics_count_what_is_stored(store: LightningStore) -> None:
+async def statistics_count_the_stored_rows(store: LightningStore) -> None:
     before = await store.statistics()
     rollout = await store.start_rollout("task", worker_id=_name())
     await store.add_span(_of(rollout, 1))

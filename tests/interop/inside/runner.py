@@ -95,7 +95,7 @@ async def its_spans_are_all_there_in_the_order_they_ended(bench: Bench) -> None:
     assert rollout.start_time < plan.start_time < plan.end_time
 
 
-async def its_rewards_and_triplets_are_found(bench: Bench) -> None:
+async def its_rewards_and_triplets_are_readable(bench: Bench) -> None:
     (rollout,) = await bench.answer({"question": "6 x 7?"})
     spans = await bench.spans(rollout, "latest")
     assert find_final_reward(spans) == 1.0
@@ -202,7 +202,7 @@ async def a_runner_without_work_sends_heartbeats_until_it_is_stopped(bench: Benc
     assert worker.last_heartbeat_time is not None
 
 
-async def a_silent_attempt_is_given_up_and_its_late_success_counts(bench: Bench) -> None:
+async def a_silent_attempt_is_abandoned_and_its_late_success_counts(bench: Bench) -> None:
     class Slow(LitAgent[Any]):
         async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
             rollout_id = rollout.rollout_id
@@ -216,7 +216,7 @@ async def a_silent_attempt_is_given_up_and_its_late_success_counts(bench: Bench)
     assert (rollout.status, rollout.attempt.status) == ("succeeded", "succeeded")
 
 
-async def the_exporter_had_nothing_to_complain_about(bench: Bench) -> None:
+async def the_exporter_had_no_complaint(bench: Bench) -> None:
     assert bench.errors == []
 
 

@@ -43,7 +43,7 @@ def _taken(adapter: Any) -> Any:
     return Trainer(algorithm=_Adapting(), tracer=OtelTracer(), adapter=adapter).adapter
 
 
-async def its_trainer_takes_each_of_them_however_it_is_named(_: None) -> None:
+async def its_trainer_takes_all_of_them_under_every_name(_: None) -> None:
     for shim in _SHIMS:
         path = f"{shim.__module__}.{shim.__name__}"
         for named in (shim(), shim, path, {"type": path}):
@@ -65,7 +65,7 @@ async def arguments_reach_ours(_: None) -> None:
     assert {triplet.metadata["agent_name"] for triplet in shim.adapt(traces.example())} == {"writer"}
 
 
-async def they_give_what_ours_give_as_its_records(_: None) -> None:
+async def they_return_our_results_as_its_records(_: None) -> None:
     for shim, ours in _SHIMS.items():
         assert isinstance(shim(), TraceAdapter)
         for seed in range(20):
@@ -86,11 +86,11 @@ async def an_algorithm_is_handed_one(_: None) -> None:
     algorithm = _Adapting()
     strategy = {"type": "shm", "main_thread": "algorithm"}
     trainer = Trainer(algorithm=algorithm, tracer=OtelTracer(), adapter=TracerTraceToTriplet(), strategy=strategy)
-    await asyncio.to_thread(trainer.fit, _nothing(), train_dataset=[])
+    await asyncio.to_thread(trainer.fit, _idle(), train_dataset=[])
     assert [triplet.reward for triplet in algorithm.made] == [0.1, None, 1.0]
 
 
-def _nothing() -> Any:
+def _idle() -> Any:
     from agentlightning import LitAgent
 
     return LitAgent()

@@ -41,7 +41,7 @@ def _store(kind: str, url: str) -> LightningStore:
     return RollbookStore(url)
 
 
-async def _found_the_better_prompt(store: LightningStore) -> None:
+async def _prefers_the_better_prompt(store: LightningStore) -> None:
     latest = await store.get_latest_resources()
     assert latest is not None
     assert latest.resources["best"].template == "polite 5.0"
@@ -109,7 +109,7 @@ async def _check(options: argparse.Namespace) -> None:
     store: Any = _store(options.store, options.url)
     try:
         if options.algorithm == "better-prompt":
-            await _found_the_better_prompt(store)
+            await _prefers_the_better_prompt(store)
         if options.algorithm == "baseline":
             await _every_question_was_answered(store)
         if options.store == "rollbook":

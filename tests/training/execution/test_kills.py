@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[3]
 TASKS = rounds(50, few=15)
-WHOLE = EPOCHS * TASKS
+ALL_ROLLOUTS = EPOCHS * TASKS
 
 
 @contextmanager
@@ -52,7 +52,7 @@ async def has_done(store: Store, part: float) -> None:
     """Wait until so much of the plan has succeeded, and a moment more."""
 
     async def enough() -> bool:
-        return (await store.query_rollouts(status_in=["succeeded"], limit=0)).total >= part * WHOLE
+        return (await store.query_rollouts(status_in=["succeeded"], limit=0)).total >= part * ALL_ROLLOUTS
 
     await until(enough)
     await asyncio.sleep(random.uniform(0, 0.05))
@@ -76,7 +76,7 @@ async def check(store: Store) -> None:
     keys = Counter((rollout.metadata or {})["rollbook.key"] for rollout in rollouts)
     plan = Plan(RUN, seed=1)
     assert keys == Counter(item.key for epoch in range(EPOCHS) for item in plan.planned(range(TASKS), epoch=epoch))
-    assert Counter(rollout.status for rollout in rollouts) == {"succeeded": WHOLE}
+    assert Counter(rollout.status for rollout in rollouts) == {"succeeded": ALL_ROLLOUTS}
     for rollout in rollouts:
         attempts = await store.query_attempts(rollout.rollout_id)
         assert [attempt.status for attempt in attempts].count("succeeded") == 1
