@@ -41,9 +41,9 @@ class PeerEnvironment:
         # Several processes of one test run may want it at the same time.
         with self._home.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return self._made()
+            return self._installed()
 
-    def _made(self) -> Path:
+    def _installed(self) -> Path:
         interpreter, installed = self._home / "bin" / "python", self._home / "installed"
         if installed.exists() and installed.read_text() == self._stamp:
             return interpreter

@@ -72,7 +72,7 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SideFailed(f"the process ended with {self._process.wait()}:\n{self._said()}")
+            raise SideFailed(f"the process ended with {self._process.wait()}:\n{self._error_output()}")
         answer = json.loads(line)
         if "error" in answer:
             raise SideFailed(answer["error"])
@@ -83,7 +83,7 @@ class Side:
         self.tell(command, **arguments)
         return self.answer()
 
-    def _said(self) -> str:
+    def _error_output(self) -> str:
         self._errors.seek(0)
         return self._errors.read()[-4000:]
 

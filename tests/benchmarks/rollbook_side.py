@@ -138,11 +138,11 @@ class Rollbook:
     async def claim(self, count: int) -> list[tuple[str, str]]:
         return await self._work.claim(count)
 
-    async def await_each(self, rollout_ids: list[str]) -> list[float]:
-        return await self._work.await_each(rollout_ids)
+    async def await_ends(self, rollout_ids: list[str]) -> list[float]:
+        return await self._work.await_ends(rollout_ids)
 
-    async def end_each(self, claimed: list[tuple[str, str]]) -> dict[str, Any]:
-        called = await self._work.end_each(claimed)
+    async def end_in_turn(self, claimed: list[tuple[str, str]]) -> dict[str, Any]:
+        called = await self._work.end_in_turn(claimed)
         return {"called": called, "committed": self._committed[-len(claimed) :]}
 
     # A long log, and what proves and rebuilds it.

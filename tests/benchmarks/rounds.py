@@ -133,8 +133,8 @@ def wakes_outside(rollbook: Side, other: Side, url: str, count: int) -> dict[str
     other.ask("open", url=url)
     for number in (5, count):
         claimed = rollbook.ask("claim", count=number)
-        other.tell("await_each", rollout_ids=[rollout_id for rollout_id, _ in claimed])
-        instants, woken = rollbook.ask("end_each", claimed=claimed), other.answer()
+        other.tell("await_ends", rollout_ids=[rollout_id for rollout_id, _ in claimed])
+        instants, woken = rollbook.ask("end_in_turn", claimed=claimed), other.answer()
         latencies = _latencies(instants, woken)
     return latencies
 

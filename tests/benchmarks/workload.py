@@ -179,7 +179,7 @@ class Workload:
         claimed = await self._store.dequeue_many_rollouts(limit=count, worker_id="worker-0")
         return [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
 
-    async def await_each(self, rollout_ids: list[str]) -> list[float]:
+    async def await_ends(self, rollout_ids: list[str]) -> list[float]:
         """Wait for the end of one rollout after the other; return the instants at which each was known."""
         woken: list[float] = []
         for rollout_id in rollout_ids:
@@ -188,7 +188,7 @@ class Workload:
             assert ended.rollout_id == rollout_id
         return woken
 
-    async def end_each(self, claimed: list[tuple[str, str]]) -> list[float]:
+    async def end_in_turn(self, claimed: list[tuple[str, str]]) -> list[float]:
         """End one rollout after the other, at no regular interval; return the instants just before each call."""
         called: list[float] = []
         for rollout_id, attempt_id in claimed:
@@ -201,7 +201,7 @@ class Workload:
         """End rollouts that are waited for in the same loop; return the instants of the calls and of the wake-ups."""
         claimed = await self.claim(count)
         called, woken = await asyncio.gather(
-            self.end_each(claimed), self.await_each([rollout_id for rollout_id, _ in claimed])
+            self.end_in_turn(claimed), self.await_ends([rollout_id for rollout_id, _ in claimed])
         )
         return called, woken
 

@@ -86,14 +86,14 @@ class Backend:
     async def call(self, call: Call) -> Any:
         """Return the answer to a call, or its refusal."""
         self.swept = False
-        with self._own_dice():
+        with self._new_dice():
             return await _answer(call(self.store))
 
     async def call_in_one_commit(self, calls: Sequence[Call]) -> list[Any]:
         """Return the answers to calls that wait in the inbox together, in this order."""
         answers: list[asyncio.Task[Any]] = []
         writer = self._inside.core.writer
-        with self._own_dice():
+        with self._new_dice():
             async with self._held(), self._undisturbed():
                 for number, call in enumerate(calls, 1):
                     answers.append(asyncio.create_task(_answer(call(self.store))))
@@ -107,7 +107,7 @@ class Backend:
 
     async def call_one_by_one(self, calls: Sequence[Call]) -> list[Any]:
         """Return the answers to calls that are made one after the other, without a look of the watchdog between."""
-        with self._own_dice():
+        with self._new_dice():
             async with self._undisturbed():
                 return [await _answer(call(self.store)) for call in calls]
 
@@ -143,7 +143,7 @@ class Backend:
         finally:
             watchdog.debounce_seconds = before
 
-    def _own_dice(self) -> _Dice:
+    def _new_dice(self) -> _Dice:
         return _Dice(self._dice, self._rising)
 
     async def read(self, call: Call) -> Any:

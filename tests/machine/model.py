@@ -314,7 +314,7 @@ class Model:
             attempt["_beat"] = (fields["last_heartbeat_time"], self._now)
             attempt["_touched"] = True
             self._hear(attempt, fields["last_heartbeat_time"])
-            return self._shown(attempt)
+            return self._attempt_answer(attempt)
         for name, value in fields.items():
             self._amend_attempt(attempt, name, value)
         if status is not None:
@@ -322,7 +322,7 @@ class Model:
             self._propagate(row, attempt)
         if fields.get("worker_id") or (status is not None and attempt["worker_id"]):
             self._sync(attempt)
-        return self._shown(attempt)
+        return self._attempt_answer(attempt)
 
     def _amend_attempt(self, attempt: Json, name: str, value: Any) -> None:
         if name == "worker_id" and attempt["worker_id"] == value:
@@ -562,7 +562,7 @@ class Model:
             "_resources": resources,
         }
         self.latest_resources = resources_id
-        return self.resources_shown(resources_id)
+        return self.resources_answer(resources_id)
 
     def _version(self, resources_id: str | None) -> int | None:
         resources = self.resources.get(resources_id or "")
@@ -643,17 +643,17 @@ class Model:
             "config": json.loads(row["config"]),
             "metadata": row["_metadata"],
         }
-        return fields if attempt is None else {**fields, "attempt": self._shown(attempt)}
+        return fields if attempt is None else {**fields, "attempt": self._attempt_answer(attempt)}
 
     def rollout_and_latest(self, rollout_id: str) -> Json:
         """Return a rollout as it is read: with its latest attempt, if it has one."""
         return self.rollout(rollout_id, self.latest(rollout_id))
 
-    def attempts_shown(self, rollout_id: str) -> list[Json]:
+    def attempt_answers(self, rollout_id: str) -> list[Json]:
         """Return the attempts of a rollout as the API shows them."""
-        return [self._shown(attempt) for attempt in self.attempts.get(rollout_id, [])]
+        return [self._attempt_answer(attempt) for attempt in self.attempts.get(rollout_id, [])]
 
-    def _shown(self, attempt: Json) -> Json:
+    def _attempt_answer(self, attempt: Json) -> Json:
         return {
             "rollout_id": attempt["rollout_id"],
             "attempt_id": attempt["attempt_id"],
@@ -686,7 +686,7 @@ class Model:
             "current_attempt_id": row["current_attempt_id"],
         }
 
-    def resources_shown(self, resources_id: str) -> Json:
+    def resources_answer(self, resources_id: str) -> Json:
         """Return a set of resources as the API shows it."""
         row = self.resources[resources_id]
         return {

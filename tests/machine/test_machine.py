@@ -254,12 +254,12 @@ class Machine(RuleBasedStateMachine):
         totals: Json = await backend.read(lambda store: store.statistics())
         assert {name: totals[name] for name in model.totals()} == model.totals(), backend.name
         assert await backend.read(lambda store: store.query_resources()) == _page(
-            [model.resources_shown(resources_id) for resources_id in model.resources]
+            [model.resources_answer(resources_id) for resources_id in model.resources]
         )
-        latest = None if model.latest_resources is None else model.resources_shown(model.latest_resources)
+        latest = None if model.latest_resources is None else model.resources_answer(model.latest_resources)
         assert await backend.read(lambda store: store.get_latest_resources()) == latest
         for rollout_id in [*model.rollouts, "ro-unknown"]:
-            attempts = model.attempts_shown(rollout_id)
+            attempts = model.attempt_answers(rollout_id)
             answer = await backend.read(lambda store, of=rollout_id: store.query_attempts(of))
             assert answer == _page(attempts), (backend.name, answer, attempts)
             latest = await backend.read(lambda store, of=rollout_id: store.get_latest_attempt(of))

@@ -110,7 +110,7 @@ class Reference:
             bound, current = it.base_version, it.base
         return sorted(events)
 
-    def own(self, attempt: int, at: int) -> list[ReferenceEvent]:
+    def events_of(self, attempt: int, at: int) -> list[ReferenceEvent]:
         """Return what an attempt alone had said by a version."""
         return [event for event in self.events if event.attempt == attempt and event.version <= at]
 

@@ -77,7 +77,7 @@ class Teller:
                 self.answered += versions
                 self.progress.notify_all()
 
-    async def has_told(self, count: int) -> None:
+    async def wait_for_acknowledged(self, count: int) -> None:
         """Return once so many events were acknowledged."""
         async with asyncio.timeout(HANG), self.progress:
             await self.progress.wait_for(lambda: len(self.answered) >= count)
@@ -120,7 +120,7 @@ async def test_viewers_of_a_server_that_is_killed_in_a_run_and_its_rerun_see_the
 async def _run_while_killed(server: ServerProcess, kills: int, teller: Teller, run: AttemptedRollout) -> None:
     telling = asyncio.ensure_future(teller.tell(run, (kills + 1) * BETWEEN_KILLS))
     for _ in range(kills):
-        await teller.has_told(len(teller.answered) + 2 * BETWEEN_KILLS)
+        await teller.wait_for_acknowledged(len(teller.answered) + 2 * BETWEEN_KILLS)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
     await telling

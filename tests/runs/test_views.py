@@ -214,7 +214,7 @@ class AnyHistory:
             for attempt in self.reference.attempts:
                 if self.reference.attempt(attempt, cut) is not None:
                     await self.equal(f"attempt:{attempt}", at, self.reference.seen(attempt, cut))
-                    await self.equal(f"own:{attempt}", at, self.reference.own(attempt, cut))
+                    await self.equal(f"own:{attempt}", at, self.reference.events_of(attempt, cut))
 
     async def equal(self, view: str, at: int | None, expected: list[ReferenceEvent]) -> None:
         page = await seen(self.store, self.runs[1], view, bodies=False, at=at)

@@ -52,13 +52,13 @@ class SpanQueriesContract:
         )
         return rollout
 
-    async def found(self, store: Store, rollout: AttemptedRollout, **filters: Any) -> list[str]:
+    async def span_ids(self, store: Store, rollout: AttemptedRollout, **filters: Any) -> list[str]:
         return [one.span_id for one in await store.query_spans(rollout.rollout_id, **filters)]
 
     async def test_spans_are_listed_by_their_number(self, store: Store) -> None:
         rollout = await self.traced(store)
-        assert await self.found(store, rollout) == ["s-call", "s-tool", "s-root"]
-        assert await self.found(store, rollout, sort_order="desc") == ["s-root", "s-tool", "s-call"]
+        assert await self.span_ids(store, rollout) == ["s-call", "s-tool", "s-root"]
+        assert await self.span_ids(store, rollout, sort_order="desc") == ["s-root", "s-tool", "s-call"]
 
     async def test_spans_are_filtered_exactly_and_by_parts(self, store: Store) -> None:
         rollout = await self.traced(store)
@@ -85,26 +85,26 @@ class SpanQueriesContract:
             ({"filter_logic": "and"}, ["s-call", "s-tool", "s-root"]),
         ]
         for filters, expected in cases:
-            assert await self.found(store, rollout, **filters) == expected, filters
+            assert await self.span_ids(store, rollout, **filters) == expected, filters
 
     async def test_or_never_leads_out_of_the_rollout_or_the_attempt(self, store: Store) -> None:
         rollout, other = await self.traced(store), await self.traced(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 9, span_id="s-second", name="agent"))
         either: dict[str, Any] = {"name": "agent", "trace_id": "t-2", "filter_logic": "or"}
-        assert await self.found(store, rollout, **either) == ["s-tool", "s-root", "s-second"]
+        assert await self.span_ids(store, rollout, **either) == ["s-tool", "s-root", "s-second"]
         first_id = rollout.attempt.attempt_id
-        assert await self.found(store, rollout, attempt_id=first_id, **either) == ["s-tool", "s-root"]
-        assert await self.found(store, other, **either) == ["s-tool", "s-root"]
+        assert await self.span_ids(store, rollout, attempt_id=first_id, **either) == ["s-tool", "s-root"]
+        assert await self.span_ids(store, other, **either) == ["s-tool", "s-root"]
 
     async def test_spans_can_be_asked_for_one_attempt_or_the_latest(self, store: Store) -> None:
         rollout = await self.traced(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 2, span_id="s-second"))
-        assert await self.found(store, rollout, attempt_id="latest") == ["s-second"]
-        assert await self.found(store, rollout, attempt_id=second.attempt.attempt_id) == ["s-second"]
-        assert len(await self.found(store, rollout, attempt_id=rollout.attempt.attempt_id)) == 3
-        assert len(await self.found(store, rollout)) == 4
+        assert await self.span_ids(store, rollout, attempt_id="latest") == ["s-second"]
+        assert await self.span_ids(store, rollout, attempt_id=second.attempt.attempt_id) == ["s-second"]
+        assert len(await self.span_ids(store, rollout, attempt_id=rollout.attempt.attempt_id)) == 3
+        assert len(await self.span_ids(store, rollout)) == 4
 
     async def test_spans_of_an_unknown_rollout_or_attempt_are_an_empty_page(self, store: Store) -> None:
         for attempt_id in [None, "latest", "at-none"]:
@@ -130,8 +130,8 @@ class SpanQueriesContract:
             ("trace_id", ["s-root", "s-call", "s-tool"], ["s-tool", "s-root", "s-call"]),
         ]
         for field, rising, falling in cases:
-            assert await self.found(store, rollout, sort_by=field) == rising
-            assert await self.found(store, rollout, sort_by=field, sort_order="desc") == falling
+            assert await self.span_ids(store, rollout, sort_by=field) == rising
+            assert await self.span_ids(store, rollout, sort_by=field, sort_order="desc") == falling
 
     async def test_spans_of_one_number_are_listed_by_their_times_and_then_as_they_came(self, store: Store) -> None:
         rollout = await started(store)
@@ -148,14 +148,14 @@ class SpanQueriesContract:
         await store.add_many_spans(spans)
         await store.add_span(make_span(rollout.attempt, 3, span_id="before", start_time=99.0))
         expected = ["before", "short", "short-again", "long", "open", "late", "never", "never-again"]
-        assert await self.found(store, rollout) == expected
+        assert await self.span_ids(store, rollout) == expected
 
     async def test_spans_of_one_number_in_several_attempts_follow_the_same_order(self, store: Store) -> None:
         rollout = await started(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 1, span_id="later", start_time=7.0))
         await store.add_span(make_span(rollout.attempt, 1, span_id="earlier", start_time=3.0))
-        assert await self.found(store, rollout) == ["earlier", "later"]
+        assert await self.span_ids(store, rollout) == ["earlier", "later"]
 
     async def test_span_query_does_not_change_the_rollout(self, store: Store) -> None:
         rollout = await self.traced(store)
