@@ -15,7 +15,7 @@ from store.operations.schedule import BackupPlan, Schedule
 from store.server.quotas import Quota
 from tests.cli.conftest import runner
 
-NOTHING: dict[str, Any] = {
+NO_OPTIONS: dict[str, Any] = {
     "verify_sample_every": None,
     "verify_at": None,
     "backup_every": None,
@@ -88,13 +88,13 @@ def test_quotas_come_from_the_environment_and_the_file(tmp_path: Path, monkeypat
 
 def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
     assert ServerOptions().quotas() == (Quota(), {})
-    given: list[Any] = [
+    values: list[Any] = [
         ("run_7", {"calls": 50}),
         (None, {"events": 10, "calls": 500}),
         ("run_8", {"events": None, "calls": None}),
         ("run_7", {"bytes": 1000}),
     ]
-    default, own = ServerOptions(quota=given).quotas()
+    default, overrides = ServerOptions(quota=values).quotas()
     assert default == Quota(events=10, calls=500)
     assert overrides == {"run_7": Quota(events=10, bytes=1000, calls=50), "run_8": Quota()}
 
@@ -120,12 +120,12 @@ def test_options_that_do_not_fit_are_refused_by_name(values: dict[str, Any], opt
 
 
 def test_the_options_are_a_schedule() -> None:
-    assert schedule_of(**NOTHING).operations == []
-    given: dict[str, Any] = {**NOTHING, "verify_sample_every": 3600.0, "verify_at": time(3)}
-    assert schedule_of(**given) == Schedule()
-    more: dict[str, Any] = {**given, "backup_every": 60.0, "backup_dir": Path("backups"), "compress_every": 60.0}
-    found = schedule_of(**more)
-    assert found.operations == ["verify", "verify_sample", "backup", "compress"]
+    assert schedule_of(**NO_OPTIONS).operations == []
+    values: dict[str, Any] = {**NO_OPTIONS, "verify_sample_every": 3600.0, "verify_at": time(3)}
+    assert schedule_of(**values) == Schedule()
+    more: dict[str, Any] = {**values, "backup_every": 60.0, "backup_dir": Path("backups"), "compress_every": 60.0}
+    schedule = schedule_of(**more)
+    assert schedule.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.
     assert schedule.backup == BackupPlan(Path("backups").absolute(), 7)
     more["archive_dir"] = Path("old")

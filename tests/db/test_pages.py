@@ -538,8 +538,8 @@ async def test_waiting_and_ended_rollouts_are_counted(dialect: Dialect) -> None:
         assert await pages.next_checks(session, 301) == (300, 500)
         ended = await pages.finished(session, ["d", "a", "none", "a", "b", "c"])
         assert ended == {"a": True, "b": True, "c": True, "d": False}
-        found = await pages.rollouts_by_id(session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page)
-        assert {key: one.status for key, one in found.items()} == {"a": "succeeded", "d": "running"}
+        by_id = await pages.rollouts_by_id(session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page)
+        assert {key: one.status for key, one in by_id.items()} == {"a": "succeeded", "d": "running"}
 
 
 @pytest.mark.parametrize("content", [{"input": None}, {"input": "x" * 5000, "metadata": {"é": [1, 1.0, True]}}])

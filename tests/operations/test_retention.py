@@ -326,7 +326,7 @@ async def test_a_blob_that_a_writer_refers_to_meanwhile_stays(file: Place) -> No
                 payload = await removal.removal_queries.payload_of(session, [file.run])
             await removing.remove(payload)
             async with dialect.read(snapshot=True) as session:
-                found = await removal.blobs_without_event(session)
+                blobs = await removal.blobs_without_event(session)
             attempt = (await store.query_attempts(file.active))[0]
             await store.runs.append_events(
                 file.active, attempt.attempt_id, [RunEvent(kind="thought", node_id="Bull", scope="RIG", prompt=text)]

@@ -53,5 +53,5 @@ def test_every_route_of_front_ends_is_described_and_no_other() -> None:
 
 def test_the_streams_are_where_the_page_says() -> None:
     assert f"`GET {paths.RUN_STREAM.replace('rollout_id', 'id')}`" in PAGE
-    assert paths.RUN_SOCKET in {each.path for each in SOCKETS}
+    assert paths.RUN_SOCKET in {socket.path for socket in SOCKETS}
     assert f"WebSocket `{paths.RUN_SOCKET.replace('rollout_id', 'id')}`" in PAGE

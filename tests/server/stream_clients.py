@@ -170,8 +170,8 @@ async def until(happened: Callable[[], bool]) -> None:
 async def serving(store: Store | Partitions, **options: Any) -> AsyncGenerator[Client]:
     """Serve a store, its streams with the given options, and give a client; the server stops with the block."""
     app = build_app(store if isinstance(store, Partitions) else Partitions(store), front_end=TradingFrontEnd())
-    layers = [each for each in app.user_middleware if each.cls is not StreamLayer]
-    innermost = next(place for place, each in enumerate(layers) if each.cls is RouteLayer)
+    layers = [middleware for middleware in app.user_middleware if middleware.cls is not StreamLayer]
+    innermost = next(place for place, middleware in enumerate(layers) if middleware.cls is RouteLayer)
     layers.insert(
         innermost, Middleware(StreamLayer, parked=app.state.parked, sockets=TradingFrontEnd.sockets, **options)
     )

@@ -34,7 +34,7 @@ from tests import databases
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import Api
 from tests.server.front_end import PROTECTED
-from tests.server.keyed import Keyed, bearer, keyed_server
+from tests.server.keyed import Keyed, bearer, isolated_database, keyed_server
 from tests.server.loopback_server import served
 
 STRANGERS = "rbk_0123456789_" + "a" * 32
@@ -396,9 +396,12 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
 async def test_every_route_has_one_role() -> None:
     async with await open_store("memory://") as store:
         app = build_app(Partitions(store), front_end=TradingFrontEnd())
-    protected = [(each.method, each.path) for each in PROTECTED]
+    protected = [(guarded.method, guarded.path) for guarded in PROTECTED]
     assert len(set(protected)) == len(protected)
-    served = {(each.method, each.path) for each in (*ROUTES, *DASHBOARD_ROUTES, *TradingFrontEnd.protected(), *SOCKETS)}
+    served = {
+        (endpoint.method, endpoint.path)
+        for endpoint in (*ROUTES, *DASHBOARD_ROUTES, *TradingFrontEnd.protected(), *SOCKETS)
+    }
     for route in app.router.routes:
         assert isinstance(route, Route | WebSocketRoute)
         methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()

@@ -64,15 +64,15 @@ async def assert_ranges_find_the_same(store: SQLStore) -> None:
 
     async def compare(session: ReadSession) -> None:
         until = await log_scan.bounds(session)
-        whole = await _or_none(log_scan.walk(session, until))
-        is_sound = whole is not None and not whole.difference_count
+        walked = await _or_none(log_scan.walk(session, until))
+        is_sound = walked is not None and not walked.difference_count
         for count in (2, 5):
             ranges = await _or_none(log_scan.ranges(session, until, count))
-            found = [await _or_none(log_scan.walk_range(session, part)) for part in ranges or ()]
-            sound = [each for each in found if each is not None]
+            walks = [await _or_none(log_scan.walk_range(session, part)) for part in ranges or ()]
+            sound = [part for part in walks if part is not None]
             differences = Differences()
             await _or_none(log_scan.check_beside_commits(session, differences))
-            bodies = sum(each.bodies for each in sound)
+            bodies = sum(part.bodies for part in sound)
             await _or_none(log_scan.check_unclaimed(session, bodies, differences, until))
             assert is_sound == (ranges is not None and len(sound) == len(ranges) and not differences.count), count
             if is_sound and walked is not None:
