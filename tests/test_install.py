@@ -1,4 +1,4 @@
-"""What `pip install rollbook` gives: little, complete, and working without a checkout."""
+"""An installation with `pip install rollbook`: small, complete, and working without a checkout."""
 
 from __future__ import annotations
 

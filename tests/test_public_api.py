@@ -1,4 +1,4 @@
-"""What `import store` gives: the names that are promised, in no time and without side effects."""
+"""Names that `import store` provides, its time, and no side effects."""
 
 from __future__ import annotations
 

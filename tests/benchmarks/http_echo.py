@@ -1,4 +1,4 @@
-"""What the framework costs: FastAPI on uvicorn, with the model of a span as body and answer, and no store behind it."""
+"""Cost of the framework: FastAPI on uvicorn, with the model of a span as body and answer, and no store behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two ends of a pipe: a process that is told what to do in lines of JSON, and answers in lines of JSON."""
+"""The two ends of a pipe: a process that gets orders and sends answers in lines of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the LLM proxy adds to a call, beside a bare reverse proxy of aiohttp before the same model in the same run."""
+"""Cost of the LLM proxy for a call, beside a bare reverse proxy of aiohttp before the same model in the same run."""
 
 from __future__ import annotations
 

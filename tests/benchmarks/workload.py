@@ -1,4 +1,4 @@
-"""The work that every store under measurement is given, the same code for each: only the store and its types differ.
+"""The work for every store under measurement, the same code for each: only the store and its types differ.
 
 Standard library only, since one of the stores lives in an environment that has nothing else in common with ours.
 """

@@ -1,4 +1,4 @@
-"""What commands import: modules that take long to import stay out of a process without need. Decision 9."""
+"""Imports of commands: modules that take long to import stay out of a process without need. Decision 9."""
 
 from __future__ import annotations
 

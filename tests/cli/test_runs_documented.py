@@ -1,4 +1,4 @@
-"""What docs/runs.md shows of the command line is what a user sees."""
+"""Commands that docs/runs.md shows print the documented output."""
 
 from __future__ import annotations
 

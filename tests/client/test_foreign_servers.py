@@ -1,4 +1,4 @@
-"""What answers at the URL is not always a Rollbook server: another store, another service, nothing."""
+"""Answers of other stores, other services and closed ports at the URL of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a store over HTTP is opened, and what travels with its requests."""
+"""Opening a store over HTTP, and the headers of its requests."""
 
 from __future__ import annotations
 

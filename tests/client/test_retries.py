@@ -1,4 +1,4 @@
-"""What is sent again and what is not, for how long, and under which key."""
+"""Repeated requests: which are repeated, for how long, and under which key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the watchdog looks when it is told not to look at every call. The pause is one of real seconds."""
+"""Frequency of the watchdog's checks if it does not check at every call. The pause is one of real seconds."""
 
 from __future__ import annotations
 

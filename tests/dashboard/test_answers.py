@@ -1,4 +1,4 @@
-"""What the dashboard answers besides pages: their twins as JSON, files, refusals, and who is sent there."""
+"""Answers of the dashboard besides pages: their JSON twins, files, errors and redirects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the parameters of a page are, it is answered, or refused by name."""
+"""Any parameters of a page are answered, or refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages offer to copy is pasted into a shell, and must be nothing there but one command."""
+"""Text that pages offer for copying is one command in a shell."""
 
 from __future__ import annotations
 

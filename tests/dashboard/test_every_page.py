@@ -1,4 +1,4 @@
-"""What every page owes whoever looks: it stays on its origin, shows text as text, and can be used by everybody."""
+"""Requirements of every page: it stays on its origin, shows text as text, and is accessible."""
 
 from __future__ import annotations
 

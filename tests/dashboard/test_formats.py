@@ -1,4 +1,4 @@
-"""How values read."""
+"""Formats of values."""
 
 from __future__ import annotations
 

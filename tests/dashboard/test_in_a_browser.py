@@ -1,4 +1,4 @@
-"""What only a browser shows: pages live, outlive their server, and let people in and act."""
+"""Behaviour that only a browser shows: pages live, outlive their server, and accept logins and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What open pages hear."""
+"""News for open pages."""
 
 from __future__ import annotations
 

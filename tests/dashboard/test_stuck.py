@@ -1,4 +1,4 @@
-"""Whoever does not get on is named with the reason, and nobody else is."""
+"""Stuck rollouts and workers are listed with the reason, and no others."""
 
 from __future__ import annotations
 

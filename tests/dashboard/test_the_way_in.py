@@ -1,4 +1,4 @@
-"""Who sees the dashboard: a key on the login page, a cookie that nobody else can use, and what each role may."""
+"""Access to the dashboard: a key on the login page, a cookie, and the rights of each role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries are taken, and what they mean for a row at hand; SQL is compared with that in `test_pages`."""
+"""Valid queries and their meaning for one row; `test_pages` compares the SQL with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a database keeps of keys: hashes alone, once for all its partitions, and nothing in its log."""
+"""Storage of keys: hashes alone, once for all partitions of a database, and none in its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database answers to queries: the same as a look at every row, in as few statements as can be."""
+"""Results of queries: equal to a look at every row, in few statements."""
 
 from __future__ import annotations
 

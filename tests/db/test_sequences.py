@@ -1,4 +1,4 @@
-"""Where numbers come from: positions from database sequences, span numbers from a counter row that rolls back too."""
+"""Sources of numbers: positions from database sequences, span numbers from a counter row that rolls back too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which facts follow from a command on a rollout or an attempt: the rules of the contract, one claim each."""
+"""Facts that follow from a command on a rollout or an attempt: the rules of the contract, one claim each."""
 
 from __future__ import annotations
 

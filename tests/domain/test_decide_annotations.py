@@ -1,4 +1,4 @@
-"""Which facts follow from what somebody says about a rollout."""
+"""Facts that follow from annotations of a rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which facts follow from a claim, and from one that is given back."""
+"""Facts that follow from a claim and from its release."""
 
 from __future__ import annotations
 

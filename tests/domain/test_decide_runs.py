@@ -1,4 +1,4 @@
-"""Which facts follow from what a run tells, from forks, and from moving the head."""
+"""Facts that follow from events of a run, from forks, and from moving the head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which facts follow from spans, their numbers and resources."""
+"""Facts that follow from spans, their numbers and resources."""
 
 from __future__ import annotations
 

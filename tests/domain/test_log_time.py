@@ -1,4 +1,4 @@
-"""What a process knows of the time that passed, from observations of the log and of its own elapsed time."""
+"""The time that passed for a process, from observations of the log and of its own elapsed time."""
 
 from __future__ import annotations
 

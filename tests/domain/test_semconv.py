@@ -1,4 +1,4 @@
-"""What a span says by its attributes, and that nothing it says can break the store."""
+"""Meaning of attributes of spans. No attribute breaks the store."""
 
 from __future__ import annotations
 

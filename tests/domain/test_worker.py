@@ -1,4 +1,4 @@
-"""How a worker's status follows from its attempts, and what of it is a fact."""
+"""The status of a worker follows from its attempts."""
 
 from __future__ import annotations
 

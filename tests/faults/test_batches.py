@@ -1,4 +1,4 @@
-"""What goes wrong inside a batch: an answer lost, a command that carries a mistake, a caller that leaves."""
+"""Failures inside a batch: a lost answer, an invalid command, a caller that leaves."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

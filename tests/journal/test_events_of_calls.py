@@ -1,4 +1,4 @@
-"""The table of docs/log.md that says which calls append which events, checked against the stores."""
+"""The table of docs/log.md of the events that calls append, checked against the stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a run, its rows are the fold of its log: damaged at random, they become what they were."""
+"""Rows of a run are the fold of its log in any history: damaged at random, they are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store makes of what a run tells: kept whole, answered again under a key, refused by name."""
+"""Writes of a run: stored whole, answered again under a key, refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What group commit promises, in counts that need no clock."""
+"""Promises of group commit, in counts that need no clock."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

@@ -1,4 +1,4 @@
-"""A small server of OpenAI's protocol that says what a test tells it to say."""
+"""A small server of OpenAI's protocol with scripted answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where calls go: by model, past what fails, and elsewhere from one moment to the next."""
+"""Routes of calls: by model, past failing backends, and elsewhere from one moment to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels through the proxy: bytes as they are, headers as HTTP wants it, and nobody's key to the wrong place."""
+"""Requests through the proxy: bytes unchanged, headers by the rules of HTTP, and keys only to their backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is called, in whatever order: both databases hold what the model holds, and what their logs say."""
+"""Any calls in any order: both databases hold the rows of the model and the events of their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a database gets from one revision to the next, played with a revision that only these tests know."""
+"""Upgrades of a database from one revision to the next, with a revision that only these tests know."""
 
 from __future__ import annotations
 

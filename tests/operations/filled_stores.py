@@ -1,4 +1,4 @@
-"""Stores to copy, and what two stores have in common."""
+"""Stores to copy, and comparison of two stores."""
 
 from __future__ import annotations
 

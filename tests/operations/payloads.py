@@ -1,4 +1,4 @@
-"""Stores whose payload is removed, and what must not change by it."""
+"""Stores whose payload is removed, and the data that must not change by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an operation is due, and what a file with a policy may contain."""
+"""Due times of operations, and the content of a file with a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recorded databases answer: some reads of each kind, as JSON."""
+"""Answers of the recorded databases: some reads of each kind, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the recorded databases are written, packed, restored and read."""
+"""Writing, packing, restoring and reading the recorded databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server of the recorded databases answers: every read of the API as JSON, and the form of each page's JSON."""
+"""Answers of a server of the recorded databases: every read of the API as JSON, and the form of each page's JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/run-folders.md says is so."""
+"""Statements of docs/run-folders.md."""
 
 from __future__ import annotations
 

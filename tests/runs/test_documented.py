@@ -1,4 +1,4 @@
-"""What docs/runs.md says is so."""
+"""Statements of docs/runs.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/following-runs.md says is so."""
+"""Statements of docs/following-runs.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the trading example says, without a model behind it, and the names of its parts."""
+"""Events of a run of the trading example, without a model, and the names of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What speaks plain HTTP to a server, and what it says."""
+"""A client of plain HTTP and its answers."""
 
 from __future__ import annotations
 

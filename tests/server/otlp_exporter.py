@@ -1,4 +1,4 @@
-"""What posts traces to a server, and reads what became of them."""
+"""A client that posts traces to a server and reads the stored spans."""
 
 from __future__ import annotations
 

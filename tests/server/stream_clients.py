@@ -1,4 +1,4 @@
-"""Readers of streams, as server-sent events and as WebSockets, and a server that can be told to stop."""
+"""Readers of streams, as server-sent events and as WebSockets, and a server that can be stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels and notes over HTTP: who may say something, who is said to have, and that a repeat says it once."""
+"""Labels and notes over HTTP: rights, authors, and repeated requests."""
 
 from __future__ import annotations
 

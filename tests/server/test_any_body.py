@@ -1,4 +1,4 @@
-"""Whatever is sent, wherever: an answer that says what was wrong, never a server error."""
+"""Any body on any route gets an answer that names the error, never a server error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: whoever has none that counts gets nothing, on every database and whatever they try."""
+"""Keys: a request without a valid key gets no data, on every database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look at a run, work on it, and run a part of it again."""
+"""Rights to read a run, to work on it, and to run a part of it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of those who stay: streams and calls that wait end soon after their key does."""
+"""Expired keys: streams and calls that wait end soon after their key does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no honest client sends: it is refused, in bounded memory, and nobody else notices."""
+"""Input that no honest client sends is refused in bounded memory, without effect on other clients."""
 
 from __future__ import annotations
 

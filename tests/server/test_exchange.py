@@ -1,4 +1,4 @@
-"""How answers leave on a connection, whatever the application behind it does."""
+"""Writing of answers to a connection, for any application behind it."""
 
 from __future__ import annotations
 

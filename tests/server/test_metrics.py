@@ -1,4 +1,4 @@
-"""What `/metrics` says is true, is documented, and does not grow with a run."""
+"""Metrics are true and documented, and their cost does not grow with a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads is well-formed, and the documented rules and dashboard ask for metrics that there are."""
+"""Input of Prometheus is well-formed, and the documented rules and dashboard use existing metrics."""
 
 from __future__ import annotations
 

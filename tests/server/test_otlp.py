@@ -1,4 +1,4 @@
-"""POST /v1/traces: what an exporter sends is stored, and what is not stored it is told."""
+"""POST /v1/traces: spans are stored, and the answer counts refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over HTTP: what is answered, with which status, and that it is done once."""
+"""Runs over HTTP: answers, statuses, and repeated requests."""
 
 from __future__ import annotations
 

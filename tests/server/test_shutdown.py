@@ -1,4 +1,4 @@
-"""How a server ends under load: whoever listens is told, what was acknowledged is there, and nobody keeps it alive."""
+"""The end of a server under load: streams get a last message, acknowledged writes are stored, no client delays it."""
 
 from __future__ import annotations
 

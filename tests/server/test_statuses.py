@@ -1,4 +1,4 @@
-"""What is answered to what is wrong: the status, the shape, and that everybody else is served on."""
+"""Answers to invalid requests: the status and the form, while other clients are served."""
 
 from __future__ import annotations
 

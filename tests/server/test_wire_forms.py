@@ -1,4 +1,4 @@
-"""What crosses the wire comes out as it went in: errors, models, pages, paths."""
+"""Errors, models, pages and paths are equal after a transfer."""
 
 from __future__ import annotations
 

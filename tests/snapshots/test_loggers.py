@@ -1,4 +1,4 @@
-"""The names of loggers stay: programs configure logging by them."""
+"""Names of loggers, by which programs configure logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/langgraph.md says is so."""
+"""Statements of docs/langgraph.md."""
 
 from __future__ import annotations
 

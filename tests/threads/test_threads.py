@@ -1,4 +1,4 @@
-"""What the store itself promises of threads: each thing is kept once, and what is taken away stays in the log."""
+"""Promises of the store about threads: each value is stored once, and removals leave the log unchanged."""
 
 from __future__ import annotations
 

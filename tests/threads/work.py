@@ -1,4 +1,4 @@
-"""What a process does with a graph before it is killed."""
+"""Work of a process on a graph before it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that do what a test says, hooks that write down what they are told, and a runner at work on both."""
+"""Agents that do as a test says, hooks that record their arguments, and a runner for both."""
 
 from __future__ import annotations
 

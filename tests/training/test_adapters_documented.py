@@ -1,4 +1,4 @@
-"""What docs/training-data.md says of adapters and rows is so."""
+"""Statements of docs/training-data.md about adapters and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own runner, tracer and proxy record of an agent with the stock client becomes training data."""
+"""Records of our runner, tracer and proxy of an agent with the stock client become training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms: what they are given, by which names, and what they say when it is missing."""
+"""Algorithms: their arguments by name, and errors for missing ones."""
 
 from __future__ import annotations
 

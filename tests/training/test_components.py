@@ -1,4 +1,4 @@
-"""Each way in which a component may be specified, and what is said of those that lead nowhere."""
+"""Each form of the specification of a component, and the errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/agents.md says of agents and runners is so."""
+"""Statements of docs/agents.md about agents and runners."""
 
 from __future__ import annotations
 

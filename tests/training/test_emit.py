@@ -1,4 +1,4 @@
-"""What an agent says of itself becomes spans of its attempt, in the forms of Agent-lightning 0.3."""
+"""Emitted values become spans of the attempt, in the forms of Agent-lightning 0.3."""
 
 from __future__ import annotations
 

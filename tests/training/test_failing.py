@@ -1,4 +1,4 @@
-"""That an agent does nothing but fail is said of its own attempts alone."""
+"""A training reports an agent that only fails by its own attempts alone."""
 
 from __future__ import annotations
 

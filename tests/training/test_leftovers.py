@@ -1,4 +1,4 @@
-"""What a process kept for the store and died with is stored by the next one that starts."""
+"""Spans that a process could not send before its death are stored by the next one that starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent returns becomes its reward or its spans, or fails the attempt."""
+"""The value that an agent returns becomes its reward or its spans, or fails the attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others decide of a rollout is told to whoever runs its attempt, once, whenever it came."""
+"""Decisions about a rollout reach the runner of its attempt once, at any time."""
 
 from __future__ import annotations
 

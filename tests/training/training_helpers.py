@@ -1,4 +1,4 @@
-"""What the tests of the loop have in common: stores to train on, attempts to trace, and reading what was stored."""
+"""Stores to train on, attempts to trace, and reads of the stored spans."""
 
 from __future__ import annotations
 

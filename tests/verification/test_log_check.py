@@ -1,4 +1,4 @@
-"""What `verify` finds in the log: every byte, every event and their order."""
+"""Differences that `verify` finds in the log: every byte, every event and their order."""
 
 from __future__ import annotations
 

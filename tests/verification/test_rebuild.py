@@ -1,4 +1,4 @@
-"""What `rebuild` mends, what it leaves alone, and that nobody notices."""
+"""Rows that `rebuild` restores, rows that it leaves alone, and no effect on readers."""
 
 from __future__ import annotations
 

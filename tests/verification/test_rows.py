@@ -1,4 +1,4 @@
-"""What `verify` finds in the tables: every row and column that is not what the log says."""
+"""Differences that `verify` finds in the tables: every row and column that is not as the log says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify` proves: nothing can be changed, taken away or added behind the store's back without being named."""
+"""`verify` names every change, removal and addition behind the store's back."""
 
 from __future__ import annotations
 

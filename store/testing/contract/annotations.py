@@ -1,4 +1,4 @@
-"""Contract of labels and notes of a rollout, a task in the store: they have a history, and change nothing else."""
+"""Contract of labels and notes of a rollout: they have a history, and change nothing else."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contract of the errors of attempts: errors are stored in the log, and do not reopen a rollout that has ended.
-
-A rollout is a task in the store, and an attempt is one execution of a rollout.
-"""
+"""Contract of the errors of attempts: errors are stored in the log, and do not reopen a rollout that has ended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contract of calls that start and update attempts, and of calls that update rollouts directly.
-
-A rollout is a task in the store, and an attempt is one execution of a rollout.
-"""
+"""Contract of calls that start and update attempts, and of calls that update rollouts directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract of plan keys: if a rollout (a task) is enqueued twice with the same key, the store contains it only once."""
+"""Contract of plan keys: if a rollout is enqueued twice with the same key, the store contains it only once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contract of queries for rollouts, attempts, resources and workers, and of queries that a store must refuse.
-
-A rollout is a task in the store, and an attempt is one execution of a rollout by a worker.
-"""
+"""Contract of queries for rollouts, attempts, resources and workers, and of queries that a store must refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract of the queue of rollouts, which are tasks: a rollout is enqueued, waits, and is claimed by a worker."""
+"""Contract of the queue: a rollout is enqueued, waits, and is claimed by a worker."""
 
 from __future__ import annotations
 

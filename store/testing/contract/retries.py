@@ -1,4 +1,4 @@
-"""Contract of retries. A rollout is a task, and an attempt is one execution of it that may fail and be retried."""
+"""Contract of retries of attempts that failed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions that prepare a store for a test, and functions that read the results.
-
-A rollout is a task in the store, and an attempt is one execution of a rollout by a worker.
-"""
+"""Functions that prepare a store for a test, and functions that read the results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Contract of spans: the fields of a span, and the effects of a new span on its attempt and rollout.
 
-A rollout is a task in the store, and an attempt is one execution of a rollout. A new span shows that the attempt is
-still alive.
+A new span shows that the attempt is still alive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contract of calls that wait until rollouts end, or until a rollout can be claimed. A rollout is a task in the queue.
+"""Contract of calls that wait until rollouts end, or until a rollout can be claimed.
 
 The time limit of such a call is measured in real seconds. It does not depend on the store's clock, which tests move.
 """

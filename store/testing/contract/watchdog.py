@@ -1,8 +1,8 @@
 """Contract of the watchdog, which ends attempts that exceed their time limit or send no sign of life.
 
-An attempt is one execution of a rollout, a task in the store. Many methods sweep: before their own work, they end such
-attempts. With `scan_debounce_seconds=0`, each call of these methods sweeps. `get_worker_by_id` does not sweep, so it
-can show whether an earlier call has ended the attempt of a worker.
+Many methods sweep: before their own work, they end such attempts. With `scan_debounce_seconds=0`, each call of these
+methods sweeps. `get_worker_by_id` does not sweep, so it can show whether an earlier call has ended the attempt of a
+worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Contract of workers, which execute rollouts (tasks), and of the statuses of workers.
-
-An attempt is one execution of a rollout by a worker.
-"""
+"""Contract of workers and their statuses."""
 
 from __future__ import annotations
 

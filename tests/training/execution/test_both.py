@@ -1,4 +1,4 @@
-"""What either strategy promises: who ends whom, and that nothing is left open."""
+"""Promises of both strategies: the order in which parts end, and that nothing is left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the environment says of how a training is run: outranked by arguments, and refused if it makes no sense."""
+"""Settings of a training from the environment: outranked by arguments, and refused if they are invalid."""
 
 from __future__ import annotations
 
