@@ -164,9 +164,9 @@ def test_same_commands_give_the_same_log() -> None:
 # Told in another process: which log the story comes to.
 _TELL = """
 import hashlib
-from tests.domain.test_purity import tell_everything
+from tests.domain.test_purity import tell_all_commands
 
-print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
+print(hashlib.sha256(repr(tell_all_commands().log).encode()).hexdigest())
 """
 
 
