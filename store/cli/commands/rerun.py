@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +22,7 @@ import typer
 from store.cli import lookup
 from store.cli.errors import FAILED, OK
 from store.cli.import_string import pipeline_named
+from store.cli.option_groups import with_option_groups
 from store.cli.options import DEFAULT_DB, AsJson, Db, Reason, RunId
 from store.cli.output.printing import json_document, line, note, printable
 from store.cli.store_context import run_reading, run_writing
@@ -53,29 +54,6 @@ _CURES: Final[dict[type[Conflict], str]] = {
 """Advice for users of the command line. The advice in the messages of the store is for users of the Python API."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """The part of the run to repeat: the arguments of `runs.plan_fork`."""
-
-    node: str | None
-    phase: str | None
-    scopes: Sequence[str]
-    base: str
-    on_missing: run_models.OnMissing
-    cascade: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Further arguments of `runs.fork`."""
-
-    state_patch: dict[str, Any] | None
-    reason: str | None
-    confirm_side_effects: bool
-    supersede: bool
-    allow_graph_change: bool
-
-
 class OnMissing(Enum):
     """What to do if a scope has no checkpoint to start from: refuse the re-run, or re-run the whole scope."""
 
@@ -83,23 +61,23 @@ class OnMissing(Enum):
     FULL = "full"
 
 
-@app.command(rich_help_panel="Runs")
-def rerun(
-    given: RunId,
-    *,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from the phase of this node.")] = None,
-    phase: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from this phase.")] = None,
-    scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Re-run this scope; may be repeated.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting the re-run.")] = False,
-    base: Annotated[
-        str, typer.Option(metavar="head|N", help="The attempt to build on: the head, or attempt N.")
-    ] = "head",
+@dataclass(frozen=True, slots=True)
+class RerunOptions:
+    """The part of the run to repeat, and how to repeat it."""
+
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from the phase of this node.")] = None
+    phase: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from this phase.")] = None
+    scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Re-run this scope; may be repeated.")] = None
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting the re-run.")] = False
+    base: Annotated[str, typer.Option(metavar="head|N", help="The attempt to build on: the head, or attempt N.")] = (
+        "head"
+    )
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=JSON", help="Set this key in the state that the re-run starts from; may be repeated."
         ),
-    ] = None,
+    ] = None
     runs_it: Annotated[
         str | None,
         typer.Option(
@@ -107,49 +85,58 @@ def rerun(
             metavar="MODULE:PIPELINE",
             help="Execute the re-run in this process, with this Pipeline; `trading` is the Pipeline of the example.",
         ),
-    ] = None,
-    reason: Reason = None,
+    ] = None
+    reason: Reason = None
     confirm_side_effects: Annotated[
         bool, typer.Option("--confirm-side-effects", help="Repeat phases with unsafe side effects.")
-    ] = False,
+    ] = False
     cascade: Annotated[
         bool, typer.Option("--cascade/--no-cascade", help="Whether to re-run dependent phases of other scopes.")
-    ] = True,
+    ] = True
     on_missing: Annotated[
         OnMissing, typer.Option(help="If a scope has no checkpoint: refuse the re-run, or re-run the whole scope.")
-    ] = OnMissing.ERROR,
-    supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still active.")] = False,
+    ] = OnMissing.ERROR
+    supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still active.")] = False
     allow_graph_change: Annotated[
         bool, typer.Option("--allow-graph-change", help="Accept checkpoints that belong to a different phase graph.")
-    ] = False,
-    db: Db = DEFAULT_DB,
-    json: AsJson = False,
-) -> None:
+    ] = False
+
+    def selection(self) -> dict[str, Any]:
+        """Return the arguments of `runs.plan_fork`."""
+        is_number = self.base.isascii() and self.base.isdigit()
+        return {
+            "node": self.node,
+            "phase": self.phase,
+            "scopes": self.scope or [],
+            "base": f"attempt:{self.base}" if is_number else self.base,
+            "on_missing": self.on_missing.value,
+            "cascade": self.cascade,
+        }
+
+    def changes(self) -> dict[str, Any]:
+        """Return further arguments of `runs.fork`.
+
+        Raises:
+            Invalid: an option `--set` is not of the form KEY=JSON.
+        """
+        return {
+            "state_patch": _patch_of(self.settings or []),
+            "reason": self.reason,
+            "confirm_side_effects": self.confirm_side_effects,
+            "supersede": self.supersede,
+            "allow_graph_change": self.allow_graph_change,
+        }
+
+
+@app.command(rich_help_panel="Runs")
+@with_option_groups
+def rerun(run: RunId, *, options: RerunOptions, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """Re-run a part of a run: print the plan, and ask a runner of the run's pipeline to start the re-run."""
-    selection = _Selection(
-        node=node,
-        phase=phase,
-        scopes=scope or [],
-        base=_view_of(base),
-        on_missing=on_missing.value,
-        cascade=cascade,
-    )
-    options = _Options(
-        state_patch=_patch_of(settings or []),
-        reason=reason,
-        confirm_side_effects=confirm_side_effects,
-        supersede=supersede,
-        allow_graph_change=allow_graph_change,
-    )
-    if plan:
-        _print_planned(db, given, selection, json=json)
+    selection, changes = options.selection(), options.changes()
+    if options.plan:
+        _print_planned(db, run, selection, json=json)
     else:
-        raise typer.Exit(_start(db, given, selection, options, runs_it, json=json))
-
-
-def _view_of(base: str) -> str:
-    """Return the argument `base` of `runs.plan_fork`: `attempt:3` if `--base 3` was given, otherwise the given text."""
-    return f"attempt:{base}" if base.isascii() and base.isdigit() else base
+        raise typer.Exit(_start(db, run, selection, changes, options.runs_it, json=json))
 
 
 def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
@@ -159,10 +146,10 @@ def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
         Invalid: an option is not of the form KEY=JSON.
     """
     patch: dict[str, Any] = {}
-    for each in settings:
-        key, equals, text = each.partition("=")
+    for setting in settings:
+        key, equals, text = setting.partition("=")
         if not key or not equals:
-            raise Invalid("--set", f"{each!r} is not of the form KEY=JSON")
+            raise Invalid("--set", f"{setting!r} is not of the form KEY=JSON")
         try:
             patch[key] = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -170,24 +157,26 @@ def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
     return patch or None
 
 
-def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) -> None:
+def _print_planned(db: str, run: str, selection: dict[str, Any], *, json: bool) -> None:
     """Print the plan of a re-run."""
 
     async def read(store: Store) -> ForkPlan:
-        return await store.runs.plan_fork(await lookup.rollout(store, given), **asdict(selection))
+        return await store.runs.plan_fork(await lookup.rollout(store, run), **selection)
 
     try:
-        found = run_reading(db, read)
+        planned = run_reading(db, read)
     except Conflict as error:
         raise _curable(error) from error
     if json:
-        json_document(found.model_dump())
+        json_document(planned.model_dump())
         return
-    _print_plan(found)
+    _print_plan(planned)
     note("this is only the plan; run the command without --plan to start the re-run")
 
 
-def _start(db: str, given: str, selection: _Selection, options: _Options, runs_it: str | None, *, json: bool) -> int:
+def _start(
+    db: str, run: str, selection: dict[str, Any], changes: dict[str, Any], runs_it: str | None, *, json: bool
+) -> int:
     """Request a re-run, or execute the re-run if a pipeline is given, and return the exit code.
 
     `runs_it` is the value of `--with`.
@@ -195,16 +184,16 @@ def _start(db: str, given: str, selection: _Selection, options: _Options, runs_i
     pipeline = None if runs_it is None else pipeline_named("--with", runs_it)
 
     async def work(store: Store) -> int:
-        run_id = await lookup.rollout(store, given)
-        planned = await store.runs.plan_fork(run_id, **asdict(selection))
+        run_id = await lookup.rollout(store, run)
+        planned = await store.runs.plan_fork(run_id, **selection)
         if not json:
             _print_plan(planned)
-            if options.state_patch:
-                line(f"{'sets':<10}  {printable(', '.join(options.state_patch))}")
+            if changes["state_patch"]:
+                line(f"{'sets':<10}  {printable(', '.join(changes['state_patch']))}")
         if pipeline is None:
-            await _request(store, planned, selection, options, json=json)
+            await _request(store, planned, selection, changes, json=json)
             return OK
-        return await _execute(store, planned, selection, options, pipeline, json=json)
+        return await _execute(store, planned, selection, changes, pipeline, json=json)
 
     try:
         return run_writing(db, work)
@@ -216,23 +205,20 @@ def _curable(error: Conflict) -> Conflict:
     return Conflict(error.reason, _CURES.get(type(error), error.cure))
 
 
-def _print_plan(found: ForkPlan) -> None:
+def _print_plan(plan: ForkPlan) -> None:
     from store.planning.plan import of_plan
 
-    for name, text in of_plan(found):
+    for name, text in of_plan(plan):
         line(f"{name:<10}  {printable(text)}")
 
 
-# -- execution -------------------------------------------------------------------------------------------------------
-
-
-async def _request(store: Store, planned: ForkPlan, selection: _Selection, options: _Options, *, json: bool) -> None:
+async def _request(
+    store: Store, planned: ForkPlan, selection: dict[str, Any], changes: dict[str, Any], *, json: bool
+) -> None:
     """Request the re-run from the runners of the pipeline."""
     from store.interface.rerun_requests import request_rerun
 
-    answer = await request_rerun(
-        store, planned.rollout_id, **asdict(selection), **asdict(options), expected_head=planned.head
-    )
+    answer = await request_rerun(store, planned.rollout_id, **selection, **changes, expected_head=planned.head)
     if json:
         json_document(answer.model_dump() | {"message": answer.message})
     elif answer.attempt is not None:
@@ -245,7 +231,13 @@ async def _request(store: Store, planned: ForkPlan, selection: _Selection, optio
 
 
 async def _execute(
-    store: Store, planned: ForkPlan, selection: _Selection, options: _Options, pipeline: Pipeline, *, json: bool
+    store: Store,
+    planned: ForkPlan,
+    selection: dict[str, Any],
+    changes: dict[str, Any],
+    pipeline: Pipeline,
+    *,
+    json: bool,
 ) -> int:
     """Execute the re-run in this process, and return the exit code."""
     from store.pipelines.pipeline_runner import PipelineRunner
@@ -254,12 +246,12 @@ async def _execute(
     forked: list[ForkResult] = []
 
     async def start(worker_id: str) -> AttemptedRollout:
-        arguments = asdict(options)
+        arguments = dict(changes)
         on_active: run_models.OnActive = "supersede" if arguments.pop("supersede") else "reject"
         forked.append(
             await store.runs.fork(
                 planned.rollout_id,
-                **asdict(selection),
+                **selection,
                 **arguments,
                 on_active=on_active,
                 expected_head=planned.head,
@@ -297,7 +289,7 @@ def _causes(error: Any) -> list[BaseException]:
 def _leaves(error: Any) -> list[BaseException]:
     if not _is_group(error):
         return [error]
-    return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
 
 
 def _is_group(error: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from store.cli.option_groups import with_option_groups
 from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
 from store.cli.output.printing import byte_size, json_document, line, note, printable
 from store.cli.output.progress import progress_shown
@@ -21,33 +23,57 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-OlderThan = Annotated[
-    float | None,
-    typer.Option(parser=lifetime, metavar="AGE", help="Only rollouts that ended at least this long ago: 30d, 12h."),
-]
-Status = Annotated[
-    list[str] | None,
-    typer.Option(metavar="STATUS", help="Only rollouts with one of these statuses: succeeded,failed,cancelled."),
-]
-Mode = Annotated[list[str] | None, typer.Option(metavar="MODE", help="Only rollouts with one of these modes.")]
-Group = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these groups; may be repeated.")]
-Label = Annotated[
-    list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts with this label; may be repeated.")
-]
-WithoutLabel = Annotated[
-    list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts without this label; may be repeated.")
-]
-KeepLast = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep the N rollouts of each group that were created last.")
-]
-MaxSize = Annotated[
-    int | None,
-    typer.Option(
-        parser=size,
-        metavar="SIZE",
-        help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """The conditions of a policy."""
+
+    older_than: Annotated[
+        float | None,
+        typer.Option(parser=lifetime, metavar="AGE", help="Only rollouts that ended at least this long ago: 30d, 12h."),
+    ] = None
+    status: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATUS", help="Only rollouts with one of these statuses: succeeded,failed,cancelled."),
+    ] = None
+    mode: Annotated[list[str] | None, typer.Option(metavar="MODE", help="Only rollouts with one of these modes.")] = (
+        None
+    )
+    group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these groups; may be repeated.")] = None
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts with this label; may be repeated.")
+    ] = None
+    without_label: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts without this label; may be repeated.")
+    ] = None
+    keep_last: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep the N rollouts of each group that were created last.")
+    ] = None
+    max_size: Annotated[
+        int | None,
+        typer.Option(
+            parser=size,
+            metavar="SIZE",
+            help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
+        ),
+    ] = None
+
+    def policy(self) -> RetentionPolicy:
+        """Return the policy of these conditions."""
+        # The package imports the drivers of databases, which the help of a command does not need.
+        from store.operations import RetentionPolicy
+
+        return RetentionPolicy.of(
+            older_than=self.older_than,
+            statuses=_words(self.status),
+            modes=_words(self.mode),
+            groups=tuple(self.group or ()),
+            labels=tuple(self.label or ()),
+            without_labels=tuple(self.without_label or ()),
+            keep_last=self.keep_last,
+            max_bytes=self.max_size,
+        )
+
+
 Vacuum = Annotated[
     bool,
     typer.Option(
@@ -60,17 +86,11 @@ Apply = Annotated[bool, typer.Option("--apply", hidden=True, help="An older name
 
 
 @app.command(rich_help_panel="Keep")
+@with_option_groups
 def retention(
     *,
     db: Db = DEFAULT_DB,
-    older_than: OlderThan = None,
-    status: Status = None,
-    mode: Mode = None,
-    group: Group = None,
-    label: Label = None,
-    without_label: WithoutLabel = None,
-    keep_last: KeepLast = None,
-    max_size: MaxSize = None,
+    conditions: PolicyOptions,
     yes: Annotated[
         bool, typer.Option("--yes", help="Remove the payload for ever; without it, it is only counted.")
     ] = False,
@@ -82,12 +102,11 @@ def retention(
 
     All conditions must be fulfilled. The log stays verifiable, and records the policy.
     """
-    # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import remove_payload
 
     is_agreed = yes or apply
     _check(yes=is_agreed, vacuum=vacuum)
-    policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
+    policy = conditions.policy()
     with progress_shown(is_quiet=json) as show:
         report = asyncio.run(remove_payload(db, policy, apply=is_agreed, vacuum=vacuum, actor="cli", on_progress=show))
     if json:
@@ -101,20 +120,14 @@ def retention(
 
 
 @app.command(rich_help_panel="Keep")
+@with_option_groups
 def archive(
     *,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A new file, or the file of a stopped `archive` command.")
     ],
     db: Db = DEFAULT_DB,
-    older_than: OlderThan = None,
-    status: Status = None,
-    mode: Mode = None,
-    group: Group = None,
-    label: Label = None,
-    without_label: WithoutLabel = None,
-    keep_last: KeepLast = None,
-    max_size: MaxSize = None,
+    conditions: PolicyOptions,
     yes: Annotated[bool, typer.Option("--yes", help="Move the payload; without it, it is only counted.")] = False,
     apply: Apply = False,
     vacuum: Vacuum = False,
@@ -129,7 +142,7 @@ def archive(
 
     is_agreed = yes or apply
     _check(yes=is_agreed, vacuum=vacuum)
-    policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
+    policy = conditions.policy()
     with progress_shown(is_quiet=json) as show:
         report = asyncio.run(
             archive_payload(db, file, policy, apply=is_agreed, vacuum=vacuum, actor="cli", on_progress=show)
@@ -138,19 +151,19 @@ def archive(
         json_document(report.model_dump())
         return
     _print(report)
-    shown = printable(str(file))
+    path = printable(str(file))
     if report.seal is not None:
         _print_removal(db, report)
-        line(f"archive   {shown}, {byte_size(report.archive_bytes)}, verified")
+        line(f"archive   {path}, {byte_size(report.archive_bytes)}, verified")
         line(f"seal      {report.seal.model_dump_json()}")
         if report.rollouts_left:
             left = f"{report.rollouts_left:,} of the selected rollouts"
-            note(f"{shown} does not contain {left}; move them to another file")
+            note(f"{path} does not contain {left}; move them to another file")
         note(f"to read it: rollbook ui --db {printable(quote(f'sqlite:///{file}'))}")
     elif is_agreed:
-        note(f"the policy selects no payload, so {shown} was not written")
+        note(f"the policy selects no payload, so {path} was not written")
     else:
-        note(f"nothing was moved; --yes moves this payload to {shown}")
+        note(f"nothing was moved; --yes moves this payload to {path}")
 
 
 def _check(*, yes: bool, vacuum: bool) -> None:
@@ -158,32 +171,8 @@ def _check(*, yes: bool, vacuum: bool) -> None:
         raise typer.BadParameter("--vacuum needs --yes")
 
 
-def _several(given: list[str] | None) -> tuple[str, ...]:
-    return tuple(part.strip() for text in given or () for part in text.split(","))
-
-
-def _policy(
-    older_than: float | None,
-    status: list[str] | None,
-    mode: list[str] | None,
-    group: list[str] | None,
-    label: list[str] | None,
-    without_label: list[str] | None,
-    keep_last: int | None,
-    max_size: int | None,
-) -> RetentionPolicy:
-    from store.operations import RetentionPolicy
-
-    return RetentionPolicy.of(
-        older_than=older_than,
-        statuses=_several(status),
-        modes=_several(mode),
-        groups=tuple(group or ()),
-        labels=tuple(label or ()),
-        without_labels=tuple(without_label or ()),
-        keep_last=keep_last,
-        max_bytes=max_size,
-    )
+def _words(texts: list[str] | None) -> tuple[str, ...]:
+    return tuple(word.strip() for text in texts or () for word in text.split(","))
 
 
 def _print(report: RetentionReport) -> None:
