@@ -23,7 +23,7 @@ _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; chars
 @cache
 def _environment() -> Environment:
     # Any value may be user input, so everything is escaped, except `Markup` objects that this program creates.
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("store.dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
@@ -31,9 +31,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(FILTERS)
-    cast("dict[str, Any]", made.globals)["static"] = static_url
-    return made
+    environment.filters.update(FILTERS)
+    cast("dict[str, Any]", environment.globals)["static"] = static_url
+    return environment
 
 
 def html(page: PageContent, request: PageRequest, **more: Any) -> bytes:
@@ -68,12 +68,12 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _files() -> dict[str, tuple[bytes, str]]:
-    found: dict[str, tuple[bytes, str]] = {}
+    static_files: dict[str, tuple[bytes, str]] = {}
     for entry in files("store.dashboard").joinpath("static").iterdir():
         suffix = entry.name.rpartition(".")[2]
         if suffix in _TYPES:
-            found[entry.name] = (entry.read_bytes(), _TYPES[suffix])
-    return found
+            static_files[entry.name] = (entry.read_bytes(), _TYPES[suffix])
+    return static_files
 
 
 @cache

@@ -59,8 +59,8 @@ class PageRequest:
 
     def one(self, name: str, default: str = "") -> str:
         """Return the value of a parameter: the last value if it is repeated, and `default` if it is missing."""
-        given = self.params.get(name)
-        return given[-1] if given else default
+        values = self.params.get(name)
+        return values[-1] if values else default
 
     def several(self, name: str) -> list[str]:
         """Return all values of a parameter that are not empty."""
@@ -72,8 +72,8 @@ class PageRequest:
         Raises:
             Invalid: the value is not an integer, or is not between `least` and `most`.
         """
-        found = self.maybe_whole(name, least=least, most=most)
-        return default if found is None else found
+        number = self.maybe_whole(name, least=least, most=most)
+        return default if number is None else number
 
     def maybe_whole(self, name: str, *, least: int = 0, most: int = 2**53) -> int | None:
         """Return a parameter as `whole` does, or None if it is missing."""
@@ -102,7 +102,7 @@ class PageRequest:
         Raises:
             Invalid: a value is not allowed.
         """
-        return [_allowed(name, given, allowed) for given in dict.fromkeys(self.several(name))]
+        return [_allowed(name, value, allowed) for value in dict.fromkeys(self.several(name))]
 
     @property
     def rows(self) -> int:
@@ -139,10 +139,10 @@ class PageRequest:
         return not self.is_read_only and self.visitor.may(role)
 
 
-def _allowed(name: str, given: str, allowed: Sequence[str]) -> str:
-    if given not in allowed:
+def _allowed(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
         raise Invalid(name, f"must be one of {', '.join(allowed)}")
-    return given
+    return value
 
 
 def segment(text: str) -> str:
@@ -155,5 +155,5 @@ def segment(text: str) -> str:
 
 
 def _query(params: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in params.items() if value is not None and value not in ("", [])}
-    return f"?{urlencode(kept, doseq=True)}" if kept else ""
+    present = {name: value for name, value in params.items() if value is not None and value not in ("", [])}
+    return f"?{urlencode(present, doseq=True)}" if present else ""

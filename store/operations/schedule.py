@@ -53,7 +53,7 @@ class Schedule:
     @property
     def operations(self) -> list[Operation]:
         """The operations that are run."""
-        return [each for each in OPERATIONS if self.interval(each) is not None]
+        return [operation for operation in OPERATIONS if self.interval(operation) is not None]
 
     def interval(self, operation: Operation) -> float | None:
         """Return the interval between two runs of an operation in seconds; None if the operation is never run."""

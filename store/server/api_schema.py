@@ -128,8 +128,8 @@ STREAMED: Final[Json] = {
 
 def declare(settings: Json, role: str, status: int, *, own_statuses: bool) -> Json:
     """Return the settings of a route, completed by the headers, parameters and errors of every store route."""
-    given: dict[int, Json] = settings["responses"] or {}
-    success = {**given.get(status, {})}
+    responses: dict[int, Json] = settings["responses"] or {}
+    success = {**responses.get(status, {})}
     success["headers"] = {REQUEST_ID: reference("headers", REQUEST_ID), **success.get("headers", {})}
     names = [REQUEST_ID]
     if "POST" in settings["methods"]:
@@ -231,12 +231,12 @@ def _tidied(schema: Any) -> Any:
     A rollout with its attempt matches both kinds of rollouts, so their `oneOf` becomes `anyOf`.
     """
     if isinstance(schema, list):
-        return [_tidied(each) for each in cast("list[Any]", schema)]
+        return [_tidied(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     tidied: Json = {}
     for key, value in cast("Json", schema).items():
-        if key == "prefixItems" and all(each == value[0] for each in value):
+        if key == "prefixItems" and all(item == value[0] for item in value):
             # `minItems` and `maxItems` beside it state the number of items.
             tidied["items"] = _tidied(value[0])
         elif key == "$ref":

@@ -146,7 +146,7 @@ def build_app(
     is_fast = has_fast_path and os.environ.get(FAST_PATH) != "0"
     app.state.fast_path = _fast_path(app, partitions, max_body_bytes, ring, is_local=is_local) if is_fast else None
     app.router.routes.extend(BESIDE)
-    origins = [origin for each in cors_origins if (origin := each.strip())]
+    origins = [origin for entry in cors_origins if (origin := entry.strip())]
     app.state.scheduler = scheduler
     _add_layers(app, origins, max_body_bytes, is_local=is_local, is_read_only=is_read_only)
     _add_error_handlers(app)

@@ -69,7 +69,7 @@ class AuthLayer:
     async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"}:
             try:
-                known = await self._admit(scope)
+                has_route = await self._admit(scope)
             except Unauthorized as error:
                 if _is_visit(scope):
                     await dashboard.show_login(scope, send)
@@ -82,7 +82,7 @@ class AuthLayer:
                     return
                 await refuse(scope, receive, send, refusal(error))
                 return
-            if not known:
+            if not has_route:
                 await refuse(scope, receive, send, _nothing_there(scope))
                 return
         admitted: Admission | None = scope.get("rollbook.admission")

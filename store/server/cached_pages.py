@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from store.interface.store import Store
 from store.models.queries import PageQuery, RolloutQuery, SpanQuery
-from store.server.page_cache import KeptPages
+from store.server.page_cache import PageCache
 from store.server.response_spool import Spool
 from store.sql.database import database_of
 from store.sql.json_pages import JSONPages, Write
@@ -16,10 +16,10 @@ from store.wire.encoding import dumps
 Q = TypeVar("Q", bound=PageQuery)
 
 
-KEPT_BYTES: Final = 16 * 1024 * 1024
+CACHE_BYTES: Final = 16 * 1024 * 1024
 """The size of the cache that all stores share."""
 
-_kept: Final = KeptPages(KEPT_BYTES)
+_cache: Final = PageCache(CACHE_BYTES)
 
 
 async def rollouts(store: Store, query: RolloutQuery) -> bytes | Spool:
@@ -39,18 +39,18 @@ async def spans(store: Store, query: SpanQuery) -> bytes | Spool:
 
 
 async def _page(pages: JSONPages, page: Callable[[Write, Q], Awaitable[int]], query: Q) -> bytes | Spool:
-    known = await pages.state()
-    if known is None:
+    identity = await pages.state()
+    if identity is None:
         return await _written(page, query)
-    which, state = known
-    key = which, type(query), repr(vars(query))
-    kept = _kept.get(key, state)
-    if kept is not None:
-        return kept
-    written = await _written(page, query)
-    if isinstance(written, bytes):
-        _kept.keep(key, state, written)
-    return written
+    store_key, state = identity
+    key = store_key, type(query), repr(vars(query))
+    cached = _cache.get(key, state)
+    if cached is not None:
+        return cached
+    body = await _written(page, query)
+    if isinstance(body, bytes):
+        _cache.keep(key, state, body)
+    return body
 
 
 async def _written(page: Callable[[Write, Q], Awaitable[int]], query: Q) -> bytes | Spool:
@@ -69,5 +69,5 @@ async def _written(page: Callable[[Write, Q], Awaitable[int]], query: Q) -> byte
     except BaseException:
         spool.close()
         raise
-    whole = spool.whole()
-    return spool if whole is None else whole
+    body = spool.whole()
+    return spool if body is None else body

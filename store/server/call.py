@@ -127,11 +127,13 @@ class Call(HTTPConnection):
         header = headers_of(self.scope).get(b"content-type", b"")
         if header == b"application/json":
             return
-        given = header.partition(b";")[0].strip().lower()
-        if given != b"application/json" and not (given.startswith(b"application/") and given.endswith(b"+json")):
-            shown = given.decode("latin-1") or "none"
+        media_type = header.partition(b";")[0].strip().lower()
+        if media_type != b"application/json" and not (
+            media_type.startswith(b"application/") and media_type.endswith(b"+json")
+        ):
+            name = media_type.decode("latin-1") or "none"
             raise MalformedRequest.one(
-                "model_attributes_type", f"Content-Type is {shown}; send the body as application/json", "body"
+                "model_attributes_type", f"Content-Type is {name}; send the body as application/json", "body"
             )
 
     def query(self, model: type[M]) -> M:
@@ -141,16 +143,16 @@ class Call(HTTPConnection):
             MalformedRequest: a parameter does not match the model, or a required one is missing.
         """
         text: bytes = self.scope["query_string"]
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if text:
             lists = list_fields(model)
             for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
                 if name in lists:
-                    given.setdefault(name, []).append(value)
+                    values.setdefault(name, []).append(value)
                 else:
-                    given[name] = value
+                    values[name] = value
         try:
-            return model.__pydantic_validator__.validate_python(given)
+            return model.__pydantic_validator__.validate_python(values)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise _fault(error, first, "query") from None

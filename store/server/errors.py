@@ -72,11 +72,11 @@ class MalformedRequest(Exception):
         return cls([{"type": kind, "loc": list(where), "msg": message, "input": None}])
 
 
-def _short(given: Any) -> Any:
+def _short(value: Any) -> Any:
     """Return the refused value if it is small. A large value is neither sent back nor logged."""
-    if isinstance(given, str):
-        return given if len(given) <= _MAX_INPUT else None
-    return given if isinstance(given, bool | int | float) else None
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_INPUT else None
+    return value if isinstance(value, bool | int | float) else None
 
 
 def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, Headers]:

@@ -163,9 +163,9 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
 
 def id_of(headers: dict[bytes, bytes]) -> bytes:
     """Return the id that the client sent, or a new id of 16 hex digits."""
-    given = headers.get(_REQUEST_ID)
-    if given is not None and _PLAIN_ID.fullmatch(given):
-        return given
+    sent = headers.get(_REQUEST_ID)
+    if sent is not None and _PLAIN_ID.fullmatch(sent):
+        return sent
     # Random bytes would need a system call for each request, and the writer's thread would take the interpreter lock
     # meanwhile.
     return b"%08x%08x" % (_PROCESS ^ process.number, next(_numbers) & 0xFFFF_FFFF)

@@ -184,8 +184,8 @@ class TraceExport:
         self, store: Store, encoding: Encoding | None, headers: dict[str, str], receive: Receive
     ) -> bytes:
         if encoding is None:
-            given = headers.get("content-type", "")
-            raise _Refused(400, f"Unsupported Content-Type '{given}', expected {_EXPECTED}")
+            content_type = headers.get("content-type", "")
+            raise _Refused(400, f"Unsupported Content-Type '{content_type}', expected {_EXPECTED}")
         body = await self._body(headers, receive)
         try:
             if len(body) <= _INLINE_BYTES:
@@ -294,7 +294,7 @@ def _how(store: Store) -> tuple[Record, Record | None]:
     # The result is cached by class, because checking an instance against the protocol takes longer than creating a
     # span.
     if not records_commands(type(store)):
-        return lambda spans: store.add_many_spans([each.span() for each in spans]), None
+        return lambda spans: store.add_many_spans([span.span() for span in spans]), None
     record = cast("RecordsCommands", store).record
     return (
         lambda spans: record(record_received(spans)),
@@ -310,9 +310,9 @@ def records_commands(kind: type[Store]) -> bool:
 
 async def _number(store: Store, traces: Traces) -> None:
     """Number the spans that have no number."""
-    wanted: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for index in traces.unnumbered:
-        wanted.setdefault(traces.received[index].rollout_id, []).append(index)
+        groups.setdefault(traces.received[index].rollout_id, []).append(index)
 
     async def draw(indexes: list[int]) -> None:
         keys = [(traces.received[index].rollout_id, traces.received[index].attempt_id) for index in indexes]
@@ -323,7 +323,7 @@ async def _number(store: Store, traces: Traces) -> None:
             return
         traces.number(dict(zip(indexes, numbers, strict=True)))
 
-    await _all(draw(piece) for indexes in wanted.values() for piece in _pieces(indexes))
+    await _all(draw(piece) for indexes in groups.values() for piece in _pieces(indexes))
 
 
 async def _add(record: Record, spans: list[Received], traces: Traces, *, is_repaired: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from threading import Lock
 
 
-class KeptPages:
+class PageCache:
     """The most recently requested pages, each with the state of the database from which it was read.
 
     Each request reads the current state of the database and compares it, so a page is never returned for another state.
@@ -26,11 +26,11 @@ class KeptPages:
     def get(self, key: Hashable, state: Hashable) -> bytes | None:
         """Return a page if it was read from this state."""
         with self._lock:
-            kept = self._pages.get(key)
-            if kept is None or kept[0] != state:
+            cached = self._pages.get(key)
+            if cached is None or cached[0] != state:
                 return None
             self._pages.move_to_end(key)
-            return kept[1]
+            return cached[1]
 
     def keep(self, key: Hashable, state: Hashable, page: bytes) -> None:
         """Add a page.
@@ -49,6 +49,6 @@ class KeptPages:
                 self._drop(next(iter(self._pages)))
 
     def _drop(self, key: Hashable) -> None:
-        kept = self._pages.pop(key, None)
-        if kept is not None:
-            self.size -= len(kept[1])
+        cached = self._pages.pop(key, None)
+        if cached is not None:
+            self.size -= len(cached[1])

@@ -84,7 +84,7 @@ class Partitions:
 
     def open_stores(self) -> list[tuple[str, Store]]:
         """Return the name and the store of each partition that is open."""
-        opened = [(name, each.opening) for name, each in self._opened.items()]
+        opened = [(name, partition.opening) for name, partition in self._opened.items()]
         ready = [(name, opening.result()) for name, opening in opened if opening.done() and not _failed(opening)]
         return [(self.root_name, self.root), *ready]
 
@@ -166,7 +166,7 @@ class Partitions:
 
     def _idle(self) -> list[str]:
         """Return the open partitions that no request uses, in the order in which they should be closed."""
-        idle = [name for name, each in self._opened.items() if not each.users and each.opening.done()]
+        idle = [name for name, partition in self._opened.items() if not partition.users and partition.opening.done()]
         return sorted(idle, key=lambda name: name in self._watched)
 
     async def watch(self) -> None:
@@ -186,13 +186,13 @@ class Partitions:
             await asyncio.sleep(_SURVEY_SECONDS)
 
     async def _survey(self, root: StoreDatabase) -> None:
-        found = await root.core.watched_partitions()
-        self._watched = frozenset(found)
+        watched = await root.core.watched_partitions()
+        self._watched = frozenset(watched)
         closed: list[str] = []
-        for name in found:
+        for name in watched:
             if name == self.root_name or name in self._opened:
                 continue
-            if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
+            if len(self._opened) >= self._limit and all(idle in self._watched for idle in self._idle()):
                 closed.append(name)
                 continue
             # Opening fails, for example, if the partition was dropped after the survey.

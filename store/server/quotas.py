@@ -195,44 +195,44 @@ class Quotas:
 
     Args:
         default: the quota of partitions without a quota of their own.
-        own: the quotas of single partitions, by name.
+        by_partition: the quotas of single partitions, by name.
         monotonic: a clock that never goes back, in seconds.
     """
 
     def __init__(
         self,
         default: Quota | None = None,
-        own: Mapping[str, Quota] | None = None,
+        by_partition: Mapping[str, Quota] | None = None,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._default = default or Quota()
-        self._own = own or {}
+        self._by_partition = by_partition or {}
         self._monotonic = monotonic
-        self._known: dict[str, PartitionQuota] = {}
+        self._used: dict[str, PartitionQuota] = {}
 
     @property
     def has_call_limit(self) -> bool:
         """Whether there is a limit on the calls of any partition."""
-        return any(each.calls is not None for each in (self._default, *self._own.values()))
+        return any(quota.calls is not None for quota in (self._default, *self._by_partition.values()))
 
     @property
-    def known(self) -> Iterable[PartitionQuota]:
+    def used(self) -> Iterable[PartitionQuota]:
         """The quotas of the partitions that were used in this process."""
-        return list(self._known.values())
+        return list(self._used.values())
 
     def limits(self, partition: str) -> dict[Kind, int]:
         """Return the limits of a partition."""
-        return self._own.get(partition, self._default).limits()
+        return self._by_partition.get(partition, self._default).limits()
 
     def of(self, partition: str) -> PartitionQuota | None:
         """Return the quota of a partition; None if it has no limits."""
-        found = self._known.get(partition)
-        if found is None:
-            quota = self._own.get(partition, self._default)
+        limited = self._used.get(partition)
+        if limited is None:
+            quota = self._by_partition.get(partition, self._default)
             if not quota.limits():
                 return None
-            found = self._known[partition] = PartitionQuota(partition, quota, self._monotonic)
-        return found
+            limited = self._used[partition] = PartitionQuota(partition, quota, self._monotonic)
+        return limited
 
     def guard(self, partition: str, store: Store) -> None:
         """Limit the events and bytes of an open store, if its partition has such limits."""

@@ -191,10 +191,10 @@ class RouteIndex(Generic[P]):
                 with_ids.append(route)
             else:
                 self._literal[route.method, route.path] = route
-        for method, several in by_method.items():
-            several.sort(key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
+        for method, matching in by_method.items():
+            matching.sort(key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
             patterns, by_group, group = list[str](), dict[int, tuple[P, list[str]]](), 1
-            for route in several:
+            for route in matching:
                 names = _ID.findall(route.path)
                 literals = map(re.escape, _ID.sub("\0", route.path).split("\0"))
                 patterns.append(f"({'([^/]+)'.join(literals)})")
@@ -207,13 +207,13 @@ class RouteIndex(Generic[P]):
         literal = self._literal.get((method, path))
         if literal is not None:
             return literal
-        known = self._methods.get(method)
-        match = known and known[0].fullmatch(path)
-        if not known or not match:
+        index = self._methods.get(method)
+        match = index and index[0].fullmatch(path)
+        if not index or not match:
             return None
         # `lastindex` is the group that closes last, which is the group around the whole path.
         group = cast("int", match.lastindex)
-        route, names = known[1][group]
+        route, names = index[1][group]
         for inner, name in enumerate(names, group + 1):
             ids[name] = unquote(match[inner])
         return route

@@ -15,7 +15,7 @@ from store.errors import Closed
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
 from store.server.streaming import hub
-from store.server.streaming.feed import Fact, Wanted
+from store.server.streaming.feed import Fact, TailQuery
 from store.server.streaming.hub import Hubs
 from store.sql.log import SQLLog
 from store.sql.store import SQLStore
@@ -23,7 +23,7 @@ from tests.conftest import SQLITE
 
 ON_ONE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 """For claims about the hub alone, which reads the log of the store."""
-ALL = Wanted(None, None, None)
+ALL = TailQuery(None, None, None)
 HANG = 60
 
 
@@ -148,8 +148,8 @@ async def test_large_events_are_forgotten_sooner(
 async def test_each_stream_gets_the_events_of_its_filter(store: Store, counting: Counting) -> None:
     hubs = Hubs()
     rollout = await store.start_rollout("wanted")
-    only = Wanted(None, None, rollout.rollout_id)
-    claims = Wanted(None, ["attempt.started"], None)
+    only = TailQuery(None, None, rollout.rollout_id)
+    claims = TailQuery(None, ["attempt.started"], None)
     async with aclosing(hubs.follow(counting, only)) as one, aclosing(hubs.follow(counting, claims)) as other:
         assert await take(one, 2) == [1, 2]
         assert await take(other, 1) == [2]
@@ -173,7 +173,7 @@ async def test_readers_that_come_while_others_write_each_see_everything_once(sto
         async with aclosing(hubs.follow(counting, ALL)) as stream:
             before = await take(stream, begin)
             cursor = (await anext(stream)).cursor
-        async with aclosing(hubs.follow(counting, Wanted(cursor, None, None))) as stream:
+        async with aclosing(hubs.follow(counting, TailQuery(cursor, None, None))) as stream:
             return [*before, begin + 1, *await take(stream, total - begin - 1)]
 
     writing = asyncio.ensure_future(write())
@@ -189,7 +189,7 @@ async def test_a_reader_that_is_ahead_of_the_hub_gets_nothing_twice(store: Store
         log.may_go_on.clear()
         await enqueue(store, 3)
         cursors = [event.cursor async for event in log.tail()]
-        async with aclosing(hubs.follow(counting, Wanted(cursors[-1], None, None))) as ahead:
+        async with aclosing(hubs.follow(counting, TailQuery(cursors[-1], None, None))) as ahead:
             coming = asyncio.ensure_future(take(ahead, 1))
             async with asyncio.timeout(HANG):
                 # It has looked where the hub is when it begins to read the log itself.

@@ -12,7 +12,7 @@ from store import open_store
 from store.interface.store import Store
 from store.models import Attempt, RolloutConfig
 from store.models.queries import RolloutQuery
-from store.server.page_cache import KeptPages
+from store.server.page_cache import PageCache
 from store.server.partitions import Partitions
 from store.sql.json_pages import JSONPages
 from store.testing import ManualClock
@@ -117,7 +117,7 @@ async def test_partitions_do_not_get_each_others_pages(tmp_path: Any) -> None:
 
 
 def test_cached_page_of_another_state_is_not_returned() -> None:
-    pages = KeptPages(100)
+    pages = PageCache(100)
     pages.keep("a", 1, b"one")
     assert pages.get("a", 1) == b"one"
     assert pages.get("a", 2) is None
@@ -127,7 +127,7 @@ def test_cached_page_of_another_state_is_not_returned() -> None:
 
 
 def test_the_pages_asked_for_last_are_kept_within_their_bytes() -> None:
-    pages = KeptPages(10)
+    pages = PageCache(10)
     pages.keep("a", 1, b"aaaa")
     pages.keep("b", 1, b"bbbb")
     assert pages.get("a", 1) is not None

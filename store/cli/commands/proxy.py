@@ -98,17 +98,17 @@ def proxy(
             f"{settings.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY to a key that clients must send,"
             " listen on 127.0.0.1, or give --insecure",
         )
-    backends = check_names([_backend(given, settings) for given in settings.backends])
+    backends = check_names([_backend(text, settings) for text in settings.backends])
     asyncio.run(_serve(settings, backends))
 
 
-def _backend(given: str, settings: ProxyOptions) -> Backend:
+def _backend(text: str, settings: ProxyOptions) -> Backend:
     from store.llm_proxy import Backend
 
-    name, equals, rest = given.partition("=")
+    name, equals, rest = text.partition("=")
     url, *models = rest.split(",")
     if not equals or not name or "" in models:
-        raise Invalid("--backend", f"{given!r} is not of the form NAME=URL or NAME=URL,model,model")
+        raise Invalid("--backend", f"{text!r} is not of the form NAME=URL or NAME=URL,model,model")
     provider, plus, translated = url.partition("+")
     is_translated = bool(plus) and "/" not in provider
     try:
@@ -121,7 +121,7 @@ def _backend(given: str, settings: ProxyOptions) -> Backend:
             provider=provider if is_translated else None,
         )
     except ValueError as error:
-        raise Invalid("--backend", f"{given!r} is not a backend: {error}") from None
+        raise Invalid("--backend", f"{text!r} is not a backend: {error}") from None
 
 
 async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
@@ -149,14 +149,14 @@ async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
 @contextlib.contextmanager
 def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    for each in _STOPS:
-        loop.add_signal_handler(each, stopped.set)
+    for number in _STOPS:
+        loop.add_signal_handler(number, stopped.set)
     try:
         yield
     finally:
         # The handlers are removed, so that a second Ctrl+C stops the process without waiting for running calls.
-        for each in _STOPS:
-            loop.remove_signal_handler(each)
+        for number in _STOPS:
+            loop.remove_signal_handler(number)
 
 
 def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:

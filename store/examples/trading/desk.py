@@ -33,16 +33,16 @@ def scopes_of(rollout: Rollout) -> dict[str, Sequence[str]]:
     The type in the metadata selects the kinds. The input names the tickers and the portfolio; the defaults are those of
     the example.
     """
-    given = _params(rollout)
+    params = _params(rollout)
     kinds = _KINDS.get((rollout.metadata or {}).get("type", ""), tuple(SCOPES))
-    named = {**SCOPES, "ticker": tickers_of(rollout), "portfolio": [given.get("portfolio_id") or FUND]}
+    named = {**SCOPES, "ticker": tickers_of(rollout), "portfolio": [params.get("portfolio_id") or FUND]}
     return {kind: scopes if kind in kinds else [] for kind, scopes in named.items()}
 
 
 def tickers_of(rollout: Rollout) -> Sequence[str]:
     """Return the tickers of a run in upper case, as the log spells them."""
-    given = _params(rollout)
-    named: list[str] = given.get("tickers") or ([given["ticker"]] if given.get("ticker") else [*feeds.TICKERS])
+    params = _params(rollout)
+    named: list[str] = params.get("tickers") or ([params["ticker"]] if params.get("ticker") else [*feeds.TICKERS])
     return [ticker.upper() for ticker in named]
 
 
@@ -62,13 +62,11 @@ class Desk:
         for name, phase in zip(TA.by_name, phases, strict=True):
             self.pipeline.phase(name)(phase)
 
-    # -- phases ------------------------------------------------------------------------------------------------------
-
     async def _scan(self, step: Step) -> None:
         *scanners, synthesis = SCAN
-        found = [await self._ask(step, name, f"Report\n{feeds.read(MARKET, name)}") for name in scanners]
-        summary = await self._ask(step, synthesis, _prompt("Sum up the market", *found))
-        sections = dict(zip(scanners, found, strict=True))
+        reports = [await self._ask(step, name, f"Report\n{feeds.read(MARKET, name)}") for name in scanners]
+        summary = await self._ask(step, synthesis, _prompt("Sum up the market", *reports))
+        sections = dict(zip(scanners, reports, strict=True))
         await _keep(step, "scan_report", {"summary": summary, "sections": sections})
         date = _params(step.rollout).get("date", feeds.DATE)
         await _keep(step, "complete_report", {"trade_date": date, "summary": summary, **sections})
@@ -119,16 +117,16 @@ class Desk:
     async def _trade(self, step: Step) -> None:
         tickers = tickers_of(step.rollout)
         decisions = {ticker: await _decision_of(step, ticker) for ticker in tickers}
-        orders = {ticker: each for ticker, each in decisions.items() if each["shares"]}
+        orders = {ticker: decision for ticker, decision in decisions.items() if decision["shares"]}
         responses = {
             "load_portfolio": _listed(feeds.HOLDINGS),
-            "compute_risk": f"{sum(each['shares'] for each in orders.values())} shares move",
-            "review_holdings": _listed({ticker: each["action"] for ticker, each in decisions.items()}),
+            "compute_risk": f"{sum(decision['shares'] for decision in orders.values())} shares move",
+            "review_holdings": _listed({ticker: decision["action"] for ticker, decision in decisions.items()}),
             "prioritize_candidates": ", ".join(sorted(orders, key=lambda ticker: -orders[ticker]["shares"])) or "none",
             "macro_summary": await _market_summary(step),
             "micro_summary": f"{len(orders)} of {len(decisions)} tickers are traded",
             "make_pm_decision": _listed(
-                {ticker: f"{each['action']} {each['shares']}" for ticker, each in orders.items()}
+                {ticker: f"{decision['action']} {decision['shares']}" for ticker, decision in orders.items()}
             ),
             "cash_sweep": "cash stays as it is",
             "execute_trades": f"{len(orders)} orders are placed",
@@ -143,11 +141,11 @@ class Desk:
         """Save the artifacts of a node of the portfolio phase."""
         match node:
             case "compute_risk":
-                shares = {ticker: each["shares"] for ticker, each in orders.items()}
+                shares = {ticker: decision["shares"] for ticker, decision in orders.items()}
                 await _keep(step, "risk_metrics", {"shares": sum(shares.values()), "by_ticker": shares})
             case "review_holdings":
-                for ticker, each in decisions.items():
-                    review = {"held": feeds.HOLDINGS.get(ticker, 0), "action": each["action"]}
+                for ticker, decision in decisions.items():
+                    review = {"held": feeds.HOLDINGS.get(ticker, 0), "action": decision["action"]}
                     await _keep(step, f"{ticker}_holding_review", review, scope="portfolio")
             case "make_pm_decision":
                 await _keep(step, "pm_decision", decisions)
@@ -155,8 +153,6 @@ class Desk:
                 await _keep(step, "execution_result", orders)
             case _:
                 pass
-
-    # -- nodes -------------------------------------------------------------------------------------------------------
 
     async def _ask(self, step: Step, name: str, prompt: str) -> str:
         async with self._node(step, name, prompt=prompt, model=model.NAME) as call:
@@ -182,8 +178,8 @@ pipeline: Final = Desk().pipeline
 
 
 def _params(rollout: Rollout) -> dict[str, Any]:
-    given: Any = rollout.input
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    params: Any = rollout.input
+    return cast("dict[str, Any]", params) if isinstance(params, dict) else {}
 
 
 async def _keep(
@@ -243,14 +239,15 @@ async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any
     """
     runs, rollout = step.store.runs, step.rollout
     view = f"attempt:{rollout.attempt.sequence_id}"
-    found = await runs.query_artifacts(rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
-    if found:
-        return found[-1].content
+    artifacts = await runs.query_artifacts(rollout.rollout_id, scope=scope, name=name, view=view, limit=1)
+    if artifacts:
+        return artifacts[-1].content
     flow = (rollout.metadata or {}).get(GROUP_KEY)
-    others = [each for each in await runs.scope_history(scope, name=name) if each.rollout_id != rollout.rollout_id]
-    for each in reversed([each for each in others if flow is not None and each.group_id == flow]):
-        if made := await runs.query_artifacts(each.rollout_id, scope=scope, name=name, limit=1):
-            return made[-1].content
+    history = await runs.scope_history(scope, name=name) if flow is not None else []
+    others = [run for run in history if run.group_id == flow and run.rollout_id != rollout.rollout_id]
+    for run in reversed(others):
+        if artifacts := await runs.query_artifacts(run.rollout_id, scope=scope, name=name, limit=1):
+            return artifacts[-1].content
     if otherwise is None:
         raise LookupError(f"no run of this flow has a {name} of {scope}; run the phase that makes it first")
     return otherwise

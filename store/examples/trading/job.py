@@ -69,11 +69,11 @@ class _Show:
             await self._compared(store, finished, again)
             is_restored = await self._undone(store, finished, again, before)
             verified = await store.log.verify()
-            found = (
+            outcome = (
                 "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
             )
             self._paper.heading("Proof")
-            self._paper.line(f"verify: {verified.events:,} events in {verified.commits:,} commits: {found}")
+            self._paper.line(f"verify: {verified.events:,} events in {verified.commits:,} commits: {outcome}")
         report.next_steps(self._paper, self._db, finished.rollout_id, finished.attempt.sequence_id)
         if not verified.ok:
             return NOT_INTACT

@@ -31,13 +31,13 @@ async def ask(prompt: str) -> Answer:
     words, and to any other task all sentences, each once. Equal prompts get equal answers.
     """
     task, _, material = prompt.partition("\n")
-    sentences = [found.strip() for found in _SENTENCE.findall(material)]
+    sentences = [sentence.strip() for sentence in _SENTENCE.findall(material)]
     if task.startswith("Judge"):
         text = _judged(material)
     elif task.startswith("Argue for"):
-        text = _kept([each for each in sentences if score(each) > 0], "Little speaks for it.")
+        text = _kept([sentence for sentence in sentences if score(sentence) > 0], "Little speaks for it.")
     elif task.startswith("Argue against"):
-        text = _kept([each for each in sentences if score(each) < 0], "Little speaks against it.")
+        text = _kept([sentence for sentence in sentences if score(sentence) < 0], "Little speaks against it.")
     else:
         text = _kept(sentences, "Nothing to report.")
     return Answer(text, len(_WORD.findall(prompt)), len(_WORD.findall(text)))
@@ -53,6 +53,6 @@ def _kept(sentences: list[str], otherwise: str) -> str:
 
 
 def _judged(material: str) -> str:
-    found = score(material)
-    verdict = "BUY" if found > 1 else "SELL" if found < -1 else "HOLD"
-    return f"{verdict} ({found:+d})"
+    balance = score(material)
+    verdict = "BUY" if balance > 1 else "SELL" if balance < -1 else "HOLD"
+    return f"{verdict} ({balance:+d})"

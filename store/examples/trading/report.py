@@ -56,21 +56,21 @@ async def decisions(paper: ReportPrinter, store: Store, run_id: str, attempts: S
     for ticker in TICKERS:
         cells: list[str] = []
         for number in attempts:
-            found = await store.runs.query_artifacts(
+            artifacts = await store.runs.query_artifacts(
                 run_id, scope=ticker, name="final_trade_decision", view=f"attempt:{number}", limit=1
             )
-            cells.append(f"{found[-1].content['action']} {found[-1].content['shares']}")
+            cells.append(f"{artifacts[-1].content['action']} {artifacts[-1].content['shares']}")
         rows.append((ticker, *cells))
     paper.line("Decided:")
     paper.table(rows)
 
 
-def difference(paper: ReportPrinter, found: AttemptDiff) -> None:
+def difference(paper: ReportPrinter, comparison: AttemptDiff) -> None:
     """Print how much changed between two attempts, and which nodes gave another answer."""
-    counts = ", ".join(f"{count} {change}" for change, count in found.counts.items())
+    counts = ", ".join(f"{count} {change}" for change, count in comparison.counts.items())
     paper.line(f"Of the nodes: {counts}. Another answer from:")
     other: dict[str, list[str]] = {}
-    for node in found.nodes:
+    for node in comparison.nodes:
         if node.same_response is False:
             other.setdefault(node.scope or "", []).append(node.node_id)
     paper.table([(scope, ", ".join(nodes)) for scope, nodes in other.items()])

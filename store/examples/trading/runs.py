@@ -86,10 +86,10 @@ def dying_at(place: str | None) -> Callable[[str, str], None] | None:
     node, _, scope = place.partition("/")
     phases = TA.phases_of(node)
     if not phases:
-        known = ", ".join(name for phase in TA.phases for name in phase.nodes)
-        raise Invalid("--stop-at", f"{node!r} is none of {known}")
+        names = ", ".join(name for phase in TA.phases for name in phase.nodes)
+        raise Invalid("--stop-at", f"{node!r} is none of {names}")
     scopes = SCOPES[phases[0].scope_kind]
-    if scope.lower() not in {"", *(each.lower() for each in scopes)}:
+    if scope.lower() not in {"", *(name.lower() for name in scopes)}:
         raise Invalid("--stop-at", f"{node} is never about {scope!r}, only about {', '.join(scopes)}")
 
     def reached(name: str, about: str) -> None:

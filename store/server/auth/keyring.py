@@ -169,10 +169,10 @@ class KeyRing:
             Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self._refresh()
-        known = self._rules.keys.get(key.key_id)
-        if known is None or known.hash != key.hash:
+        current = self._rules.keys.get(key.key_id)
+        if current is None or current.hash != key.hash:
             raise Unauthorized(f"the key {key.key_id} was revoked")
-        if known.has_expired(self._clock()):
+        if current.has_expired(self._clock()):
             raise Unauthorized(f"the key {key.key_id} has expired")
 
     async def _refresh(self) -> None:

@@ -85,13 +85,13 @@ class OriginLayer:
         if self._is_local and host:
             await self._check_host(host.decode("latin-1"))
 
-    async def _check_host(self, given: str) -> None:
+    async def _check_host(self, netloc: str) -> None:
         """Refuse a host name that another site may have assigned to this machine (DNS rebinding)."""
-        host = _host(given)
+        host = _host(netloc)
         if _is_ours(host) or host in self._hosts or "*" in self._allowed:
             # The set is limited, because clients may send any number of different names.
             if len(self._names) < _NAMES:
-                self._names.add(given.encode("latin-1"))
+                self._names.add(netloc.encode("latin-1"))
             return
         if self._ring is not None:
             await self._ring.refresh()

@@ -107,7 +107,7 @@ class FastPath:
             COUNTED: True,
         }
         # Clients repeat the same headers, so their check is cached. Only the length varies, among a few hundred values.
-        self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
+        self._checked_heads: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
         self._heads: dict[int, bytes] = {}
         self._heads_of: Sequence[Header] = ()
 
@@ -157,25 +157,25 @@ class FastPath:
         scope["rollbook.admission"] = admitted
         return True
 
-    def _ordinary(self, given: list[Header]) -> dict[bytes, bytes] | None:
+    def _ordinary(self, pairs: list[Header]) -> dict[bytes, bytes] | None:
         """Return the headers of a request by their names, if all of them are ordinary."""
-        key = tuple(given)
-        known = self._heads_known.get(key)
-        if known is not None:
-            return known
-        headers = dict(given)
+        key = tuple(pairs)
+        cached = self._checked_heads.get(key)
+        if cached is not None:
+            return cached
+        headers = dict(pairs)
         length = headers.get(b"content-length", b"")
         if (
-            not (headers.keys() <= _ORDINARY and len(headers) == len(given))
+            not (headers.keys() <= _ORDINARY and len(headers) == len(pairs))
             or headers.get(b"content-type") != JSON[1]
             or not (length.isdigit() and len(length) <= _LONGEST_LENGTH and int(length) <= self._limit)
             or not (self._names is None or headers.get(b"host", b"") in self._names)
         ):
             return None
         if _SINGULAR.isdisjoint(headers):
-            if len(self._heads_known) >= _MOST_HEADS:
-                self._heads_known.clear()
-            self._heads_known[key] = headers
+            if len(self._checked_heads) >= _MOST_HEADS:
+                self._checked_heads.clear()
+            self._checked_heads[key] = headers
         return headers
 
     def head(self, status: int, length: int, own_id: bytes, headers: Sequence[Header], default: list[Header]) -> bytes:

@@ -43,8 +43,8 @@ class Handler:
 
 
 def _begin_enqueue(_: Call, body: bytes) -> tuple[Command, None] | None:
-    given: EnqueueBody = _ENQUEUE.validate_json(body)
-    return (rollout_commands.enqueue(given.rollouts), None) if given.rollouts else None
+    request: EnqueueBody = _ENQUEUE.validate_json(body)
+    return (rollout_commands.enqueue(request.rollouts), None) if request.rollouts else None
 
 
 def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
@@ -52,10 +52,10 @@ def _end_enqueue(_: Call, __: None, created: list[RolloutView]) -> bytes:
 
 
 def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None] | None:
-    given: DequeueBody = _DEQUEUE.validate_json(body)
-    if given.wait_seconds != 0 or not 0 < given.limit <= MAX_CALL_ITEMS:
+    request: DequeueBody = _DEQUEUE.validate_json(body)
+    if request.wait_seconds != 0 or not 0 < request.limit <= MAX_CALL_ITEMS:
         return None
-    return rollout_commands.claim(given.limit, given.worker_id), call.idempotency(body)
+    return rollout_commands.claim(request.limit, request.worker_id), call.idempotency(body)
 
 
 def _end_dequeue(call: Call, idempotency: Idempotency | None, claims: list[ClaimView]) -> bytes:
@@ -68,8 +68,8 @@ def _end_dequeue(call: Call, idempotency: Idempotency | None, claims: list[Claim
 
 
 def _begin_update_attempt(call: Call, body: bytes) -> tuple[Command, None]:
-    given: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
-    fields = {name: getattr(given, name) for name in given.model_fields_set}
+    request: UpdateAttemptBody = _UPDATE_ATTEMPT.validate_json(body)
+    fields = {name: getattr(request, name) for name in request.model_fields_set}
     # A null raises an error, so that the application refuses it with its own text.
     return rollout_commands.update_attempt(**call.ids, **_NOTHING_SET | fields), None
 
@@ -84,15 +84,15 @@ def _begin_add_span(_: Call, body: bytes) -> tuple[Command, tuple[Span, RecordSp
     return command, (span, command)
 
 
-def _end_add_span(_: Call, given: tuple[Span, RecordSpans], recorded: SpansOutcome) -> bytes | None:
+def _end_add_span(_: Call, submitted: tuple[Span, RecordSpans], recorded: SpansOutcome) -> bytes | None:
     # The application processes a repeat or a conflict: it logs the span or refuses it.
-    span, command = given
+    span, command = submitted
     return dumps(stored_span(span, command.items[0])) if recorded.numbers else None
 
 
 def _begin_next_span(_: Call, body: bytes) -> tuple[Command, None]:
-    given: NextSpanBody = _NEXT_SPAN.validate_json(body)
-    return rollout_commands.number_spans([given.rollout_id]), None
+    request: NextSpanBody = _NEXT_SPAN.validate_json(body)
+    return rollout_commands.number_spans([request.rollout_id]), None
 
 
 def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
@@ -100,8 +100,8 @@ def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
 
 
 def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
-    given: AppendEventsBody = _APPEND.validate_json(body)
-    return (run_changes.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
+    request: AppendEventsBody = _APPEND.validate_json(body)
+    return (run_changes.append(**call.ids, events=request.events, key=request.key), None) if request.events else None
 
 
 def _end_append(_: Call, __: None, appended: AppendedEvents) -> bytes:

@@ -49,7 +49,7 @@ class Measured:
     """Metrics of the databases of all partitions, cached for a short time."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, _Database | None]] = {}
+        self._results: dict[str, tuple[float, _Database | None]] = {}
         """For each partition, the time until which its latest result is fresh, and that result.
 
         The result is None if the database did not answer.
@@ -69,18 +69,18 @@ class Measured:
         families.partitions.set(len(names))
         for name in names:
             families.set_limits(name, partitions.quotas.limits(name))
-        self._known = {name: known for name, known in self._known.items() if name in names}
+        self._results = {name: result for name, result in self._results.items() if name in names}
         self.heads = {name: head for name, head in self.heads.items() if name in names}
         opening, deadline = _OPENED_AT_ONCE, time.monotonic() + _SCRAPE_SECONDS
         for name in names:
-            known = self._known.get(name)
-            if known is None or known[0] < time.monotonic() < deadline:
+            result = self._results.get(name)
+            if result is None or result[0] < time.monotonic() < deadline:
                 is_open = partitions.opened(name) is not None
                 if is_open or opening:
                     opening -= not is_open
                     await self._measure(partitions, name, is_open=is_open)
-            if name in self._known:
-                families.set(name, self._known[name][1], partitions.quotas.limits(name))
+            if name in self._results:
+                families.set(name, self._results[name][1], partitions.quotas.limits(name))
         return families.all
 
     async def _names_of(self, partitions: Partitions) -> list[str]:
@@ -97,21 +97,21 @@ class Measured:
 
     async def _measure(self, partitions: Partitions, name: str, *, is_open: bool) -> None:
         began = time.monotonic()
-        found: _Database | None = None
+        measures: _Database | None = None
         try:
             async with asyncio.timeout(_SCRAPE_SECONDS):
                 if (store := partitions.opened(name)) is not None:
-                    found = await _measured(store)
+                    measures = await _measured(store)
                 else:
                     async with partitions.use(name) as store:
-                        found = await _measured(store)
+                        measures = await _measured(store)
         except (StoreError, TimeoutError):
             pass
         took = time.monotonic() - began
         least = _FRESH_SECONDS if is_open else _UNUSED_FRESH_SECONDS
-        self._known[name] = began + max(least, took / _COUNTING_SHARE), found
-        if found is not None and found.counts is not None:
-            self.heads[name] = found.counts.head
+        self._results[name] = began + max(least, took / _COUNTING_SHARE), measures
+        if measures is not None and measures.counts is not None:
+            self.heads[name] = measures.counts.head
 
 
 async def _measured(store: Store) -> _Database:
@@ -192,12 +192,12 @@ class _DatabaseFamilies:
         for kind, limit in limits.items():
             self._limit.set(limit, partition=partition, quota=kind)
 
-    def set(self, partition: str, found: _Database | None, limits: Mapping[Kind, int]) -> None:
+    def set(self, partition: str, measures: _Database | None, limits: Mapping[Kind, int]) -> None:
         """Set the values of a partition. `found` is None if its database does not answer."""
-        self._up.set(int(found is not None), partition=partition)
-        if found is None or found.counts is None:
+        self._up.set(int(measures is not None), partition=partition)
+        if measures is None or measures.counts is None:
             return
-        counts = found.counts
+        counts = measures.counts
         self._depth.set(counts.waiting, partition=partition)
         since = counts.oldest_waiting_at
         self._oldest.set(0.0 if since is None else max(0.0, time.time() - since / 1e6), partition=partition)
@@ -210,13 +210,13 @@ class _DatabaseFamilies:
         self._rewarded.set(counts.rewarded, partition=partition)
         if counts.rewarded:
             self._reward.set(counts.reward_sum / counts.rewarded, partition=partition)
-        self._size.set(found.size_bytes, partition=partition)
+        self._size.set(measures.size_bytes, partition=partition)
         self._head.set(counts.head, partition=partition)
         if "events" in limits:
-            self._used.set(found.events, partition=partition, quota="events")
+            self._used.set(measures.events, partition=partition, quota="events")
         if "bytes" in limits:
-            self._used.set(found.size_bytes, partition=partition, quota="bytes")
-        for name, run in found.operations.items():
+            self._used.set(measures.size_bytes, partition=partition, quota="bytes")
+        for name, run in measures.operations.items():
             self._set_operation(partition, name, run)
 
     def _set_operation(self, partition: str, name: str, run: OperationRun) -> None:
@@ -268,7 +268,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     return [commits, events, retries, conflicts, calls, seconds, empty, waiting, waiting_bytes]
 
 
-def quotas(known: Iterable[PartitionQuota]) -> list[Family]:
+def quotas(partitions: Iterable[PartitionQuota]) -> list[Family]:
     """Return the counts of this process of calls that quotas admitted and refused."""
     calls = Family("rollbook_quota_calls_total", "Calls of partitions with a limit on calls.", "counter")
     refused = Family("rollbook_quota_refusals_total", "Calls that were refused because of a quota.", "counter")
@@ -277,12 +277,12 @@ def quotas(known: Iterable[PartitionQuota]) -> list[Family]:
         "Calls beyond the limit on calls that were refused with status 503.",
         "counter",
     )
-    for each in known:
-        if each.quota.calls is not None:
-            calls.set(each.calls, partition=each.partition)
-            unavailable.set(each.refused_unavailable, partition=each.partition)
-        for kind, count in each.refused.items():
-            refused.set(count, partition=each.partition, quota=kind)
+    for quota in partitions:
+        if quota.quota.calls is not None:
+            calls.set(quota.calls, partition=quota.partition)
+            unavailable.set(quota.refused_unavailable, partition=quota.partition)
+        for kind, count in quota.refused.items():
+            refused.set(count, partition=quota.partition, quota=kind)
     return [calls, refused, unavailable]
 
 
@@ -302,9 +302,9 @@ def streams(feeds: Iterable[OpenStream], heads: Mapping[str, int]) -> list[Famil
     for feed in feeds:
         by_partition.setdefault(feed.partition, []).append(feed)
     now = time.time()
-    for partition, those in by_partition.items():
-        open_now.set(len(those), partition=partition)
-        waiting = [event for feed in those if (event := feed.untaken) is not None]
+    for partition, readers in by_partition.items():
+        open_now.set(len(readers), partition=partition)
+        waiting = [event for feed in readers if (event := feed.untaken) is not None]
         behind = [heads.get(partition, 0) - event.position + 1 for event in waiting]
         positions.set(max([0, *behind]), partition=partition)
         seconds.set(max([0.0, *(now - event.at for event in waiting)]), partition=partition)

@@ -44,10 +44,10 @@ class Peers:
 
     async def open(self) -> None:
         """Start to answer requests of other workers for metrics."""
-        own = self._path(self._number)
+        path = self._path(self._number)
         # A worker that was killed leaves its socket behind.
-        own.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._serve, own, limit=_MOST_BYTES)
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=_MOST_BYTES)
 
     async def close(self) -> None:
         """Stop answering requests of other workers."""
@@ -73,17 +73,17 @@ class Peers:
                 reader, writer = await asyncio.open_unix_connection(self._path(number), limit=_MOST_BYTES)
                 try:
                     writer.write(orjson.dumps(heads) + b"\n")
-                    found: Any = orjson.loads(await reader.read())
+                    families: Any = orjson.loads(await reader.read())
                 finally:
                     writer.close()
         except (OSError, TimeoutError, orjson.JSONDecodeError):
             return None
-        return [Family(*each) for each in found]
+        return [Family(*family) for family in families]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError):
-            found = self._measure(orjson.loads(await reader.readline()))
-            writer.write(orjson.dumps([(each.name, each.help, each.kind, each.samples) for each in found]))
+            families = self._measure(orjson.loads(await reader.readline()))
+            writer.write(orjson.dumps([(family.name, family.help, family.kind, family.samples) for family in families]))
             await writer.drain()
         writer.close()
 
@@ -94,9 +94,9 @@ class Peers:
 def merged(answers: Iterable[list[Family] | None]) -> list[Family]:
     """Return the metrics of several workers as one list, with the label `worker`."""
     families: dict[str, Family] = {}
-    for number, found in enumerate(answers):
-        for each in found or ():
-            into = families.setdefault(each.name, Family(each.name, each.help, each.kind))
-            for suffix, labels, value in each.samples:
+    for number, measures in enumerate(answers):
+        for family in measures or ():
+            into = families.setdefault(family.name, Family(family.name, family.help, family.kind))
+            for suffix, labels, value in family.samples:
                 into.samples.append((suffix, {"worker": str(number), **labels}, value))
     return list(families.values())

@@ -37,9 +37,9 @@ _CLAIM_SECONDS: Final = 0.1
 """The interval between two checks whether the process of a requested run has claimed its operation."""
 _MOST_CLAIM_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 2.0
+"""The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
 _SKIPPED_SECONDS: Final = 3600.0
 """The time until a partition without scheduled operations is looked at again."""
-"""The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
 
 
 class Scheduler:
@@ -71,7 +71,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Until cancelled, start the operations that are due, one after the other."""
-        intervals = [seconds for each in OPERATIONS if (seconds := self.schedule.interval(each)) is not None]
+        intervals = [seconds for kind in OPERATIONS if (seconds := self.schedule.interval(kind)) is not None]
         if not intervals:
             return
         # Nothing is due earlier, so no partition has to be opened earlier.
@@ -96,12 +96,14 @@ class Scheduler:
         Raises:
             StoreError: the database does not answer.
         """
-        known = await store.core.look(operation_runs.all_runs)
+        runs = await store.core.look(operation_runs.all_runs)
         scheduled = self.schedule.operations
         return [
-            ScheduledOperation(each, known.get(each), await self._next_at(store, each, known.get(each)))
-            for each in OPERATIONS
-            if each in scheduled or each in known or each in UNCONFIGURED
+            ScheduledOperation(
+                operation, runs.get(operation), await self._next_at(store, operation, runs.get(operation))
+            )
+            for operation in OPERATIONS
+            if operation in scheduled or operation in runs or operation in UNCONFIGURED
         ]
 
     async def start(self, store: StoreDatabase, partition: str, operation: Operation) -> None:

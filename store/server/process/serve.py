@@ -102,13 +102,13 @@ class Server(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, lambda: self.stop(now=self.should_exit))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: self.stop(now=self.should_exit))
         try:
             yield
         finally:
-            for each in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(each)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
     def stop(self, *, now: bool = False) -> None:
         """Begin to stop. With `now`, do not wait for running calls."""

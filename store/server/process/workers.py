@@ -316,11 +316,11 @@ class Workers:
             with suppress(BlockingIOError):
                 os.write(writing, b"!")
 
-        before = {each: signal.signal(each, request_stop) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield reading
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
             os.close(reading)
             os.close(writing)

@@ -254,14 +254,14 @@ class DashboardLayer:
 
     def _static(self, call: Call) -> _Answer:
         name = call.ids["name"]
-        found = rendering.static_file(name)
-        if found is None:
+        file = rendering.static_file(name)
+        if file is None:
             return _Answer(404, b"There is no such file.", "text/plain; charset=utf-8")
         call.scope["rollbook.cacheable"] = True
         # A file requested with another version is returned, but must not be cached.
         is_current = call.ids["version"] == rendering.version()
-        kept = b"public, max-age=31536000, immutable" if is_current else b"no-cache"
-        return _Answer(200, *found, ((b"cache-control", kept),))
+        caching = b"public, max-age=31536000, immutable" if is_current else b"no-cache"
+        return _Answer(200, *file, ((b"cache-control", caching),))
 
     async def _live(self, call: Call, send: Send) -> None:
         params = _params(call.scope["query_string"])
@@ -356,13 +356,13 @@ def key_of(scope: Scope) -> str | None:
 
 
 def _cookies(scope: Scope) -> dict[str, str]:
-    found: dict[str, str] | None = scope.get("rollbook.cookies")
-    if found is None:
+    cookies: dict[str, str] | None = scope.get("rollbook.cookies")
+    if cookies is None:
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
         # Cookies are parsed as browsers do: cookies of other programs on this host may contain JSON, which must not
         # hide Rollbook's cookies.
-        found = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
-    return found
+        cookies = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
+    return cookies
 
 
 def _cookie(name: str, value: str, scope: Scope, *, seconds: int | None = None) -> tuple[bytes, bytes]:

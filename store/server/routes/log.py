@@ -71,8 +71,8 @@ async def statistics(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
 @needs("reader")
 async def capabilities(call: Call) -> bytes:
     """Return the capabilities of the store."""
-    known: LightningStoreCapabilities = {**call.store.capabilities, "otlp_traces": True}
-    return dumps(known)
+    values: LightningStoreCapabilities = {**call.store.capabilities, "otlp_traces": True}
+    return dumps(values)
 
 
 @about.get(paths.STORE, response_model=StoreInfo)

@@ -101,8 +101,8 @@ async def metrics(request: Request) -> Response:
     peers: Peers | None = request.app.state.peers
     measured: Measured = request.app.state.measured
     of_databases = await measured.families(request.app.state.partitions)
-    own = own_metrics(request.app, measured.heads) if peers is None else await peers.families(measured.heads)
-    return MetricsResponse(text_of([*own, *of_databases]))
+    families = own_metrics(request.app, measured.heads) if peers is None else await peers.families(measured.heads)
+    return MetricsResponse(text_of([*families, *of_databases]))
 
 
 def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
@@ -122,7 +122,7 @@ def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
         ),
         Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
         *writers(stores),
-        *quotas(partitions.quotas.known),
+        *quotas(partitions.quotas.used),
         *streams(app.state.parked.streams, heads),
         Family("rollbook_refused_streams_total", "Streams that were refused because of a limit.", "counter").set(
             app.state.stream_slots.refused

@@ -66,7 +66,7 @@ Follow = Callable[[], AsyncGenerator[Fact]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TailQuery:
     """The query of a reader."""
 
     after: str | None
@@ -165,28 +165,28 @@ class Feeding(ABC):
         """Write the available frames, and return whether more frames may follow."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
-                found = await queue.get()
+                item = await queue.get()
         except TimeoutError:
             await _written(write, self._beat())
             return True
         frames: list[Frame] = []
         size = 0
         last: Fact | None = None
-        while isinstance(found, Fact):
-            last = found
-            self.untaken = self.untaken or found
-            frames.append(found.frame)
+        while isinstance(item, Fact):
+            last = item
+            self.untaken = self.untaken or item
+            frames.append(item.frame)
             size += len(frames[-1].text)
             if size >= self._most_bytes or queue.empty():
                 break
-            found = queue.get_nowait()
+            item = queue.get_nowait()
         if last is not None:
             await _written(write, frames)
             self._take(last)
             self.untaken = None
-        if isinstance(found, Exception):
-            raise found
-        return found is not None
+        if isinstance(item, Exception):
+            raise item
+        return item is not None
 
 
 async def _written(write: Write, frames: list[Frame]) -> None:
@@ -199,19 +199,19 @@ class Feed(Feeding):
 
     Args:
         store: the store of the log.
-        wanted: the reader's query.
+        query: the reader's query.
         follow: follows the log.
         partition: the partition of the log.
         how: the other arguments of `Feeding`.
     """
 
-    def __init__(self, store: Store, wanted: Wanted, follow: Follow, partition: str, **how: Any) -> None:
+    def __init__(self, store: Store, query: TailQuery, follow: Follow, partition: str, **how: Any) -> None:
         super().__init__(partition, **how)
         self._store = store
-        self._wanted = wanted
+        self._query = query
         self._facts = follow
-        self._cursor = wanted.after
-        self._position = 0 if wanted.after is None else parse(wanted.after).position
+        self._cursor = query.after
+        self._position = 0 if query.after is None else parse(query.after).position
         self._seq = 0
 
     def _opening(self) -> list[Frame]:
@@ -219,8 +219,8 @@ class Feed(Feeding):
             "hello",
             store_id=getattr(self._store, "store_id", ""),
             partition=self.partition,
-            rollout=self._wanted.rollout_id,
-            types=self._wanted.types,
+            rollout=self._query.rollout_id,
+            types=self._query.types,
             heartbeat_seconds=self._heartbeat_seconds,
         )
         return [hello]
@@ -264,7 +264,7 @@ def fact_of(event: LoggedEvent) -> Fact:
     return Fact(event.position, event.number, event.at, event.stream, event.type, event.cursor, sent)
 
 
-async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> Wanted:
+async def begin(store: Store, after: str | None, types: list[str] | None, rollout_id: str | None) -> TailQuery:
     """Check the query of a reader, and return it.
 
     Args:
@@ -283,7 +283,7 @@ async def begin(store: Store, after: str | None, types: list[str] | None, rollou
     # No event matches an empty list of types, so this only checks the cursor.
     async for _ in store.log.tail(after or None, types=[]):
         break
-    return Wanted(after or None, types, rollout_id)
+    return TailQuery(after or None, types, rollout_id)
 
 
 async def _cursor_of(store: Store, rollout_id: str, version: int) -> str | None:

@@ -18,7 +18,7 @@ from store.interface.log import StoreLog
 from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
-from store.server.streaming.feed import Fact, Wanted, fact_of
+from store.server.streaming.feed import Fact, TailQuery, fact_of
 from store.server.streaming.log_pages import LogPages
 from store.sql.database import StoreDatabase, database_of
 
@@ -89,7 +89,7 @@ class Hub:
             end = await self._database.core.end()
             self._forgotten = 0 if end is None else parse(end).position
             self._began.set_result(None)
-            async with aclosing(_events(self._database.log, Wanted(end, None, None))) as events:
+            async with aclosing(_events(self._database.log, TailQuery(end, None, None))) as events:
                 async for event in events:
                     self._remember(fact_of(event))
         except Exception as error:  # noqa: BLE001 - raised where the streams wait
@@ -107,7 +107,7 @@ class Hub:
             half = max(len(self._facts) // 2, 1)
             self._forgotten = self._facts[half - 1].position
             del self._facts[:half]
-            self._bytes = sum(len(each.frame.text) for each in self._facts)
+            self._bytes = sum(len(remembered.frame.text) for remembered in self._facts)
         self._tell()
 
     def _tell(self) -> None:
@@ -132,8 +132,8 @@ class Hub:
         await asyncio.wait((self._task,))
 
 
-def _events(log: StoreLog, wanted: Wanted) -> AsyncGenerator[LoggedEvent]:
-    events = log.tail(wanted.after, follow=True, types=wanted.types, rollout_id=wanted.rollout_id)
+def _events(log: StoreLog, query: TailQuery) -> AsyncGenerator[LoggedEvent]:
+    events = log.tail(query.after, follow=True, types=query.types, rollout_id=query.rollout_id)
     return cast("AsyncGenerator[LoggedEvent]", events)
 
 
@@ -143,29 +143,29 @@ class Hubs:
     def __init__(self) -> None:
         self._open: dict[StoreDatabase, Hub] = {}
 
-    async def follow(self, store: Store, wanted: Wanted) -> AsyncGenerator[Fact]:
+    async def follow(self, store: Store, query: TailQuery) -> AsyncGenerator[Fact]:
         """Yield the matching events of a log, past and future, as the store's own `tail` does."""
         database = database_of(store)
         if database is None:
-            async with aclosing(_events(store.log, wanted)) as events:
+            async with aclosing(_events(store.log, query)) as events:
                 async for event in events:
                     yield fact_of(event)
             return
-        stream = None if wanted.rollout_id is None else f"rollout/{wanted.rollout_id}"
-        types = None if wanted.types is None else frozenset(wanted.types)
+        stream = None if query.rollout_id is None else f"rollout/{query.rollout_id}"
+        types = None if query.types is None else frozenset(query.types)
         async with self.use(database) as hub:
             while True:
                 # All events up to this position were committed before the log is read below. A reader may be ahead of
                 # the hub.
-                seen = max(hub.position, 0 if wanted.after is None else parse(wanted.after).position)
-                async with aclosing(hub.past.after(wanted, seen)) as facts:
+                seen = max(hub.position, 0 if query.after is None else parse(query.after).position)
+                async with aclosing(hub.past.after(query, seen)) as facts:
                     async for fact in facts:
-                        wanted, seen = replace(wanted, after=fact.cursor), max(seen, fact.position)
+                        query, seen = replace(query, after=fact.cursor), max(seen, fact.position)
                         yield fact
                 async with aclosing(hub.after(seen)) as facts:
                     async for fact in facts:
                         if (stream is None or fact.stream == stream) and (types is None or fact.type in types):
-                            wanted = replace(wanted, after=fact.cursor)
+                            query = replace(query, after=fact.cursor)
                             yield fact
 
     @asynccontextmanager

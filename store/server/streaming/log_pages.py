@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from store.journal import tail as tails
-from store.server.streaming.feed import Fact, Wanted, fact_of
+from store.server.streaming.feed import Fact, TailQuery, fact_of
 from store.server.streaming.output import PIECE_BYTES
 from store.sql.database import StoreDatabase
 
@@ -54,8 +54,8 @@ class LogPages:
         self._held_bytes = 0
         self._released = asyncio.Event()
 
-    async def after(self, wanted: Wanted, since: int) -> AsyncGenerator[Fact]:
-        """Yield the events that a reader wants, until the end of the log.
+    async def after(self, query: TailQuery, since: int) -> AsyncGenerator[Fact]:
+        """Yield the events that match a reader's query, until the end of the log.
 
         All matching events up to the position `since` are included.
 
@@ -66,21 +66,21 @@ class LogPages:
         while True:
             while self._held_bytes >= _HELD_BYTES:
                 await self._released.wait()
-            page = await self._page(wanted, since, limit)
+            page = await self._page(query, since, limit)
             with self._held(page):
                 for fact in page.facts:
                     yield fact
             if page.is_last:
                 return
-            wanted, limit = replace(wanted, after=page.place), page.fitting
+            query, limit = replace(query, after=page.place), page.fitting
 
-    async def _page(self, wanted: Wanted, since: int, limit: int) -> PastPage:
-        key = (wanted.after, None if wanted.types is None else tuple(wanted.types), wanted.rollout_id)
+    async def _page(self, query: TailQuery, since: int, limit: int) -> PastPage:
+        key = (query.after, None if query.types is None else tuple(query.types), query.rollout_id)
         while True:
             reading = self._pages.get(key)
             is_own = reading is None
             if reading is None:
-                reading = self._pages[key] = asyncio.ensure_future(self._read(wanted, limit))
+                reading = self._pages[key] = asyncio.ensure_future(self._read(query, limit))
                 reading.add_done_callback(self._limit)
             try:
                 # The read is shielded, because other readers wait for it as well.
@@ -93,11 +93,11 @@ class LogPages:
                 return page
             self._forget(key, reading)
 
-    async def _read(self, wanted: Wanted, limit: int) -> PastPage:
-        found = await self._log.page(wanted.after, wanted.types, wanted.rollout_id, limit)
+    async def _read(self, query: TailQuery, limit: int) -> PastPage:
+        page = await self._log.page(query.after, query.types, query.rollout_id, limit)
         facts: list[Fact] = []
         size = 0
-        for event in found.events:
+        for event in page.events:
             fact = fact_of(event)
             if facts and size + len(fact.frame.text) > _PAGE_BYTES:
                 return PastPage(tuple(facts), facts[-1].cursor, is_last=False, size=size, fitting=len(facts))
@@ -107,7 +107,7 @@ class LogPages:
                 # Encoding a large event takes long, so other calls are served before the next event is encoded.
                 await asyncio.sleep(0)
         fitting = max(1, min(tails.EVENTS_AT_ONCE, 4 * limit, limit * _PAGE_BYTES // (size + 1)))
-        return PastPage(tuple(facts), str(found.place), found.is_last, size, fitting)
+        return PastPage(tuple(facts), str(page.place), page.is_last, size, fitting)
 
     @contextmanager
     def _held(self, page: PastPage) -> Generator[None]:
@@ -129,12 +129,12 @@ class LogPages:
         # If the reader has disconnected, nothing else retrieves the error, and asyncio would log it.
         if not read.cancelled():
             read.exception()
-        done = [(key, each) for key, each in self._pages.items() if each.done()]
-        for key, each in done:
-            if each.cancelled() or each.exception() is not None:
+        done = [(key, task) for key, task in self._pages.items() if task.done()]
+        for key, task in done:
+            if task.cancelled() or task.exception() is not None:
                 del self._pages[key]
-        done = [(key, each) for key, each in done if key in self._pages]
-        size = sum(each.result().size for _, each in done)
+        done = [(key, task) for key, task in done if key in self._pages]
+        size = sum(task.result().size for _, task in done)
         while len(done) > _KEPT or (size > _KEPT_BYTES and len(done) > 1):
             key, oldest = done.pop(0)
             size -= oldest.result().size

@@ -82,7 +82,7 @@ class Output(ABC):
         Raises:
             SlowReader: the reader read nothing for too long.
         """
-        if sum(len(each.text) for each in frames) <= _WHOLE_BYTES:
+        if sum(len(frame.text) for frame in frames) <= _WHOLE_BYTES:
             for message in self._whole(frames):
                 await self._sent(message)
             return

@@ -73,8 +73,8 @@ async def run_feed(
             )
             position, facts = shared.position, shared.facts
         else:
-            found = store.runs.follow(rollout_id, **query.model_dump(exclude={"follow"}))
-            frames = cast("AsyncGenerator[RunFrame]", found)
+            followed = store.runs.follow(rollout_id, **query.model_dump(exclude={"follow"}))
+            frames = cast("AsyncGenerator[RunFrame]", followed)
         await stack.enter_async_context(aclosing(frames))
         hello = await anext(frames)
         yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **how)
@@ -137,28 +137,28 @@ class RunFeed(Feeding):
 
     async def _follow(self) -> AsyncGenerator[Fact]:
         async with aclosing(self._frames) as frames:
-            async for each in frames:
-                yield self._fact(each)
-                if each.kind == "terminal" and not self._goes_on:
+            async for frame in frames:
+                yield self._fact(frame)
+                if frame.kind == "terminal" and not self._goes_on:
                     return
 
-    def _fact(self, each: RunFrame) -> Fact:
+    def _fact(self, frame: RunFrame) -> Fact:
         """Return an encoded frame. An event is encoded once for all readers at the end of the run."""
-        if each.event is None or each.until is not None:
-            return self._made(each)
-        fact = self._facts.get(each.seq)
+        if frame.event is None or frame.until is not None:
+            return self._made(frame)
+        fact = self._facts.get(frame.seq)
         if fact is None:
-            fact = self._facts[each.seq] = self._made(each)
+            fact = self._facts[frame.seq] = self._made(frame)
             if len(self._facts) > _WRITTEN:
                 del self._facts[next(iter(self._facts))]
         return fact
 
-    def _made(self, each: RunFrame) -> Fact:
-        event, written = each.event, encoded(each)
+    def _made(self, frame: RunFrame) -> Fact:
+        event, written = frame.event, encoded(frame)
         position = self._position if event is None else event.position
         # The time is used to measure the lag of readers. A frame without an event has no time of its own.
         at = time.time() if event is None else event.at
-        return Fact(position, each.seq, at, "", each.kind, written.cursor or "", written)
+        return Fact(position, frame.seq, at, "", frame.kind, written.cursor or "", written)
 
     def _take(self, fact: Fact) -> None:
         self._seq, self._position = fact.number, max(fact.position, self._position)
@@ -177,11 +177,11 @@ class RunFeed(Feeding):
         return ending("error", self._seq, detail=text, error_type=kind, retryable=True)
 
 
-def encoded(each: RunFrame, **more: Any) -> Frame:
+def encoded(frame: RunFrame, **more: Any) -> Frame:
     """Return an encoded frame without the fields that its kind does not have."""
-    fields = {name: value for name, value in each.__dict__.items() if value is not None}
-    place = str(each.seq) if each.until is None else f"{each.seq}@{each.until}"
-    return Frame(each.kind, place, dumps({"v": 1, **fields, **more}))
+    fields = {name: value for name, value in frame.__dict__.items() if value is not None}
+    place = str(frame.seq) if frame.until is None else f"{frame.seq}@{frame.until}"
+    return Frame(frame.kind, place, dumps({"v": 1, **fields, **more}))
 
 
 def ending(kind: str, seq: int, **more: Any) -> Frame:

@@ -25,7 +25,7 @@ from store.server.call import Call, ClientLeft
 from store.server.errors import MalformedRequest, refusal
 from store.server.pending import Parked
 from store.server.routing import answer
-from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, begin, frame
+from store.server.streaming.feed import Feed, Feeding, Frame, TailQuery, begin, frame
 from store.server.streaming.front_end import OpenStream
 from store.server.streaming.hub import Hubs
 from store.server.streaming.output import FRAGMENTS, EventsOutput, Output, SocketOutput, Turns, as_event
@@ -149,9 +149,9 @@ class StreamLayer:
             async with open_stream(self._runs, call, followed.id or "", **how) as feed:
                 yield feed
         else:
-            wanted = await _wanted(call, followed.id)
-            follow = partial(self._hubs.follow, call.store, wanted)
-            yield Feed(call.store, wanted, follow, call.scope["rollbook.partition"], **how)
+            query = await _tail_query(call, followed.id)
+            follow = partial(self._hubs.follow, call.store, query)
+            yield Feed(call.store, query, follow, call.scope["rollbook.partition"], **how)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
@@ -223,7 +223,7 @@ async def _abort(scope: Scope, receive: Receive) -> None:
             pass
 
 
-async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
+async def _tail_query(call: Call, rollout_id: str | None) -> TailQuery:
     query = call.query(LogQuery)
     # A browser that reconnects repeats its first URL, and sends its current cursor in this header.
     seen = call.header(b"last-event-id")
