@@ -146,29 +146,19 @@ def admission(scope: Scope, ring: KeyRing, route: Protected, partition: str) -> 
     key = _check_sent(scope, ring)
     if key is None:
         return None
-    _check_role(key, route)
-    _check_partition(key, partition, route.path)
-    return Admission(key)
-
-
-def _check_role(key: Key, route: Protected) -> None:
     needed = "reader" if route.role == "open" else route.role
     if not may(key.role, needed):
         raise Forbidden(
             f"the key {key.key_id} has the role {key.role}, and {route.method} {route.path} requires the role {needed}",
             f"use a key with the role {needed}",
         )
-
-
-def _check_partition(key: Key, partition: str, template: str) -> None:
-    if key.partition is None:
-        return
-    if template in OF_ALL_PARTITIONS:
+    if key.partition is not None and route.path in OF_ALL_PARTITIONS:
         raise Forbidden(
-            f"the key {key.key_id} is for one partition, and {template} is about all of them", "use a key for all"
+            f"the key {key.key_id} is for one partition, and {route.path} is about all of them", "use a key for all"
         )
-    if key.partition != partition:
+    if key.partition not in {None, partition}:
         raise Forbidden(f"the key {key.key_id} is valid for the partition {key.partition!r} only")
+    return Admission(key)
 
 
 def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:

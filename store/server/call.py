@@ -81,16 +81,10 @@ class Call(HTTPConnection):
             raise Invalid(IDEMPOTENCY_KEY, "must be 1 to 128 letters, digits, - and _; send 32 hex digits")
         request_hash = hashlib.sha256(f"{self.scope['method']} {self.scope['rollbook.path']}\n".encode())
         request_hash.update(body)
-        return Idempotency(self._caller, key.decode(), request_hash.digest())
-
-    @property
-    def _caller(self) -> str:
-        """The owner of the request's idempotency key.
-
-        It separates clients, so that no client receives the response to another client's request.
-        """
+        # The key belongs to its client, so that no client receives the response to another client's request.
         admission = self.scope.get("rollbook.admission")
-        return "anonymous" if admission is None else f"key {admission.key.key_id}"
+        client = "anonymous" if admission is None else f"key {admission.key.key_id}"
+        return Idempotency(client, key.decode(), request_hash.digest())
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of a header; `name` is in lower case.

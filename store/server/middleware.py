@@ -107,7 +107,10 @@ class RequestLayer:
             await send(message)
 
         try:
-            is_chunked, length = _body_length(headers)
+            # The length of a chunked body is unknown.
+            is_chunked = b"transfer-encoding" in headers
+            digits = headers.get(b"content-length", b"0")
+            length = int(digits) if digits.isdigit() else 0
             is_unbounded = self._unbounded is not None and scope["path"].endswith(self._unbounded)
             if (is_chunked or length > self._max_body_bytes) and not is_unbounded:
                 if not is_chunked:
@@ -143,13 +146,10 @@ def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) ->
     route: str = scope.get("rollbook.route", "other")
     metrics.request(scope["method"], route, status, None if "rollbook.waited" in scope else seconds)
     level = logging.DEBUG if status < 400 else logging.INFO
-    if access_logger.isEnabledFor(level):
-        access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=_fields(scope, status, seconds))
-
-
-def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
+    if not access_logger.isEnabledFor(level):
+        return
     client = scope.get("client")
-    return {
+    fields = {
         "method": scope["method"],
         # The query is left out, because it may contain data of users.
         "path": scope["path"],
@@ -159,6 +159,7 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
         "client": None if client is None else client[0],
         "key": scope.get("rollbook.key_id"),
     }
+    access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=fields)
 
 
 def id_of(headers: dict[bytes, bytes]) -> bytes:
@@ -173,9 +174,3 @@ def id_of(headers: dict[bytes, bytes]) -> bytes:
 
 _PROCESS: Final = randbits(32)
 _numbers: Final = count(randbits(32))
-
-
-def _body_length(headers: dict[bytes, bytes]) -> tuple[bool, int]:
-    """Return whether a body's length is unknown, and the length if it is known."""
-    length = headers.get(b"content-length", b"0")
-    return b"transfer-encoding" in headers, int(length) if length.isdigit() else 0

@@ -146,7 +146,11 @@ class Partitions:
         url = self._url
         if url is None or open_partition is None or not PARTITION.fullmatch(name):
             raise UnknownPartition(_unknown(name))
-        await self._make_room()
+        while len(self._opened) >= self._limit:
+            idle = self._idle()
+            if not idle:
+                raise Unavailable(f"{self._limit} partitions are open, and all of them are in use")
+            await _close(self._opened.pop(idle[0]))
         if name not in self._opened:
 
             async def open_guarded() -> Store:
@@ -156,13 +160,6 @@ class Partitions:
 
             self._opened[name] = _Opened(asyncio.ensure_future(open_guarded()))
         return self._opened[name]
-
-    async def _make_room(self) -> None:
-        while len(self._opened) >= self._limit:
-            idle = self._idle()
-            if not idle:
-                raise Unavailable(f"{self._limit} partitions are open, and all of them are in use")
-            await _close(self._opened.pop(idle[0]))
 
     def _idle(self) -> list[str]:
         """Return the open partitions that no request uses, in the order in which they should be closed."""
@@ -270,7 +267,11 @@ class PartitionLayer:
                 scope["root_path"] = root_path
                 await self._app(scope, receive, send)
         except StoreError as error:
-            await _refuse(scope, receive, send, error)
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:100]})
+            else:
+                await answer(send, *refusal(error))
 
 
 def place_of(scope: Scope) -> tuple[str | None, str]:
@@ -281,11 +282,3 @@ def place_of(scope: Scope) -> tuple[str | None, str]:
         return None, root_path
     name = path[len(PARTITIONS) :].partition("/")[0]
     return name, f"{root_path}{PARTITIONS}{name}"
-
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, error: Exception) -> None:
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:100]})
-        return
-    await answer(send, *refusal(error))

@@ -73,7 +73,11 @@ class Parked:
             await asyncio.wait((call, watch), return_when=asyncio.FIRST_COMPLETED)
             if call.done() and not call.cancelled():
                 return call.result()
-            await _cancelled(call)
+            call.cancel()
+            # Wait until the call has released its resources.
+            await asyncio.wait((call,))
+            if not call.cancelled() and call.exception() is not None:
+                logger.debug("a call failed after its client had left", exc_info=call.exception())
         finally:
             self._calls.discard(call)
             watch.cancel()
@@ -113,14 +117,6 @@ class Parked:
 async def _until_left(receive: Callable[[], Awaitable[Message]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancelled(call: asyncio.Task[Any]) -> None:
-    """Cancel a call and wait until it has released its resources."""
-    call.cancel()
-    await asyncio.wait((call,))
-    if not call.cancelled() and call.exception() is not None:
-        logger.debug("a call failed after its client had left", exc_info=call.exception())
 
 
 def _stopping() -> Unavailable:

@@ -161,7 +161,7 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
 
 def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
     at = serving.endpoint
-    line(f"rollbook proxy at {at}, recording in {_shown(settings.store)}")
+    line(f"rollbook proxy at {at}, recording in {_store_name(settings.store)}")
     for backend in serving.backends:
         line(f"  {backend.name}: {', '.join(backend.models) or 'every model'} at {backend.root}")
     line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
@@ -171,7 +171,7 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
     sys.stdout.flush()
 
 
-def _shown(url: str) -> str:
+def _store_name(url: str) -> str:
     from store.wire import server_url
 
     is_server = scheme_of(url) in server_url.SCHEMES

@@ -1,11 +1,7 @@
 """`rollbook rerun`: repeat a part of a run as a new attempt.
 
 The command prints the plan of the re-run. Then it requests the re-run from the runners of the pipeline, or executes the
-re-run in this process.
-
-A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
-subject such as a ticker, and may start from a saved state of the scope, a checkpoint. The head is the attempt whose
-results are those of the run. The re-run of a phase may cascade: dependent phases of other scopes then run again, too.
+re-run in this process. The re-run of a phase may cascade: dependent phases of other scopes then run again, too.
 """
 
 from __future__ import annotations

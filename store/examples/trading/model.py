@@ -33,13 +33,15 @@ async def ask(prompt: str) -> Answer:
     task, _, material = prompt.partition("\n")
     sentences = [sentence.strip() for sentence in _SENTENCE.findall(material)]
     if task.startswith("Judge"):
-        text = _judged(material)
+        balance = score(material)
+        verdict = "BUY" if balance > 1 else "SELL" if balance < -1 else "HOLD"
+        text = f"{verdict} ({balance:+d})"
     elif task.startswith("Argue for"):
-        text = _kept([sentence for sentence in sentences if score(sentence) > 0], "Little speaks for it.")
+        text = _joined([sentence for sentence in sentences if score(sentence) > 0], "Little speaks for it.")
     elif task.startswith("Argue against"):
-        text = _kept([sentence for sentence in sentences if score(sentence) < 0], "Little speaks against it.")
+        text = _joined([sentence for sentence in sentences if score(sentence) < 0], "Little speaks against it.")
     else:
-        text = _kept(sentences, "Nothing to report.")
+        text = _joined(sentences, "Nothing to report.")
     return Answer(text, len(_WORD.findall(prompt)), len(_WORD.findall(text)))
 
 
@@ -48,11 +50,5 @@ def score(text: str) -> int:
     return sum(_WEIGHTS.get(word.lower(), 0) for word in _WORD.findall(text))
 
 
-def _kept(sentences: list[str], otherwise: str) -> str:
+def _joined(sentences: list[str], otherwise: str) -> str:
     return " ".join(dict.fromkeys(sentences)) or otherwise
-
-
-def _judged(material: str) -> str:
-    balance = score(material)
-    verdict = "BUY" if balance > 1 else "SELL" if balance < -1 else "HOLD"
-    return f"{verdict} ({balance:+d})"

@@ -140,7 +140,21 @@ class KeyRing:
         Raises:
             Unavailable: the copy is too old, and the keys cannot be read although the database is available.
         """
-        await self._refresh()
+        now = self._monotonic()
+        if now - self._read_at < FRESH_SECONDS:
+            return
+        if now - self._failed_at >= FRESH_SECONDS:
+            self._begin_reading()
+        # A read that begins now is fresh however long it takes. A read that began long ago may not be, so the loop
+        # repeats it.
+        while now - self._read_at >= STALE_SECONDS and not self._is_outage(now):
+            # The read goes on after the wait, because other requests wait for it as well.
+            _, waiting = await asyncio.wait({self._begin_reading()}, timeout=_PATIENCE_SECONDS)
+            if waiting:
+                self._trouble = Unavailable(f"no answer after {_PATIENCE_SECONDS:g} s")
+                self._failed_at = self._monotonic()
+            if self._trouble is not None and not self._is_outage(self._failed_at):
+                raise Unavailable(f"keys cannot be read: {self._trouble}")
 
     def find(self, text: str) -> Key:
         """Return the key that a client sent.
@@ -168,29 +182,12 @@ class KeyRing:
             Unauthorized: it was revoked or has expired.
             Unavailable: the copy is too old, and the keys cannot be read.
         """
-        await self._refresh()
+        await self.refresh()
         current = self._rules.keys.get(key.key_id)
         if current is None or current.hash != key.hash:
             raise Unauthorized(f"the key {key.key_id} was revoked")
         if current.has_expired(self._clock()):
             raise Unauthorized(f"the key {key.key_id} has expired")
-
-    async def _refresh(self) -> None:
-        now = self._monotonic()
-        if now - self._read_at < FRESH_SECONDS:
-            return
-        if now - self._failed_at >= FRESH_SECONDS:
-            self._begin_reading()
-        # A read that begins now is fresh however long it takes. A read that began long ago may not be, so the loop
-        # repeats it.
-        while now - self._read_at >= STALE_SECONDS and not self._is_outage(now):
-            # The read goes on after the wait, because other requests wait for it as well.
-            _, waiting = await asyncio.wait({self._begin_reading()}, timeout=_PATIENCE_SECONDS)
-            if waiting:
-                self._trouble = Unavailable(f"no answer after {_PATIENCE_SECONDS:g} s")
-                self._failed_at = self._monotonic()
-            if self._trouble is not None and not self._is_outage(self._failed_at):
-                raise Unavailable(f"keys cannot be read: {self._trouble}")
 
     def _is_outage(self, now: float) -> bool:
         """Return whether the database is unavailable, as a read in progress or a recent one shows, after an earlier one
@@ -210,7 +207,9 @@ class KeyRing:
             if self._trouble is not None:
                 logger.info("keys can be read again")
             self._trouble = None
-            await self._note_sometimes()
+            if self._source is not None and self._monotonic() - self._noted_at >= _NOTED_SECONDS:
+                self._noted_at = self._monotonic()
+                await self._note(self._source)
         except StoreError as error:
             self._trouble, self._failed_at = error, self._monotonic()
             self._limited.warning("keys cannot be read", error)
@@ -230,12 +229,6 @@ class KeyRing:
                 return
         self._rules = await self._source.rules()
         self._read_at = began
-
-    async def _note_sometimes(self) -> None:
-        if self._source is None or self._monotonic() - self._noted_at < _NOTED_SECONDS:
-            return
-        self._noted_at = self._monotonic()
-        await self._note(self._source)
 
     async def _note(self, source: Keys) -> None:
         if self._read_only:

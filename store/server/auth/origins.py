@@ -69,21 +69,22 @@ class OriginLayer:
 
     async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"}:
+            headers = headers_of(scope)
+            host = headers.get(b"host", b"")
             try:
-                await self._check(scope)
+                # The stream layer checks the origin of a WebSocket.
+                if (
+                    scope["type"] == "http"
+                    and scope["method"] not in _READS
+                    and not may_come_from(scope, self._allowed)
+                ):
+                    raise _refused(headers)
+                if self._is_local and host:
+                    await self._check_host(host.decode("latin-1"))
             except StoreError as error:
                 await refuse(scope, receive, send, refusal(error))
                 return
         await self._app(scope, receive, send)
-
-    async def _check(self, scope: Scope) -> None:
-        headers = headers_of(scope)
-        host = headers.get(b"host", b"")
-        # The stream layer checks the origin of a WebSocket.
-        if scope["type"] == "http" and scope["method"] not in _READS and not may_come_from(scope, self._allowed):
-            raise _refused(scope)
-        if self._is_local and host:
-            await self._check_host(host.decode("latin-1"))
 
     async def _check_host(self, netloc: str) -> None:
         """Refuse a host name that another site may have assigned to this machine (DNS rebinding)."""
@@ -128,8 +129,7 @@ def _parts_of(origin: str) -> tuple[str, str, int] | None:
     return scheme, host, int(port) if port else _PORTS[scheme]
 
 
-def _refused(scope: Scope) -> Forbidden:
-    headers = headers_of(scope)
+def _refused(headers: dict[bytes, bytes]) -> Forbidden:
     origin, host = headers[b"origin"].decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1").lower()
     cure = "to allow them, start the server with --cors-origin"
     if origin == f"https://{host}":

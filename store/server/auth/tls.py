@@ -25,7 +25,11 @@ class Certificate:
                 another certificate.
         """
         for option, path in (("--tls-cert", self.cert), ("--tls-key", self.key)):
-            _check_file(option, path)
+            try:
+                with path.open("rb"):
+                    pass
+            except OSError as error:
+                raise Invalid(option, f"{path} cannot be read: {error.strerror}") from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # Without this function OpenSSL would prompt on the terminal.
@@ -50,13 +54,5 @@ class Certificate:
         return Invalid("--tls-cert", f"{self.cert} and {self.key} cannot be used: {error.reason or error}")
 
 
-def _check_file(option: str, path: Path) -> None:
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise Invalid(option, f"{path} cannot be read: {error.strerror}") from None
-
-
-def _holds(path: Path, what: bytes) -> bool:
-    return b"-----BEGIN " in (text := path.read_bytes()) and what + b"-----" in text
+def _holds(path: Path, label: bytes) -> bool:
+    return b"-----BEGIN " in (text := path.read_bytes()) and label + b"-----" in text

@@ -229,22 +229,18 @@ class FastRequest:
     def begin(self) -> None:
         """Submit the call, whose body is complete, or hand it to the application."""
         try:
-            if self._is_begun():
-                return
+            begun = self._handler.begin(self._call, self.body)
+            if begun is not None:
+                command, self._begun = begun
+                command.idempotency = self._call.idempotency(self.body)
+                if command.actor is None and (admitted := self._call.scope.get("rollbook.admission")) is not None:
+                    command.actor = admitted.actor
+                if self._fast_path.core.submit(command, self):
+                    return
         except Exception:
             # The application meets the same error and responds with it.
             logger.debug("the application answers a request that the fast path cannot", exc_info=True)
         self._connection.hand_over(self)
-
-    def _is_begun(self) -> bool:
-        begun = self._handler.begin(self._call, self.body)
-        if begun is None:
-            return False
-        command, self._begun = begun
-        command.idempotency = self._call.idempotency(self.body)
-        if command.actor is None and (admitted := self._call.scope.get("rollbook.admission")) is not None:
-            command.actor = admitted.actor
-        return self._fast_path.core.submit(command, self)
 
     def leave(self) -> None:
         """Count a request whose client disconnected before the whole request had arrived."""

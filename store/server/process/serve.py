@@ -88,9 +88,6 @@ class Server(uvicorn.Server):
         # This precedes the closing of connections, because a WebSocket would otherwise lose its last frame.
         await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)
         await super().shutdown(sockets)
-        self._cut_off()
-
-    def _cut_off(self) -> None:
         # A client that has not read its response by now would prevent the event loop from ending.
         for connection in list(self.server_state.connections):
             connection.transport.abort()

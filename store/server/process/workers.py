@@ -207,7 +207,12 @@ class Workers:
             with self._signals() as wakeup:
                 self._attend(wakeup, directory)
         finally:
-            self._end_those_left()
+            self.listener.close()
+            for place in self._places:
+                if place.process is not None:
+                    place.process.kill()
+                    place.process.join()
+                    place.leave()
             shutil.rmtree(directory, ignore_errors=True)
 
     def _attend(self, wakeup: int, directory: Path) -> None:
@@ -296,14 +301,6 @@ class Workers:
         self._deadline = min(self._deadline, now + STOP_SECONDS)
         for place in self._places:
             place.send(_STOP if self._stop_requests == 1 else _STOP_NOW)
-
-    def _end_those_left(self) -> None:
-        self.listener.close()
-        for place in self._places:
-            if place.process is not None:
-                place.process.kill()
-                place.process.join()
-                place.leave()
 
     @contextmanager
     def _signals(self) -> Generator[int]:

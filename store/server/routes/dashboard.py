@@ -327,10 +327,10 @@ def is_page_visit(scope: Scope) -> bool:
 
 async def show_login(scope: Scope, send: Send) -> None:
     """Redirect a visitor to the login page, which leads back to the requested page."""
-    await _send(scope, send, _redirect(f"{LOGIN}?next={quote(_wanted(scope), safe='')}"))
+    await _send(scope, send, _redirect(f"{LOGIN}?next={quote(_target(scope), safe='')}"))
 
 
-def _wanted(scope: Scope) -> str:
+def _target(scope: Scope) -> str:
     query = scope["query_string"].decode("latin-1")
     # The path stays percent-encoded, because an id may contain a slash.
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
@@ -340,7 +340,7 @@ def _wanted(scope: Scope) -> str:
 async def show_refusal(scope: Scope, send: Send, error: StoreError) -> None:
     """Show that the visitor's key is not sufficient or cannot be checked, with a link to log in with another key."""
     status = status_of(error)
-    body = rendering.bare("refused.html", status=status, error=str(error), back=_wanted(scope))
+    body = rendering.bare("refused.html", status=status, error=str(error), back=_target(scope))
     await _send(scope, send, _Answer(status, body))
 
 

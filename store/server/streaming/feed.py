@@ -235,12 +235,7 @@ class Feed(Feeding):
         return [self._frame("heartbeat")]
 
     def farewell(self, error: Exception) -> Frame:
-        if isinstance(error, Incompatible):
-            return self._frame("gap", **error_body(error), retryable=False)
-        if isinstance(error, StoreError):
-            return self._frame("error", **error_body(error), retryable=error.retryable or isinstance(error, Closed))
-        logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
-        return self._frame("error", detail="Internal server error", error_type=type(error).__name__, retryable=True)
+        return last_frame(error, self._frame)
 
     def _frame(self, kind: str, /, **more: Any) -> Frame:
         return frame(kind, self._cursor, self._position, self._seq, **more)
@@ -255,6 +250,21 @@ def frame(kind: str, cursor: str | None, position: int, seq: int, /, **more: Any
         more["error_kind"] = more.pop("kind")
     fields = {"v": 1, "kind": kind, "cursor": cursor, "position": position, "seq": seq, **more}
     return Frame(kind, cursor, dumps(fields))
+
+
+def last_frame(error: Exception, write: Callable[..., Frame]) -> Frame:
+    """Return the last frame of a stream that ended with an error. A bug is logged with its traceback.
+
+    Args:
+        error: the error.
+        write: returns a frame of a kind, with the fields of the error.
+    """
+    if isinstance(error, Incompatible):
+        return write("gap", **error_body(error), retryable=False)
+    if isinstance(error, StoreError):
+        return write("error", **error_body(error), retryable=error.retryable or isinstance(error, Closed))
+    logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
+    return write("error", detail="Internal server error", error_type=type(error).__name__, retryable=True)
 
 
 def fact_of(event: LoggedEvent) -> Fact:

@@ -9,27 +9,24 @@ There are two more kinds of frames. Each of them is the last frame of its stream
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import Field
 
-from store.errors import Closed, Incompatible, Invalid, StoreError
+from store.errors import Invalid
 from store.interface.store import Store
 from store.models import RunFrame
 from store.models.enums import Frozen
 from store.server.call import Call
-from store.server.streaming.feed import Fact, Feeding, Frame
+from store.server.streaming.feed import Fact, Feeding, Frame, last_frame
 from store.server.streaming.run_pages import SharedRuns
 from store.sql.database import database_of
 from store.wire.encoding import dumps
-from store.wire.errors import error_body
-
-logger = logging.getLogger("store.server.streams")
 
 _WRITTEN: Final = 500
 """The number of latest events whose JSON is kept, because all readers at the end of the run get the same events."""
@@ -145,15 +142,15 @@ class RunFeed(Feeding):
     def _fact(self, frame: RunFrame) -> Fact:
         """Return an encoded frame. An event is encoded once for all readers at the end of the run."""
         if frame.event is None or frame.until is not None:
-            return self._made(frame)
+            return self._new_fact(frame)
         fact = self._facts.get(frame.seq)
         if fact is None:
-            fact = self._facts[frame.seq] = self._made(frame)
+            fact = self._facts[frame.seq] = self._new_fact(frame)
             if len(self._facts) > _WRITTEN:
                 del self._facts[next(iter(self._facts))]
         return fact
 
-    def _made(self, frame: RunFrame) -> Fact:
+    def _new_fact(self, frame: RunFrame) -> Fact:
         event, written = frame.event, encoded(frame)
         position = self._position if event is None else event.position
         # The time is used to measure the lag of readers. A frame without an event has no time of its own.
@@ -167,14 +164,7 @@ class RunFeed(Feeding):
         return [encoded(RunFrame(kind="heartbeat", seq=self._seq))]
 
     def farewell(self, error: Exception) -> Frame:
-        if isinstance(error, Incompatible):
-            return ending("gap", self._seq, **error_body(error), retryable=False)
-        if isinstance(error, StoreError):
-            retryable = error.retryable or isinstance(error, Closed)
-            return ending("error", self._seq, **error_body(error), retryable=retryable)
-        logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
-        text, kind = "Internal server error", type(error).__name__
-        return ending("error", self._seq, detail=text, error_type=kind, retryable=True)
+        return last_frame(error, partial(ending, seq=self._seq))
 
 
 def encoded(frame: RunFrame, **more: Any) -> Frame:

@@ -40,20 +40,6 @@ class StreamSlots:
         Raises:
             Unavailable: all slots, or all slots of this key, are occupied.
         """
-        self._check(key_id)
-        self._open += 1
-        if key_id is not None:
-            self._by_key[key_id] += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            if key_id is not None:
-                self._by_key[key_id] -= 1
-                if not self._by_key[key_id]:
-                    del self._by_key[key_id]
-
-    def _check(self, key_id: str | None) -> None:
         reason: str | None = None
         if self._open >= self._total:
             reason = f"{self._open:,} streams are open, the most that this server allows (--max-streams)"
@@ -65,3 +51,14 @@ class StreamSlots:
         if reason is not None:
             self.refused += 1
             raise Unavailable(f"{reason}; close another stream", _RETRY_SECONDS)
+        self._open += 1
+        if key_id is not None:
+            self._by_key[key_id] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if key_id is not None:
+                self._by_key[key_id] -= 1
+                if not self._by_key[key_id]:
+                    del self._by_key[key_id]
