@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from store.cli.option_groups import with_option_groups
 from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
 from store.cli.store_context import check_server
@@ -29,24 +30,30 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """The options of `rollbook proxy`."""
+    """Options of the proxy's socket and keys."""
 
-    store: str
-    """The URL of the store in which the proxy records the calls."""
-    backends: Sequence[str]
-    """The model servers, each as `NAME=URL` or `NAME=URL,model,model`.
-
-    With `NAME=PROVIDER+URL`, LiteLLM translates the calls for this provider.
-    """
-    host: str
-    port: int
-    token_ids: bool
-    insecure: bool
-    api_key: str | None = field(default=None, repr=False)
-    backend_key: str | None = field(default=None, repr=False)
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748
+    token_ids: Annotated[
+        bool, typer.Option("--token-ids", help="Request token ids from the backends, as vLLM returns them.")
+    ] = False
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="ROLLBOOK_PROXY_KEY", metavar="KEY", help="The key that clients must send."),
+    ] = field(default=None, repr=False)
+    backend_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROLLBOOK_BACKEND_KEY",
+            metavar="KEY",
+            help="The key to send to the backends, instead of the client's key.",
+        ),
+    ] = field(default=None, repr=False)
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without requiring a key.")] = False
 
 
 @app.command(rich_help_panel="Train")
+@with_option_groups
 def proxy(
     *,
     backend: Annotated[
@@ -59,50 +66,24 @@ def proxy(
     ],
     db: Db = DEFAULT_DB,
     store: StoreAlias = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
-    token_ids: Annotated[
-        bool, typer.Option("--token-ids", help="Request token ids from the backends, as vLLM returns them.")
-    ] = False,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="ROLLBOOK_PROXY_KEY", metavar="KEY", help="The key that clients must send."),
-    ] = None,
-    backend_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="ROLLBOOK_BACKEND_KEY",
-            metavar="KEY",
-            help="The key to send to the backends, instead of the client's key.",
-        ),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without requiring a key.")] = False,
+    options: ProxyOptions,
 ) -> None:
     """Forward the calls of agents to model servers, and record each call in its attempt, until Ctrl+C or SIGTERM."""
     from store.llm_proxy.backends import check_names
     from store.wire.listener import is_loopback
 
-    settings = ProxyOptions(
-        store=store or db,
-        backends=backend,
-        host=host,
-        port=port,
-        token_ids=token_ids,
-        insecure=insecure,
-        api_key=api_key,
-        backend_key=backend_key,
-    )
-    if settings.api_key is None and not settings.insecure and not is_loopback(settings.host):
+    if options.api_key is None and not options.insecure and not is_loopback(options.host):
         raise Invalid(
             "--host",
-            f"{settings.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY to a key that clients must send,"
+            f"{options.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY to a key that clients must send,"
             " listen on 127.0.0.1, or give --insecure",
         )
-    backends = check_names([_backend(text, settings) for text in settings.backends])
-    asyncio.run(_serve(settings, backends))
+    backends = check_names([_backend(text, options) for text in backend])
+    asyncio.run(_serve(store or db, options, backends))
 
 
-def _backend(text: str, settings: ProxyOptions) -> Backend:
+def _backend(text: str, options: ProxyOptions) -> Backend:
+    """Return the backend of `NAME=URL`, `NAME=URL,model,model` or `NAME=PROVIDER+URL`."""
     from store.llm_proxy import Backend
 
     name, equals, rest = text.partition("=")
@@ -115,34 +96,34 @@ def _backend(text: str, settings: ProxyOptions) -> Backend:
         return Backend(
             name,
             translated if is_translated else url,
-            api_key=settings.backend_key,
+            api_key=options.backend_key,
             models=models,
-            supports_token_ids=settings.token_ids,
+            supports_token_ids=options.token_ids,
             provider=provider if is_translated else None,
         )
     except ValueError as error:
         raise Invalid("--backend", f"{text!r} is not a backend: {error}") from None
 
 
-async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
+async def _serve(url: str, options: ProxyOptions, backends: Sequence[Backend]) -> None:
     from store import open_store
     from store.llm_proxy import LLMProxy
 
     stopped = asyncio.Event()
-    await check_server(settings.store)
-    async with open_store(settings.store, create=False) as store:
+    await check_server(url)
+    async with open_store(url, create=False) as store:
         serving = LLMProxy(
-            settings.port,
+            options.port,
             store=store,
-            host=settings.host,
+            host=options.host,
             backends=backends,
             launch_mode="asyncio",
-            api_key=settings.api_key,
-            insecure=settings.insecure,
+            api_key=options.api_key,
+            insecure=options.insecure,
         )
         async with serving:
             with _stopped_by_signals(stopped):
-                _introduce(settings, serving)
+                _introduce(url, serving)
                 await stopped.wait()
 
 
@@ -159,9 +140,9 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
             loop.remove_signal_handler(number)
 
 
-def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
+def _introduce(url: str, serving: LLMProxy) -> None:
     at = serving.endpoint
-    line(f"rollbook proxy at {at}, recording in {_store_name(settings.store)}")
+    line(f"rollbook proxy at {at}, recording in {_store_name(url)}")
     for backend in serving.backends:
         line(f"  {backend.name}: {', '.join(backend.models) or 'every model'} at {backend.root}")
     line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
