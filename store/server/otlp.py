@@ -26,6 +26,7 @@ from store.otel.repair import repair
 from store.otel.spans import Received
 from store.runtime import context
 from store.server.api_schema import Json, reference, refusals
+from store.server.call import ClientLeft
 from store.server.decompress import CODINGS, Broken, TooLong, expand
 from store.server.routing import RequestRoute, needs
 from store.sql.commands.spans import record_received
@@ -145,10 +146,6 @@ class _Refused(Exception):
         self.headers = headers
 
 
-class _Gone(Exception):
-    """The exporter disconnected before its request was complete."""
-
-
 class TraceExport:
     """The response to an export. It reads the request's body itself, up to its own limit.
 
@@ -167,7 +164,7 @@ class TraceExport:
         status, extra = 200, list[tuple[bytes, bytes]]()
         try:
             body = await self._export(scope["rollbook.store"], encoding, headers, receive)
-        except _Gone:
+        except ClientLeft:
             return
         except _Refused as refusal:
             status, extra = refusal.status, list(refusal.headers)
@@ -230,7 +227,7 @@ class TraceExport:
             except TooLarge as error:
                 raise _Refused(413, str(error)) from None
             if message["type"] == "http.disconnect":
-                raise _Gone
+                raise ClientLeft
             part = message.get("body", b"")
             size += len(part)
             if size > self._limit:
