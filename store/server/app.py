@@ -143,8 +143,12 @@ def build_app(
     # The host names that accepted requests have used for this machine so far.
     app.state.names = set[bytes]()
     app.state.max_otlp_bytes = max_otlp_bytes
+    app.state.fast_path = None
+    database = database_of(partitions.root)
     is_fast = has_fast_path and os.environ.get(FAST_PATH) != "0"
-    app.state.fast_path = _fast_path(app, partitions, max_body_bytes, ring, is_local=is_local) if is_fast else None
+    if is_fast and database is not None and database.accepts_commands:
+        names = app.state.names if is_local else None
+        app.state.fast_path = FastPath(app, database, ROUTES, ring=ring, names=names, max_body_bytes=max_body_bytes)
     app.router.routes.extend(BESIDE)
     origins = [origin for entry in cors_origins if (origin := entry.strip())]
     app.state.scheduler = scheduler
@@ -152,16 +156,6 @@ def build_app(
     _add_error_handlers(app)
     app.openapi = partial(openapi, type(front_end))
     return app
-
-
-def _fast_path(
-    app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
-) -> FastPath | None:
-    database = database_of(partitions.root)
-    if database is None or not database.accepts_commands:
-        return None
-    names = app.state.names if is_local else None
-    return FastPath(app, database, ROUTES, ring=ring, names=names, max_body_bytes=max_body_bytes)
 
 
 def _add_layers(app: FastAPI, origins: list[str], max_body_bytes: int, *, is_local: bool, is_read_only: bool) -> None:

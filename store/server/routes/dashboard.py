@@ -135,7 +135,13 @@ class DashboardLayer:
         except ClientLeft:
             return
         except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
-            answered = self._refused(call, path, error)
+            status, body, headers = refusal(error, own_status=True)
+            if path.endswith(".json"):
+                answered = _Answer(status, body, "application/json", tuple(headers))
+            elif isinstance(error, StoreError):
+                answered = self._error_page(call, path, status, str(error), str(getattr(error, "hint", None) or ""))
+            else:
+                answered = self._error_page(call, path, status, "Something went wrong here", "See the server's log.")
         if answered is not None:
             await _send(scope, send, answered)
 
@@ -232,15 +238,6 @@ class DashboardLayer:
                 "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )
-
-    def _refused(self, call: Call, path: str, error: Exception) -> _Answer:
-        status, body, headers = refusal(error, own_status=True)
-        if isinstance(error, StoreError) and not path.endswith(".json"):
-            advice = getattr(error, "hint", None) or ""
-            return self._error_page(call, path, status, str(error), str(advice))
-        if not path.endswith(".json"):
-            return self._error_page(call, path, status, "Something went wrong here", "See the server's log.")
-        return _Answer(status, body, "application/json", tuple(headers))
 
     def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
         page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
