@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages
 from store.training.model_clients.openai_spans import uninstrument_openai
-from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server
+from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server, replies
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 

@@ -17,7 +17,7 @@ from store.interface.store import Store
 from store.models import Span
 from store.training import emit_reward
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
-from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, replies
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 
