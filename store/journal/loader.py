@@ -1,16 +1,14 @@
 """Loader of the working set of a batch. It reads rows as states, reuses cached states, and replaces ids that exist.
 
-A batch is a group of commands that are committed together. The working set of a batch contains the states that the
-commands need, and a load request lists these states before they are loaded.
-
-A rollout is a task for an agent, which waits in a queue until a command claims it. An attempt is one execution of a
-rollout, and a span is one recorded operation of an attempt. The spans of a rollout have numbers. To draw a number means
-to assign the next number. An event in the log reserves a block of numbers, and a counter contains the last number that
-was drawn or recorded. A sweep is a command that ends attempts which have exceeded a time limit.
+A load request lists the states that the commands of a batch need, before they are loaded. To draw a span number means
+to assign the next number of a rollout. An event in the log reserves a block of numbers, and a counter contains the last
+number that was drawn or recorded.
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -135,7 +133,7 @@ class Loader:
         heads = request.claims + request.leavers if request.claims else 0
         loaded = await self._round(session, request, working_set, heads)
         if heads:
-            self._take_from_head(loaded["heads"], working_set, heads)
+            self._take_heads(loaded["heads"], working_set, heads, is_start=True)
         if request.due:
             await self._load_due(session, working_set, may_be_claimed=request.claims > 0)
         if request.draws:
@@ -145,22 +143,19 @@ class Loader:
     async def _load_due(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
         """Load the rollouts whose ids are in `working_set.due`, which a sweep checks."""
         if working_set.due:
-            await self._load_due_rollouts(session, working_set, may_be_claimed=may_be_claimed)
+            again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
+            if may_be_claimed:
+                # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
+                again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
+            self.cache.fill_in(again, working_set)
+            await self._round(session, again, working_set, 0)
+            # The table of due times is not computed from the log. So a row of this table may belong to a rollout that
+            # does not exist.
+            working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
         if working_set.log_time is not None:
             # The sweep must not count the time for which the batch has waited.
             working_set.log_time.resume(WRITE, self._dialect.elapsed())
             working_set.log_time.wait(WRITE, self._dialect.elapsed())
-
-    async def _load_due_rollouts(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
-        again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
-        if may_be_claimed:
-            # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
-            again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
-        self.cache.fill_in(again, working_set)
-        await self._round(session, again, working_set, 0)
-        # The table of due times is not computed from the log. So a row of this table may belong to a rollout that does
-        # not exist.
-        working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
 
     async def _load_for_draws(self, session: WriteSession, draws: Mapping[str, int], working_set: WorkingSet) -> None:
         """Load what is needed to draw span numbers beyond the reserved blocks.
@@ -175,7 +170,11 @@ class Loader:
             working_set: the loaded states, which the function completes.
         """
         counters, reserved = working_set.counters, working_set.reserved
-        exceeding = {each for each, drawn in draws.items() if counters.get(each, 0) + drawn > reserved.get(each, 0)}
+        exceeding = {
+            rollout_id
+            for rollout_id, count in draws.items()
+            if counters.get(rollout_id, 0) + count > reserved.get(rollout_id, 0)
+        }
         unsearched = exceeding - reserved.keys()
         again = LoadRequest(rollouts=exceeding - working_set.rollouts.keys(), numbers_of=unsearched)
         if not again.rollouts and not unsearched:
@@ -195,10 +194,10 @@ class Loader:
             if last > counters.get(rollout_id, 0):
                 counters[rollout_id] = last
 
-    async def more_heads(self, session: WriteSession, working_set: WorkingSet, wanted: int) -> None:
-        """Load the next `wanted` rows of the queue, after the loaded rows."""
-        loaded = await self._round(session, LoadRequest(), working_set, wanted, beyond=working_set.heads_until)
-        self._take(loaded["heads"], working_set, wanted)
+    async def more_heads(self, session: WriteSession, working_set: WorkingSet, count: int) -> None:
+        """Load the next `count` rows of the queue, after the loaded rows."""
+        loaded = await self._round(session, LoadRequest(), working_set, count, beyond=working_set.heads_until)
+        self._take_heads(loaded["heads"], working_set, count, is_start=False)
 
     async def more_spans(self, session: WriteSession, working_set: WorkingSet, keys: set[SpanKey]) -> None:
         """Look up spans with derived ids."""
@@ -210,15 +209,12 @@ class Loader:
         self.cache.clear()
         self._epoch = -1
 
-    def _take_from_head(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
-        if heads:
-            self._watermark = heads[0][0] - 1
-        self._take(heads, working_set, wanted)
-
-    def _take(self, heads: Sequence[Row], working_set: WorkingSet, wanted: int) -> None:
-        for position, rollout_id in heads:
+    def _take_heads(self, rows: Sequence[Row], working_set: WorkingSet, limit: int, *, is_start: bool) -> None:
+        if is_start and rows:
+            self._watermark = rows[0][0] - 1
+        for position, rollout_id in rows:
             heapq.heappush(working_set.heads, (position, rollout_id))
-        working_set.heads_until = heads[-1][0] if len(heads) == wanted else EVERYTHING
+        working_set.heads_until = rows[-1][0] if len(rows) == limit else EVERYTHING
 
     async def _round(
         self,
@@ -229,11 +225,11 @@ class Loader:
         *,
         beyond: int | None = None,
     ) -> dict[str, Sequence[Row]]:
-        wanted = (*map(bool, _requested(request)), bool(heads))
-        plan = self._plans.get(wanted)
+        shape = (*map(bool, _requested(request)), bool(heads))
+        plan = self._plans.get(shape)
         if plan is None:
-            requested = {name for name, is_wanted in zip((*_REQUESTABLE, "heads"), wanted, strict=True) if is_wanted}
-            plan = self._plans[wanted] = [query for query in loading(self._dialect) if query.requested_by in requested]
+            names = set(compress((*_REQUESTABLE, "heads"), shape))
+            plan = self._plans[shape] = [query for query in loading(self._dialect) if query.requested_by in names]
         if not plan:
             return {}
         params: dict[str, Any] = {
@@ -249,8 +245,8 @@ class Loader:
                     as_param = self._dialect.keys_param if name in _KEYS else self._dialect.list_param
                     params[name] = as_param(list(getattr(request, name)))
         loaded: dict[str, Sequence[Row]] = {}
-        for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
-            loaded[query.family] = [*loaded[query.family], *found] if query.family in loaded else found
+        for query, rows in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
+            loaded[query.family] = [*loaded[query.family], *rows] if query.family in loaded else rows
         _fill(working_set, loaded)
         _fill_labels(working_set, request, loaded.get("labels", ()))
         return loaded
@@ -307,14 +303,13 @@ class StateCache:
                 self._span_count -= len(self._spans.pop(rollout_id, ()))
         touched: set[str] = set()
         for key in working_set.spans:
-            known = self._spans.get(key[0])
-            if known is not None and key not in known:
-                known.add(key)
+            keys = self._spans.get(key[0])
+            if keys is not None and key not in keys:
+                keys.add(key)
                 self._span_count += 1
                 touched.add(key[0])
         for rollout_id in touched:
-            known = self._spans[rollout_id]
-            if len(known) != self._rollouts[rollout_id].spans:
+            if len(self._spans[rollout_id]) != self._rollouts[rollout_id].spans:
                 # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
         # The working set also contains counters of rollouts that were not loaded. They are cached too.
@@ -352,7 +347,7 @@ class StateCache:
             request.counters.discard(rollout_id)
         workers = request.workers & self._workers.keys()
         working_set.workers.update((worker_id, self._workers[worker_id]) for worker_id in workers)
-        working_set.worker_signals.update((each, self._signals[each]) for each in workers & self._signals.keys())
+        working_set.worker_signals.update((key, self._signals[key]) for key in workers & self._signals.keys())
         request.workers.difference_update(workers)
         for resources_id in request.resources & self._resources.keys():
             self._fill_in_resources(resources_id, working_set)
@@ -363,8 +358,8 @@ class StateCache:
             request.latest_resources = False
 
     def _fill_in_resources(self, resources_id: str, working_set: WorkingSet) -> None:
-        known = working_set.resources[resources_id] = self._resources[resources_id]
-        working_set.resource_versions[resources_id] = known.version
+        resources = working_set.resources[resources_id] = self._resources[resources_id]
+        working_set.resource_versions[resources_id] = resources.version
 
 
 def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
@@ -373,7 +368,8 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    working_set.spans.update(map(_span_content, loaded.get("spans", ())))
+    for row in loaded.get("spans", ()):
+        working_set.spans[_key_of(row)] = SpanContent._make((*row[3:-1], bytes(row[-1])))
     for row in loaded.get("model_calls", ()):
         working_set.model_calls[_key_of(row)] = (row[3], row[4])
     for rollout_id, value, reserved in loaded.get("counters", ()):
@@ -391,18 +387,13 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for key, scope, request_hash, position, reply in loaded.get("answered", ()):
         working_set.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
     working_set.due.extend(row[0] for row in loaded.get("due", ()))
-    for row in loaded.get("run_keys", ()):
-        working_set.run_keys[row[0], row[1]] = RunKey(*row[2:])
+    working_set.run_keys.update(
+        {(rollout_id, key): RunKey(*of_key) for rollout_id, key, *of_key in loaded.get("run_keys", ())}
+    )
     working_set.blobs.update(row[0] for row in loaded.get("blobs", ()))
     for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
         working_set.artifacts[rollout_id, artifact_id] = (version, retracted)
     _fill_threads(working_set, loaded)
-
-
-def _span_content(row: Row) -> tuple[SpanKey, SpanContent]:
-    trace_id, parent_id, name, start, end, status_code, status_message, body_hash = row[3:]
-    content = (trace_id, parent_id, name, start, end, status_code, status_message, bytes(body_hash))
-    return _key_of(row), SpanContent(*content)
 
 
 def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
@@ -417,9 +408,9 @@ def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) 
         thread_projection.fill(working_set.threads[row[0]], [], [row])
 
 
-def _fill_rollouts(working_set: WorkingSet, found: Sequence[Row]) -> None:
+def _fill_rollouts(working_set: WorkingSet, rows: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
-    for row in found:
+    for row in rows:
         state = rollout_projection.rollout_state(row)
         # If the working set contains a state of this rollout, that state is the newer one. It came from the cache, an
         # earlier query, or a change in this batch.
@@ -430,26 +421,26 @@ def _fill_rollouts(working_set: WorkingSet, found: Sequence[Row]) -> None:
             working_set.resource_versions.setdefault(state.resources_id, row[width])
 
 
-def _fill_labels(working_set: WorkingSet, request: LoadRequest, found: Sequence[Row]) -> None:
-    of_each: dict[str, dict[str, int]] = {}
-    for rollout_id, label, position in found:
-        of_each.setdefault(rollout_id, {})[label] = position
+def _fill_labels(working_set: WorkingSet, request: LoadRequest, rows: Sequence[Row]) -> None:
+    labels: dict[str, dict[str, int]] = defaultdict(dict)
+    for rollout_id, label, position in rows:
+        labels[rollout_id][label] = position
     for rollout_id in request.labelled & working_set.rollouts.keys():
         state = working_set.rollouts[rollout_id]
         if state.labels is None:
-            state.labels = of_each.get(rollout_id, {})
+            state.labels = labels[rollout_id]
 
 
-def _fill_resources(working_set: WorkingSet, found: Sequence[Row]) -> None:
-    for row in found:
+def _fill_resources(working_set: WorkingSet, rows: Sequence[Row]) -> None:
+    for row in rows:
         resources = ResourcesState(*row)
         working_set.resources.setdefault(resources.resources_id, resources)
         working_set.resource_versions.setdefault(resources.resources_id, resources.version)
 
 
-def _fill_workers(working_set: WorkingSet, found: Sequence[Row]) -> None:
+def _fill_workers(working_set: WorkingSet, rows: Sequence[Row]) -> None:
     width = len(WORKER_COLUMNS)
-    for row in found:
+    for row in rows:
         worker = WorkerState(*row[:width])
         if worker.worker_id in working_set.workers:
             continue

@@ -1,9 +1,7 @@
 """Rows of the log: events, their bodies and the commit, with the hash chain over commits.
 
-The body of an event contains its payload. A blob is a large value that is stored once under its hash. The hash of a
-commit covers the hash of the commit before, so a change of a past commit can be detected. The byte format of the hash
-chain must not change. The running totals of a commit count all events, attempts, bytes of bodies and so on up to this
-commit.
+The byte format of the hash chain must not change. The running totals of a commit count all events, attempts, bytes of
+bodies and so on up to this commit.
 """
 
 import hashlib

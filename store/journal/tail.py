@@ -1,4 +1,4 @@
-"""Reads of the log: pages of events with their cursors, and the history of one rollout (a task for an agent).
+"""Reads of the log: pages of events with their cursors, and the history of one rollout.
 
 A cursor is a text that identifies a place in the log. It contains the id of the store, the id of a commit, the
 beginning of the commit's hash, and the position of an event. The hash of a commit depends on all earlier commits. So a
@@ -143,8 +143,8 @@ async def page(
     """
     commit = await log_queries.last_commit(session)
     if commit is None or commit[3] <= place.position:
-        if commit is None or commit[0] < place.commit_id:
-            _check_commit_exists(place)
+        if place.commit_id and (commit is None or commit[0] < place.commit_id):
+            raise _incompatible(place, "is not in this log any more")
         return TailPage([], place, is_last=True)
     end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
     stream = None if rollout_id is None else f"rollout/{rollout_id}"
@@ -156,23 +156,13 @@ async def page(
         stream=stream,
         types=types,
     )
-    whole = await blobs.filled(session, rows, lengths=False)
-    events = [_logged(place.store_id, row) for row in whole]
-    if len(rows) < limit:
-        return TailPage(events, end, is_last=True)
-    return TailPage(events, parse(events[-1].cursor), is_last=False)
-
-
-def _check_commit_exists(place: Cursor) -> None:
-    if place.commit_id:
-        raise _incompatible(place, "is not in this log any more")
-
-
-def _logged(store_id: str, row: Row) -> LoggedEvent:
-    codec, stored, chain_hash = row[_WIDTH:]
-    fields = log_queries.described(row, payload(codec, stored))
-    cursor = Cursor(store_id, row[1], _prefix(chain_hash), row[0])
-    return LoggedEvent(**fields, stream=row[2], commit_id=row[1], cursor=str(cursor))
+    events: list[LoggedEvent] = []
+    cursor = place
+    for row in await blobs.filled(session, rows, lengths=False):
+        cursor = Cursor(place.store_id, row[1], _prefix(row[-1]), row[0])
+        events.append(LoggedEvent(**_described(row), stream=row[2], commit_id=row[1], cursor=str(cursor)))
+    is_last = len(rows) < limit
+    return TailPage(events, end if is_last else cursor, is_last)
 
 
 async def history(
@@ -199,13 +189,13 @@ async def history(
         raise NotFound.rollout(rollout_id)
     events: list[HistoryEvent] = []
     while limit < 0 or len(events) < limit:
-        wanted = EVENTS_AT_ONCE if limit < 0 else min(EVENTS_AT_ONCE, limit - len(events))
+        at_most = EVENTS_AT_ONCE if limit < 0 else min(EVENTS_AT_ONCE, limit - len(events))
         rows: Sequence[Row] = await log_queries.stream_events(
-            session, stream, after=number, until=until, limit=wanted, bodies=True
+            session, stream, after=number, until=until, limit=at_most, bodies=True
         )
-        whole = await blobs.filled(session, rows, lengths=False)
-        events.extend(HistoryEvent(**_described(row)) for row in whole)
-        if len(rows) < wanted:
+        filled = await blobs.filled(session, rows, lengths=False)
+        events.extend(HistoryEvent(**_described(row)) for row in filled)
+        if len(rows) < at_most:
             break
         number = events[-1].number
     return events

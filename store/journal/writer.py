@@ -1,7 +1,6 @@
 """Writer that commits several calls together (group commit).
 
-A batch is a group of calls that one transaction executes. Calls that arrive while a batch is committed form the next
-batch, so no timer is needed. The working set of a batch contains the loaded states, which the commands change.
+Calls that arrive while a batch is committed form the next batch, so no timer is needed.
 
 A call gets its result or its error after COMMIT. There are four kinds of errors. A refused command is an error of one
 call, and the other calls of the batch are committed. If the connection fails during COMMIT, the writer looks up the key
@@ -252,8 +251,6 @@ class Writer:
         self._session = await self._dialect.writer()
         self._task = asyncio.create_task(self._run(), name="store writer")
 
-    # -- pending calls -----------------------------------------------------------------------------------------------
-
     async def call(self, command: Command) -> Any:
         """Execute a command, and return its result after the commit.
 
@@ -368,8 +365,6 @@ class Writer:
         """The total size of the pending calls' bodies (user data) in bytes."""
         return self._inbox.size
 
-    # -- a batch -----------------------------------------------------------------------------------------------------
-
     async def _finish(self, calls: list[PendingCommand]) -> None:
         """Commit a batch, and give each call its result or its error."""
         began = time.monotonic()
@@ -459,8 +454,8 @@ class Writer:
             else:
                 self._loader.cache.store(decided.working_set)
                 if self._log_time is not None:
-                    beaten = decided.working_set.beats.values()
-                    beats = {each.attempt_id: heartbeat_of(each) for each in beaten} if beaten else {}
+                    attempts = decided.working_set.beats.values()
+                    beats = {attempt.attempt_id: heartbeat_of(attempt) for attempt in attempts} if attempts else {}
                     self._log_time.committed.append(
                         (began, self._dialect.elapsed(), now, last_stamp, decided.working_set.last_stamp, beats)
                     )
@@ -559,9 +554,9 @@ class Writer:
             (core_tables.batches, _OLD_BATCHES, now - _BATCH_KEY_MICROS),
             (core_tables.idempotency, _EXPIRED_KEYS, now),
         ):
-            found = await session.fetch(self._dialect.prepared(expired), {"before": before, "at_most": limit})
-            if found:
-                gone[table] = [tuple(row) for row in found]
+            rows = await session.fetch(self._dialect.prepared(expired), {"before": before, "at_most": limit})
+            if rows:
+                gone[table] = [tuple(row) for row in rows]
         if gone:
             await session.write(Changes({}, {}, gone))
         return any(len(rows) == limit for rows in gone.values())
@@ -570,8 +565,6 @@ class Writer:
         self._loader.forget()
         if self._session is not None:
             await self._session.rollback()
-
-    # -- answers -----------------------------------------------------------------------------------------------------
 
     def _answer(self, calls: list[PendingCommand]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[PendingCommand]] = {}
@@ -603,8 +596,6 @@ class Writer:
     def _note_callers_ran(self) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._callers_ran.set)
-
-    # -- jobs and the end --------------------------------------------------------------------------------------------
 
     async def run_job(self, work: Callable[[WriteSession], Any]) -> Any:
         """Call a coroutine function with the session of the writer, between two batches, and return its result.
