@@ -1,14 +1,7 @@
 """Commands: validated and encoded requests to change the store.
 
-A rollout is a task for an agent, which waits in a queue until a worker claims it. An attempt is one execution of a
-rollout, and a span is one recorded step of an attempt. The spans of a rollout have numbers. To draw a number means to
-assign the next free number. Resources are values that attempts use, such as prompts.
-
-Each change is an event in an append-only log. A fact is the content of an event, without its place in the log. The
-stream of a rollout contains the events of the rollout. A body contains the user data of an event.
-
-Commands that are committed together form a batch. Each command lists the rows that the decision about it needs, so that
-these rows are loaded first.
+Each command lists the rows that the decision about it needs, so that these rows are loaded first. To draw a span number
+means to assign the next free number.
 """
 
 import hashlib

@@ -1,12 +1,8 @@
 """Decide which events a command records.
 
-A rollout is a task for an agent. It waits in a queue until a worker claims it. An attempt is one execution of a
-rollout, and a span is one recorded step of an attempt. Each change is an event in a log: `fact` is the content of the
-event, `position` its place in the log, `actor` the caller, and `cause` the position of an earlier event that led to
-this event. The stream of a rollout contains the events of the rollout.
-
-A batch is a group of commands that are committed together. The working set of a batch contains the loaded states, which
-the commands change one after another. Each item of a command gets its own timestamp: `tick` begins the next one.
+The `actor` of an event is the caller, and its `cause` is the position of an earlier event that led to it. The commands
+of a batch change the working set one after another. Each item of a command gets its own timestamp: `tick` begins the
+next one.
 
 A refused command records no event, with one exception: if `RecordSpans` refuses a group of spans, the groups before it
 stay recorded.
@@ -14,6 +10,7 @@ stay recorded.
 
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from store.domain import retry
@@ -40,7 +37,7 @@ from store.domain.commands import (
     derived_span_id,
 )
 from store.domain.decide_annotations import annotate
-from store.domain.decide_runs import append_to_run, fork, move_head, retract_artifact
+from store.domain.decide_runs import append_to_run, come_to_life, fork, move_head, retract_artifact
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
 from store.domain.decide_workers import actor_of, beat, idle, seen, sync
 from store.domain.events import (
@@ -89,9 +86,6 @@ def decide(command: Command, working_set: WorkingSet) -> Any:
         NeedsSpans: more spans must be loaded before this command can be decided.
     """
     return _DECIDERS[type(command)](command, working_set)
-
-
-# -- creation --------------------------------------------------------------------------------------------------------
 
 
 def _enqueue(command: Enqueue, working_set: WorkingSet) -> list[RolloutView]:
@@ -182,9 +176,6 @@ def _version_of(resources_id: str | None, working_set: WorkingSet) -> int | None
     return None if resources_id is None else working_set.resource_versions.get(resources_id)
 
 
-# -- the queue -------------------------------------------------------------------------------------------------------
-
-
 def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
     taken = (
         working_set.take_heads(command.limit)
@@ -250,9 +241,7 @@ def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
 
 
 def _start_attempt(command: StartAttempt, working_set: WorkingSet) -> RolloutView:
-    state = working_set.rollouts.get(command.rollout_id)
-    if state is None:
-        raise NotFound.rollout(command.rollout_id)
+    state = working_set.existing_rollout(command.rollout_id)
     started = _start(
         command.rollout_id, command.attempt_id, "start", command.worker_id, command.owner, working_set, command
     )
@@ -297,9 +286,6 @@ def _move(
     if to in WAITING and not waited:
         working_set.joins_queue(rollout_id)
     return event
-
-
-# -- updates ---------------------------------------------------------------------------------------------------------
 
 
 def _amend_rollout(command: AmendRollout, working_set: WorkingSet) -> RolloutView:
@@ -347,15 +333,11 @@ def _limit_silence(command: LimitSilence, working_set: WorkingSet) -> bool:
 
 
 def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptView:
-    state = working_set.rollouts.get(command.rollout_id)
-    if state is None:
-        raise NotFound.rollout(command.rollout_id)
+    state = working_set.existing_rollout(command.rollout_id)
     if state.attempt_count == 0:
         raise NotFound.attempts(command.rollout_id)
-    attempt = state.latest if command.attempt_id == "latest" else state.attempt(command.attempt_id)
-    if attempt is None:
-        raise NotFound.attempt(command.attempt_id, command.rollout_id)
-
+    latest = state.latest if command.attempt_id == "latest" else None
+    attempt = latest or state.existing_attempt(command.attempt_id)
     if command.fields == ["last_heartbeat_time"] and command.status is None:
         # A heartbeat without other changes is not recorded as an event, because heartbeats are frequent and only the
         # latest heartbeat matters.
@@ -429,9 +411,6 @@ def _propagate(
         _move(state.rollout_id, to, "attempt", working_set, actor, cause=cause)
 
 
-# -- spans -----------------------------------------------------------------------------------------------------------
-
-
 def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
     """Return the next number of each given rollout, in the given order.
 
@@ -475,12 +454,8 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> SpansOutcome
             _number_new_spans([command.items[index] for index in indexes], working_set)
         else:
             working_set.raise_counter(rollout_id, max(command.items[index].fact.sequence_id for index in indexes))
-        state = working_set.rollouts.get(rollout_id)
-        if state is None:
-            raise NotFound.rollout(rollout_id)
-        attempt = state.attempt(attempt_id)
-        if attempt is None:
-            raise NotFound.attempt(attempt_id, rollout_id)
+        state = working_set.existing_rollout(rollout_id)
+        attempt = state.existing_attempt(attempt_id)
         for index in indexes:
             item = command.items[index]
             existing = working_set.spans.get((rollout_id, attempt_id, item.fact.span_id))
@@ -548,13 +523,8 @@ def _record_span(
     if item.fact.response_id is not None:
         _count_once(item, item.fact.response_id, working_set)
     event = working_set.record_sign(state, item.fact, actor=actor, body=item.body)
-    if attempt.status in {"preparing", "unresponsive"}:
-        fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
-        working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
-    # If the attempt is over, its rollout may wait in the queue for a retry. A late span must not end this wait.
-    if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
-        moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
-        working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
+    if attempt.status != "running" or state.status != "running":
+        come_to_life(state, attempt, working_set, actor, event.position, reason="span")
 
 
 def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> None:
@@ -564,15 +534,12 @@ def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> Non
     """
     fact = item.fact
     tokens_in, tokens_out = fact.tokens_in or 0, fact.tokens_out or 0
-    known_in, known_out = working_set.count_model_call(
+    counted_in, counted_out = working_set.count_model_call(
         (item.rollout_id, fact.attempt_id, response_id), tokens_in, tokens_out
     )
-    before = [min(known_in, tokens_in), min(known_out, tokens_out)]
+    before = [min(counted_in, tokens_in), min(counted_out, tokens_out)]
     # If the command is decided again, for example after a failed commit, this replaces the earlier value.
     fact.counted_before = before if any(before) else None
-
-
-# -- the watchdog ----------------------------------------------------------------------------------------------------
 
 
 def _sweep(command: Sweep, working_set: WorkingSet) -> int:
@@ -587,10 +554,9 @@ def _sweep(command: Sweep, working_set: WorkingSet) -> int:
     log_time = working_set.log_time
     horizon = working_set.horizon
     postponed: list[int] = []
-    for rollout_id in sorted(
-        due | working_set.rewatch.keys(), key=lambda each: working_set.rollouts[each].first_position
-    ):
-        state = working_set.rollouts[rollout_id]
+    rollouts = [working_set.rollouts[rollout_id] for rollout_id in due | working_set.rewatch.keys()]
+    for state in sorted(rollouts, key=attrgetter("first_position")):
+        rollout_id = state.rollout_id
         overdue = retry.judge(state, working_set.stamp, log_time)
         attempt = state.latest
         if overdue is None or attempt is None:
@@ -616,9 +582,6 @@ def _sweep(command: Sweep, working_set: WorkingSet) -> int:
         until = log_time.heard + min(postponed) if postponed else None
         log_time.sweeping = Sweeping(horizon, until, len(working_set.due))
     return given_up
-
-
-# -- resources and workers -------------------------------------------------------------------------------------------
 
 
 def _publish(command: PublishResources, working_set: WorkingSet) -> ResourcesView:

@@ -1,7 +1,6 @@
 """Decide which event an annotation of a rollout records. Decision 32.
 
-A rollout is a task for an agent, and its stream contains its events. An annotation of a rollout adds labels or a note,
-or removes labels. The working set contains the loaded states that a decision reads and changes.
+An annotation adds labels or a note, or removes labels.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from store.domain.commands import AnnotateRollout
 from store.domain.events import RolloutAnnotated
 from store.domain.statuses import MOST_LABELS
 from store.domain.working_set import WorkingSet
-from store.errors import Invalid, NotFound
+from store.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,7 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
         NotFound: the rollout does not exist.
         Invalid: the rollout would have too many labels.
     """
-    state = working_set.rollouts.get(command.rollout_id)
-    if state is None:
-        raise NotFound.rollout(command.rollout_id)
-    labels = state.labels
+    labels = working_set.existing_rollout(command.rollout_id).labels
     assert labels is not None  # the command requested them
     added = [label for label in command.added if label not in labels]
     removed = [label for label in command.removed if label in labels]

@@ -1,13 +1,4 @@
-"""Decide which events are recorded for the events of a run, for forks, and for moves of the head. Decision 24.
-
-A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. The stream of a rollout
-contains its events, and the version of an event is its number in this stream. A fork starts an attempt that continues
-or repeats the work of an earlier attempt, its base. The view of an attempt contains the events that count as its
-history, including events of the base. The head of a rollout is the attempt whose view is the view of the rollout.
-A blob is a large value that is stored once under its hash.
-
-The working set contains the loaded states, which decisions read and change.
-"""
+"""Decide which events are recorded for the events of a run, for forks, and for moves of the head. Decision 24."""
 
 from dataclasses import dataclass
 
@@ -46,11 +37,8 @@ class AppendedEvents:
 class GroundMoved:
     """The result of a fork that was not started, because the state that its plan depends on has changed."""
 
-    found: ForkPrecondition
+    ground: ForkPrecondition
     """The present state."""
-
-
-# -- events of a run ---------------------------------------------------------------------------------------------------
 
 
 def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEvents:
@@ -62,15 +50,13 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
         NotFound: the rollout or the attempt does not exist.
         Conflict: the key was used for another request.
     """
-    known = _known(working_set, command.rollout_id, command.key, command.kind)
-    if known is not None:
-        if known.attempt_id != command.attempt_id:
+    earlier = _earlier_call(working_set, command.rollout_id, command.key, command.kind)
+    if earlier is not None:
+        if earlier.attempt_id != command.attempt_id:
             raise _taken(command.key, command.rollout_id)
-        return AppendedEvents(known.version, known.last_version, known.kind, is_repeated=True)
-    state = _rollout(working_set, command.rollout_id)
-    attempt = state.attempt(command.attempt_id)
-    if attempt is None:
-        raise NotFound.attempt(command.attempt_id, command.rollout_id)
+        return AppendedEvents(earlier.version, earlier.last_version, earlier.kind, is_repeated=True)
+    state = working_set.existing_rollout(command.rollout_id)
+    attempt = state.existing_attempt(command.attempt_id)
     first, cause, actor = state.stream_version + 1, 0, actor_of(attempt, command.actor)
     for ordinal, item in enumerate(command.items):
         if ordinal:
@@ -91,7 +77,13 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
 
 
 def come_to_life(
-    state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
+    state: RolloutState,
+    attempt: AttemptState,
+    working_set: WorkingSet,
+    actor: str | None,
+    cause: int | None,
+    *,
+    reason: str = "event",
 ) -> None:
     """Set an attempt and its rollout to `running` after a sign of life, such as an event.
 
@@ -101,13 +93,14 @@ def come_to_life(
         working_set: the loaded states.
         actor: the caller.
         cause: the position of the event that is the sign of life; None if there is no such event.
+        reason: the reason of the new status, as the event states it.
     """
     if attempt.status in {"preparing", "unresponsive"}:
-        fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
+        fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason=reason)
         working_set.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
-    # Spans follow the same rule: only the latest attempt changes its rollout, and only if the rollout has not ended.
+    # If the attempt is over, its rollout may wait in the queue for a retry. A late sign must not end this wait.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
-        moved = RolloutStatusChanged(from_=state.status, to="running", reason="event")
+        moved = RolloutStatusChanged(from_=state.status, to="running", reason=reason)
         working_set.record_rollout(state.rollout_id, moved, actor=actor, cause=cause)
 
 
@@ -120,22 +113,19 @@ def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
         NotFound: the rollout or the artifact does not exist.
         Conflict: the key was used for another request.
     """
-    known = _known(working_set, command.rollout_id, command.key, ArtifactRetracted.type)
-    state = _rollout(working_set, command.rollout_id)
+    earlier = _earlier_call(working_set, command.rollout_id, command.key, ArtifactRetracted.type)
+    state = working_set.existing_rollout(command.rollout_id)
     artifact = working_set.artifacts.get((command.rollout_id, command.artifact_id))
     if artifact is None:
         raise NotFound("artifact", command.artifact_id)
     saved, retracted = artifact
-    if known is None and retracted is None:
+    if earlier is None and retracted is None:
         fact = ArtifactRetracted(artifact_id=command.artifact_id, reason=command.reason, key=command.key)
         event = working_set.record_rollout(command.rollout_id, fact, actor=command.actor)
         working_set.artifacts[command.rollout_id, command.artifact_id] = (saved, event.version)
         key = RunKey(fact.type, state.stream_version, state.stream_version, None)
         _keep_key(working_set, command.rollout_id, command.key, key)
     return saved
-
-
-# -- forks -------------------------------------------------------------------------------------------------------------
 
 
 def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
@@ -149,18 +139,19 @@ def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
         Conflict: the key was used for another request.
     """
     rollout_id, fact = command.rollout_id, command.fact
-    known = _known(working_set, rollout_id, fact.request_id, AttemptForked.type)
-    state = _rollout(working_set, rollout_id)
-    if known is not None:
-        assert known.attempt_id is not None  # the key of a fork has the id of its attempt
-        return view_rollout(working_set, rollout_id, known.attempt_id)
-    active = [each for each in state.attempts.values() if each.status in ACTIVE and each.released_position is None]
+    earlier = _earlier_call(working_set, rollout_id, fact.request_id, AttemptForked.type)
+    state = working_set.existing_rollout(rollout_id)
+    if earlier is not None:
+        assert earlier.attempt_id is not None  # the key of a fork has the id of its attempt
+        return view_rollout(working_set, rollout_id, earlier.attempt_id)
+    attempts = [attempt for attempt in state.attempts.values() if attempt.released_position is None]
+    active = [attempt for attempt in attempts if attempt.status in ACTIVE]
     if active and not command.supersede:
         raise AttemptActive(rollout_id, active[-1].sequence_id)
-    found = ForkPrecondition(state.head, state.run_version or 0)
-    if found != command.ground:
-        return GroundMoved(found)
-    base = next((each for each in state.attempts.values() if _is_base(each, fact.base)), None)
+    ground = ForkPrecondition(state.head, state.run_version or 0)
+    if ground != command.ground:
+        return GroundMoved(ground)
+    base = next((attempt for attempt in attempts if attempt.sequence_id == fact.base), None)
     if base is None:
         raise NotFound("attempt", f"{rollout_id}/{fact.base}", f"rollout {rollout_id} has no attempt {fact.base}")
     cause = _supersede(active, working_set, command.actor)
@@ -177,18 +168,14 @@ def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
     working_set.record_rollout(rollout_id, fact, actor=command.actor, cause=event.position, body=command.body)
     key = RunKey(fact.type, state.stream_version, state.stream_version, fact.attempt_id)
     _keep_key(working_set, rollout_id, fact.request_id, key)
-    told = AttemptAmended(attempt_id=fact.attempt_id, fields=["metadata"])
-    working_set.record_rollout(rollout_id, told, actor=command.actor, cause=event.position, body=command.metadata)
+    amended = AttemptAmended(attempt_id=fact.attempt_id, fields=["metadata"])
+    working_set.record_rollout(rollout_id, amended, actor=command.actor, cause=event.position, body=command.metadata)
     if state.status != "preparing":
         moved = RolloutStatusChanged(from_=state.status, to="preparing", reason="fork")
         working_set.record_rollout(rollout_id, moved, actor=command.actor, cause=event.position)
     if command.worker_id is not None:
         sync(state.attempts[fact.attempt_id], working_set, command.actor, cause=event.position)
     return view_rollout(working_set, rollout_id, fact.attempt_id)
-
-
-def _is_base(attempt: AttemptState, sequence_id: int) -> bool:
-    return attempt.sequence_id == sequence_id and attempt.released_position is None
 
 
 def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str | None) -> int | None:
@@ -215,12 +202,10 @@ def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
         NotFound: the rollout or the attempt does not exist.
         Conflict: the key was used for another request.
     """
-    known = _known(working_set, command.rollout_id, command.request_id, HeadMoved.type)
-    state = _rollout(working_set, command.rollout_id)
-    attempt = state.attempt(command.attempt_id)
-    if attempt is None:
-        raise NotFound.attempt(command.attempt_id, command.rollout_id)
-    if known is None and state.head != attempt.sequence_id:
+    earlier = _earlier_call(working_set, command.rollout_id, command.request_id, HeadMoved.type)
+    state = working_set.existing_rollout(command.rollout_id)
+    attempt = state.existing_attempt(command.attempt_id)
+    if earlier is None and state.head != attempt.sequence_id:
         assert state.head is not None  # there is an attempt
         fact = HeadMoved(from_=state.head, to=attempt.sequence_id, request_id=command.request_id)
         working_set.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
@@ -229,37 +214,28 @@ def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
     return view_rollout(working_set, command.rollout_id)
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
-
 _EVENTS = "events"
 # A request to save a checkpoint records either of these types, so a repeated request with the same key may find the
 # other type.
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 
-def _rollout(working_set: WorkingSet, rollout_id: str) -> RolloutState:
-    state = working_set.rollouts.get(rollout_id)
-    if state is None:
-        raise NotFound.rollout(rollout_id)
-    return state
-
-
-def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
+def _earlier_call(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
     """Return the key's entry with the events that an earlier call recorded; None if there was no such call.
 
     Raises:
         Conflict: the key was used for another request.
     """
-    known = None if key is None else working_set.run_keys.get((rollout_id, key))
-    if known is not None and _SAME.get(known.kind, known.kind) != _SAME.get(kind, kind):
+    earlier = None if key is None else working_set.run_keys.get((rollout_id, key))
+    if earlier is not None and _SAME.get(earlier.kind, earlier.kind) != _SAME.get(kind, kind):
         raise _taken(key, rollout_id)
-    return known
+    return earlier
 
 
 def _taken(key: str | None, rollout_id: str) -> Conflict:
     return Conflict(f"key {key!r} was used for another call of rollout {rollout_id}", "make a new key for each call")
 
 
-def _keep_key(working_set: WorkingSet, rollout_id: str, key: str | None, kept: RunKey) -> None:
+def _keep_key(working_set: WorkingSet, rollout_id: str, key: str | None, events: RunKey) -> None:
     if key is not None:
-        working_set.run_keys[rollout_id, key] = kept
+        working_set.run_keys[rollout_id, key] = events

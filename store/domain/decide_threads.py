@@ -1,8 +1,6 @@
 """Decide which events are recorded when a LangGraph checkpointer saves, copies and deletes.
 
-A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. The working
-set contains the loaded states, which decisions read and change. A body contains the user data of an event, and a blob
-is a large value that is stored once under its hash. Both are called payload.
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint.
 """
 
 from collections.abc import Iterator
@@ -10,7 +8,6 @@ from dataclasses import replace
 
 from store.domain.decide_runs import come_to_life
 from store.domain.decide_workers import actor_of
-from store.domain.rollout import AttemptState
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
 from store.domain.thread_events import (
@@ -22,7 +19,7 @@ from store.domain.thread_events import (
     ThreadWritesSaved,
 )
 from store.domain.working_set import WorkingSet
-from store.errors import NotFound, TooLarge
+from store.errors import TooLarge
 
 MOST_COPIED = 10_000
 """The maximum number of events with checkpoints or writes that one call copies."""
@@ -37,11 +34,13 @@ def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
     Raises:
         NotFound: the attempt or its rollout does not exist.
     """
-    attempt = _attempt(command, working_set)
+    attempt = None
+    if command.rollout_id is not None and command.attempt_id is not None:
+        attempt = working_set.existing_rollout(command.rollout_id).existing_attempt(command.attempt_id)
     actor = command.actor if attempt is None else actor_of(attempt, command.actor)
     cause: int | None = None
     for ordinal, item in enumerate(command.items):
-        fact = _unknown(command.thread_id, item, working_set)
+        fact = _new_part(command.thread_id, item, working_set)
         if fact is None:
             continue
         if ordinal:
@@ -50,39 +49,23 @@ def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
             working_set.keep_blob(blob)
         cause = working_set.record_thread(command.thread_id, fact, actor=actor, body=item.body).position
     if attempt is not None:
-        _beat(attempt, cause, actor, working_set)
+        # No event is recorded for this sign of life, because the thread's events are the sign.
+        attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
+        working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
+        working_set.rewatch.setdefault(attempt.rollout_id, False)
+        come_to_life(working_set.rollouts[attempt.rollout_id], attempt, working_set, actor, cause)
 
 
-def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | None:
-    if command.rollout_id is None or command.attempt_id is None:
-        return None
-    state = working_set.rollouts.get(command.rollout_id)
-    if state is None:
-        raise NotFound.rollout(command.rollout_id)
-    attempt = state.attempt(command.attempt_id)
-    if attempt is None:
-        raise NotFound.attempt(command.attempt_id, command.rollout_id)
-    return attempt
-
-
-def _beat(attempt: AttemptState, cause: int | None, actor: str | None, working_set: WorkingSet) -> None:
-    """Save a sign of life of an attempt. No event is recorded for it, because the thread's events are the sign."""
-    attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
-    working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
-    working_set.rewatch.setdefault(attempt.rollout_id, False)
-    come_to_life(working_set.rollouts[attempt.rollout_id], attempt, working_set, actor, cause)
-
-
-def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
+def _new_part(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
     """Return the part of an item that has to be recorded; None if the whole item exists."""
     state, fact = working_set.threads.get(thread_id), item.fact
     if state is None:
         return fact
     if isinstance(fact, ThreadCheckpointSaved):
-        known = state.checkpoints.get((fact.ns, fact.checkpoint_id))
-        if known is None or known.parent_id != fact.parent_id:
+        checkpoint = state.checkpoints.get((fact.ns, fact.checkpoint_id))
+        if checkpoint is None or checkpoint.parent_id != fact.parent_id:
             return fact
-        return None if working_set.body_hashes.get(known.body_position) == item.body.sha256 else fact
+        return None if working_set.body_hashes.get(checkpoint.body_position) == item.body.sha256 else fact
     place = (fact.ns, fact.checkpoint_id, fact.task_id)
     new = [write for write in fact.writes if write[0] < 0 or (*place, write[0]) not in state.writes]
     return replace(fact, writes=new) if new else None
@@ -102,14 +85,14 @@ def prune_thread(command: PruneThread, working_set: WorkingSet) -> int:
     state = working_set.threads.get(command.thread_id)
     if state is None:
         return 0
-    there = state.checkpoints.keys() | {key[:2] for key in state.writes}
-    gone = sorted(there.intersection(command.checkpoints))
-    for ordinal, some in enumerate(_in_parts(gone)):
+    existing = state.checkpoints.keys() | {key[:2] for key in state.writes}
+    pruned = sorted(existing.intersection(command.checkpoints))
+    for ordinal, keys in enumerate(_in_parts(pruned)):
         if ordinal:
             working_set.tick()
-        fact = ThreadPruned(command.reason, [list(key) for key in some])
+        fact = ThreadPruned(command.reason, [list(key) for key in keys])
         working_set.record_thread(command.thread_id, fact, actor=command.actor)
-    return len(gone)
+    return len(pruned)
 
 
 def _in_parts(keys: list[CheckpointKey]) -> Iterator[list[CheckpointKey]]:
@@ -148,15 +131,15 @@ def copy_thread(command: CopyThread, working_set: WorkingSet) -> int:
 
 
 def _copies(source: ThreadState) -> Iterator[ThreadFact]:
-    for (ns, checkpoint_id), kept in sorted(source.checkpoints.items(), key=lambda item: item[1].position):
+    for (ns, checkpoint_id), checkpoint in sorted(source.checkpoints.items(), key=lambda item: item[1].position):
         yield ThreadCheckpointSaved(
             ns=ns,
             checkpoint_id=checkpoint_id,
-            parent_id=kept.parent_id,
-            run_id=kept.run_id,
-            source=kept.source,
-            step=kept.step,
-            origin=kept.body_position,
+            parent_id=checkpoint.parent_id,
+            run_id=checkpoint.run_id,
+            source=checkpoint.source,
+            step=checkpoint.step,
+            origin=checkpoint.body_position,
         )
     # Writes that one event saved are copied in one event. Writes that were replaced later are not copied.
     together: dict[int, list[WriteKey]] = {}
@@ -164,12 +147,12 @@ def _copies(source: ThreadState) -> Iterator[ThreadFact]:
         together.setdefault(source.writes[key].position, []).append(key)
     for _, keys in sorted(together.items()):
         ns, checkpoint_id, task_id, _ = keys[0]
-        kept = source.writes[keys[0]]
+        write = source.writes[keys[0]]
         yield ThreadWritesSaved(
             ns=ns,
             checkpoint_id=checkpoint_id,
             task_id=task_id,
             writes=[[key[3], source.writes[key].channel] for key in keys],
-            task_path=kept.task_path or None,
-            origin=kept.body_position,
+            task_path=write.task_path or None,
+            origin=write.body_position,
         )

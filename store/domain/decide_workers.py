@@ -1,8 +1,8 @@
 """Decide which events about a worker are recorded.
 
-A worker is a process that executes attempts. Its status (`busy`, `idle` or `unknown`) follows from the status of its
-attempts. Signals are times and values that are stored outside of the log, such as the time of the last heartbeat. In
-each function, `cause` is the position of the event that led to the change, and `actor` is the caller.
+The status of a worker (`busy`, `idle` or `unknown`) follows from the status of its attempts. Signals are times and
+values that are stored outside of the log, such as the time of the last heartbeat. In each function, `cause` is the
+position of the event that led to the change, and `actor` is the caller.
 """
 
 from store.domain.events import WorkerSeen, WorkerStatusChanged

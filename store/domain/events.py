@@ -1,10 +1,7 @@
 """Facts: the contents of events, without their places in the log. Each class describes the `data` of one event type.
 
-A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded step of an
-attempt. A stream contains the events of one rollout, worker, thread or set of resources.
-
-The data contain ids, status words, numbers and hashes, but no payload (data of users), which is stored in the body of
-the event. A field that is None is left out of the stored text and is read as None. Decision 1.
+The data contain ids, status words, numbers and hashes, but no payload, which is stored in the body of the event. A
+field that is None is left out of the stored text and is read as None. Decision 1.
 
 Names and meanings of stored fields never change. If the fields of a type have to change, the type gets the next number
 as its `shape`, and an upcaster converts data of the shape before.
@@ -420,20 +417,16 @@ def _decode_first(type_: str, data: Json) -> Fact:
     fact = kind(**{"from_" if key == "from" else key: value for key, value in data.items()})
     if len(_FORMS) < _FORMS_KEPT and set(keys) <= set(_KEYS[kind]):
         absent = [key for key in _KEYS[kind] if key not in data]
-        given = {field.name.rstrip("_"): field.default for field in fields(kind)}
+        defaults = {field.name.rstrip("_"): field.default for field in fields(kind)}
         places = [(*keys, *absent).index(key) for key in _KEYS[kind]]
         # With a single index `itemgetter` returns the value instead of a tuple.
         ordered = itemgetter(*places) if places[1:] else tuple[Any, ...]
-        _FORMS[type_, *keys] = kind, ordered, tuple(given[key] for key in absent)
+        _FORMS[type_, *keys] = kind, ordered, tuple(defaults[key] for key in absent)
     return fact
 
 
-def _unchanged(data: Json) -> Json:
-    return data
-
-
 # Functions by type and shape. Each function converts data of this shape to the next shape.
-UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {(SpanRecorded.type, 1): _unchanged}
+UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {(SpanRecorded.type, 1): lambda data: data}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:

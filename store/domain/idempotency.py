@@ -1,7 +1,6 @@
 """Idempotent calls: the reply to a call with a key is stored, and a repeat of the call gets the stored reply.
 
-To decide a command means to record its events in the working set, which contains the loaded states, and to return its
-result. The working set also contains the stored replies to earlier calls. Decision 15.
+To decide a command means to record its events in the working set and to return its result. Decision 15.
 """
 
 from collections.abc import Callable
@@ -23,11 +22,9 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide import decide
-from store.domain.decide_annotations import AnnotationView
-from store.domain.decide_runs import AppendedEvents
 from store.domain.events import Json
 from store.domain.run_commands import AppendToRun, MoveHead
-from store.domain.views import ClaimView, RolloutView
+from store.domain.views import RolloutView
 from store.domain.working_set import Answered, WorkingSet
 from store.errors import Conflict
 
@@ -53,29 +50,31 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
     if idempotency is None:
         return decide(command, working_set)
     key = (idempotency.scope, idempotency.key)
-    known = working_set.answered.get(key)
-    if known is None:
+    earlier = working_set.answered.get(key)
+    if earlier is None:
         answer = decide(command, working_set)
         reply = _REPLIES[type(command)](command, answer)
         # A claim that found no rollout has no stored reply, so a repeat with the same key is executed.
         if reply is not None:
             working_set.keep_answer(key, Answered(idempotency.request_hash, working_set.next_position - 1, reply))
         return answer
-    if known.request_hash != idempotency.request_hash:
+    if earlier.request_hash != idempotency.request_hash:
         raise Conflict(
             f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
         )
-    if isinstance(command, Claim) and not known.is_repeated:
+    if isinstance(command, Claim) and not earlier.is_repeated:
         # The claim of a caller that has stopped waiting is undone. Now another call with the key gets the claim, so the
         # reply is marked, and the claim is kept.
-        working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
-    return Repeat(known.position, known.reply)
+        working_set.keep_answer(
+            key, Answered(earlier.request_hash, earlier.position, earlier.reply | {"repeated": True})
+        )
+    return Repeat(earlier.position, earlier.reply)
 
 
 def is_repeat(command: Command, working_set: WorkingSet) -> bool:
     """Return whether the command has a key with a stored reply."""
-    given = command.idempotency
-    return given is not None and (given.scope, given.key) in working_set.answered
+    idempotency = command.idempotency
+    return idempotency is not None and (idempotency.scope, idempotency.key) in working_set.answered
 
 
 def is_keyed(command: Command) -> bool:
@@ -86,20 +85,8 @@ def is_keyed(command: Command) -> bool:
     return type(command) in _REPLIES
 
 
-def _enqueued(_: Enqueue, answer: list[RolloutView]) -> Json:
-    return {"rollouts": [view.row[0] for view in answer]}
-
-
 def _opened(_: Command, answer: RolloutView) -> Json:
     return {"rollouts": [answer.row[0]]}
-
-
-def _claimed(_: Claim, answer: list[ClaimView]) -> Json | None:
-    return {"rollouts": [view.rollout.row[0] for view in answer]} if answer else None
-
-
-def _updated(command: UpdateAttempt, answer: Any) -> Json:
-    return {"rollout": command.rollout_id, "attempt": answer.row[1]}
 
 
 def _recorded(_: RecordSpans, answer: SpansOutcome) -> Json:
@@ -111,35 +98,20 @@ def _recorded(_: RecordSpans, answer: SpansOutcome) -> Json:
     return reply
 
 
-def _numbered(_: NumberSpans, answer: list[int]) -> Json:
-    return {"numbers": answer}
-
-
-def _appended(_: AppendToRun, answer: AppendedEvents) -> Json:
-    return {"first": answer.first, "last": answer.last, "kind": answer.kind}
-
-
-def _annotated(command: AnnotateRollout, answer: AnnotationView) -> Json:
-    # The labels may be too long for a stored reply. For a repeat, the labels are read as they were after the event with
-    # this number.
-    return {"rollout": command.rollout_id, "number": answer.version}
-
-
-def _published(command: PublishResources, _: Any) -> Json:
-    return {"resources": command.resources_id}
-
-
+# For each type of command, the part of its result that is stored.
 _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
-    Enqueue: _enqueued,
+    Enqueue: lambda _, views: {"rollouts": [view.row[0] for view in views]},
     StartRollout: _opened,
     StartAttempt: _opened,
-    Claim: _claimed,
+    Claim: lambda _, claims: {"rollouts": [claim.rollout.row[0] for claim in claims]} if claims else None,
     AmendRollout: _opened,
-    UpdateAttempt: _updated,
+    UpdateAttempt: lambda command, view: {"rollout": command.rollout_id, "attempt": view.row[1]},
     RecordSpans: _recorded,
-    NumberSpans: _numbered,
-    PublishResources: _published,
-    AppendToRun: _appended,
+    NumberSpans: lambda _, numbers: {"numbers": numbers},
+    PublishResources: lambda command, _: {"resources": command.resources_id},
+    AppendToRun: lambda _, events: {"first": events.first, "last": events.last, "kind": events.kind},
     MoveHead: _opened,
-    AnnotateRollout: _annotated,
+    # The labels may be too long for a stored reply. For a repeat, the labels are read as they were after the event with
+    # this number.
+    AnnotateRollout: lambda command, view: {"rollout": command.rollout_id, "number": view.version},
 }

@@ -14,6 +14,7 @@ nanoseconds of a monotonic clock. Decisions 52 and 81 describe the rules.
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 _FOREVER = 2**62
@@ -123,8 +124,6 @@ class LogTime:
         """The heard time before which no attempt is overdue."""
         self._written = self._elapsed
         """The elapsed time at which the database was last known to accept writes."""
-
-    # -- observations --------------------------------------------------------------------------------------------------
 
     def advance(self, elapsed: int) -> None:
         """Process the new commits of this process, and set the elapsed time.
@@ -300,8 +299,6 @@ class LogTime:
             self._pauses.pop()
             self._pause(length)
 
-    # -- computed times ------------------------------------------------------------------------------------------------
-
     @property
     def horizon(self) -> int:
         """A timestamp that is later than the next check of every overdue attempt."""
@@ -369,7 +366,7 @@ class LogTime:
     def _heard_of(self, stamp: int) -> int:
         """Return the latest heard time at which an event with this timestamp may have been recorded."""
         stretches = self._stretches
-        index = bisect_right(stretches, stamp, key=lambda each: each.first_stamp) - 1
+        index = bisect_right(stretches, stamp, key=attrgetter("first_stamp")) - 1
         if index < 0:
             return stretches[0].first_heard - (stretches[0].first_stamp - stamp)
         within = stretches[index]

@@ -1,8 +1,4 @@
-"""The state of one set of resources, and the function that applies an event to this state.
-
-Resources are values that agents use, such as prompts, published together under one id. The stream of the resources
-contains one event for each publication under this id.
-"""
+"""The state of one id of resources, and the function that applies an event to this state."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """The rules of retries and of the watchdog.
 
-A rollout is a task for an agent, and an attempt is one execution of it. The watchdog ends attempts that have exceeded
-a time limit. A sign of life is an event or a heartbeat of an attempt. Times are microseconds since the epoch, and
-limits are seconds.
+A sign of life is an event or a heartbeat of an attempt. Times are microseconds since the epoch, and limits are seconds.
 """
 
 from dataclasses import dataclass
@@ -71,8 +69,7 @@ def time_left(rollout: RolloutState, now: int, log_time: LogTime) -> int | None:
 
     The arguments are those of `judge`.
     """
-    left = [each for each in _left(rollout, now, log_time) or () if each is not None]
-    return min(left, default=None)
+    return min((left for left in _left(rollout, now, log_time) or () if left is not None), default=None)
 
 
 def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[int | None, int | None] | None:

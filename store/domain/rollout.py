@@ -1,13 +1,7 @@
 """State of a rollout and its attempts, and the function that applies an event to this state.
 
-A rollout is a task for an agent, and an attempt is one execution of it. The stream of a rollout contains the events of
-the rollout. The version of an event is its number in the stream, and its position is its place in the whole log.
-
-A fork starts an attempt that builds on an earlier attempt, its base. A re-run is a fork that repeats a part of the
-work. `rerun_seq` is the number of the re-run to which an attempt belongs. The view of an attempt contains the attempt's
-own events and, from the view of the base, the events that no mask of the fork hides. The head of a rollout is the
-attempt whose view is the view of the rollout. To release a claim means to undo the claim. The attempt that the claim
-started then no longer counts.
+A re-run is a fork that repeats a part of the work. `rerun_seq` is the number of the re-run to which an attempt belongs.
+To release a claim means to undo the claim. The attempt that the claim started then no longer counts.
 """
 
 from collections.abc import Callable
@@ -43,7 +37,7 @@ from store.domain.run_events import (
     PhaseStarted,
     RunEvent,
 )
-from store.errors import Corrupt
+from store.errors import Corrupt, NotFound
 
 WAITING = frozenset({"queuing", "requeuing"})
 ACTIVE = frozenset({"preparing", "running"})
@@ -104,7 +98,7 @@ class AttemptState:
     @property
     def sign_stamped_at(self) -> int | None:
         """The timestamp of the log at which the last sign of life was recorded; None if there was no sign."""
-        stamps = [each for each in (self.signal_stamped_at, self.heartbeat_stamped_at) if each is not None]
+        stamps = [stamp for stamp in (self.signal_stamped_at, self.heartbeat_stamped_at) if stamp is not None]
         return max(stamps, default=None)
 
 
@@ -162,8 +156,19 @@ class RolloutState:
 
     def attempt(self, attempt_id: str) -> AttemptState | None:
         """Return the attempt with this id; None if it is not loaded or its claim was released."""
-        found = self.attempts.get(attempt_id)
-        return None if found is None or found.released_position is not None else found
+        attempt = self.attempts.get(attempt_id)
+        return None if attempt is None or attempt.released_position is not None else attempt
+
+    def existing_attempt(self, attempt_id: str) -> AttemptState:
+        """Return the attempt with this id.
+
+        Raises:
+            NotFound: the attempt does not exist, or its claim was released.
+        """
+        attempt = self.attempts.get(attempt_id)
+        if attempt is None or attempt.released_position is not None:
+            raise NotFound.attempt(attempt_id, self.rollout_id)
+        return attempt
 
 
 def evolve(state: RolloutState | None, event: Event, *, may_skip: bool = False) -> RolloutState:
@@ -260,7 +265,13 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
     # A retry has the `rerun_seq` of the attempt before it. The base and the masks of a fork are in the next event.
     before, is_fork = state.latest, fact.via == "fork"
     retried = before if not is_fork and before is not None and before.rerun_seq == fact.rerun_seq else None
-    tries = _tries(state, fact.rerun_seq) if is_fork else retried.tries if retried is not None else 0
+    if is_fork:
+        attempts = state.attempts.values()
+        tries = max(
+            (at.tries for at in attempts if at.rerun_seq == fact.rerun_seq and at.released_position is None), default=0
+        )
+    else:
+        tries = 0 if retried is None else retried.tries
     head, state.head = state.head, fact.sequence
     state.rerun_seq = max(state.rerun_seq, fact.rerun_seq)
     state.attempt_count = fact.sequence
@@ -292,14 +303,8 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
     )
 
 
-def _tries(state: RolloutState, rerun_seq: int) -> int:
-    attempts = state.attempts.values()
-    of_it = [each.tries for each in attempts if each.rerun_seq == rerun_seq and each.released_position is None]
-    return max(of_it, default=0)
-
-
 def _attempt_status_changed(state: RolloutState, event: Event, fact: AttemptStatusChanged) -> None:
-    attempt = _named(state, event, fact.attempt_id)
+    attempt = _attempt(state, event, fact.attempt_id)
     _check_from(event, fact.from_, attempt.status)
     attempt.status = fact.to
     if fact.to in ENDED_ATTEMPT:
@@ -309,7 +314,7 @@ def _attempt_status_changed(state: RolloutState, event: Event, fact: AttemptStat
 
 
 def _attempt_amended(state: RolloutState, event: Event, fact: AttemptAmended) -> None:
-    attempt = _named(state, event, fact.attempt_id)
+    attempt = _attempt(state, event, fact.attempt_id)
     for name in fact.fields:
         match name:
             case "worker_id":
@@ -324,7 +329,7 @@ def _attempt_amended(state: RolloutState, event: Event, fact: AttemptAmended) ->
 
 
 def _claim_released(state: RolloutState, event: Event, fact: ClaimReleased) -> None:
-    attempt = _named(state, event, fact.attempt_id)
+    attempt = _attempt(state, event, fact.attempt_id)
     _check_from(event, fact.from_, state.status)
     attempt.released_position = event.position
     state.attempt_count -= 1
@@ -339,7 +344,7 @@ def _numbers_reserved(_state: RolloutState, _event: Event, _fact: SpanNumbersRes
 
 
 def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> None:
-    attempt = _named(state, event, fact.attempt_id)
+    attempt = _attempt(state, event, fact.attempt_id)
     attempt.last_heartbeat_time = event.at / 1_000_000
     attempt.heartbeat_stamped_at = event.at
     if fact.node_id is not None:
@@ -357,16 +362,14 @@ def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> Non
 def _run_event_recorded(
     state: RolloutState, event: Event, fact: RunEvent | Phase | CheckpointSaved | ArtifactSaved
 ) -> None:
-    _sign(state, event, fact.attempt_id)
+    _sign_of_life(state, event, fact)
     state.run_version = event.version
 
 
-def _checkpoint_rejected(state: RolloutState, event: Event, fact: CheckpointRejected) -> None:
-    _sign(state, event, fact.attempt_id)
-
-
-def _sign(state: RolloutState, event: Event, attempt_id: str) -> None:
-    attempt = _named(state, event, attempt_id)
+def _sign_of_life(
+    state: RolloutState, event: Event, fact: RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
+) -> None:
+    attempt = _attempt(state, event, fact.attempt_id)
     attempt.last_heartbeat_time = event.at / 1_000_000
     attempt.heartbeat_stamped_at = event.at
 
@@ -376,7 +379,7 @@ def _artifact_retracted(state: RolloutState, event: Event, _: ArtifactRetracted)
 
 
 def _attempt_forked(state: RolloutState, event: Event, fact: AttemptForked) -> None:
-    attempt = _named(state, event, fact.attempt_id)
+    attempt = _attempt(state, event, fact.attempt_id)
     if fact.base >= attempt.sequence_id:
         raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"an attempt before {attempt.sequence_id}")
     attempt.fork_version, attempt.base, attempt.base_version = event.version, fact.base, fact.base_version
@@ -400,7 +403,7 @@ def _annotated(state: RolloutState, event: Event, fact: RolloutAnnotated) -> Non
     labels.update(dict.fromkeys(fact.added, event.position))
 
 
-def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
+def _attempt(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
     attempt = state.attempts.get(attempt_id)
     if attempt is None or attempt.released_position is not None:
         raise Corrupt(event.stream, f"attempt {attempt_id}", "an attempt that started and was not released")
@@ -429,7 +432,7 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     PhaseCompleted: _run_event_recorded,
     PhaseSkipped: _run_event_recorded,
     CheckpointSaved: _run_event_recorded,
-    CheckpointRejected: _checkpoint_rejected,
+    CheckpointRejected: _sign_of_life,
     ArtifactSaved: _run_event_recorded,
     ArtifactRetracted: _artifact_retracted,
     AttemptForked: _attempt_forked,

@@ -1,10 +1,4 @@
-"""Commands for runs: validated and encoded requests, each with a method that lists the rows that must be loaded first.
-
-A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. A fork starts an attempt
-that builds on an earlier attempt. The view of an attempt contains the events that count as its history. The head of a
-rollout is the attempt whose view is the view of the rollout. A fact is the content of an event, a body contains the
-user data of an event, and a blob is a large value that is stored once under its hash.
-"""
+"""Commands for runs: validated and encoded requests. Each lists the rows that must be loaded before it is decided."""
 
 from dataclasses import dataclass, field
 

@@ -1,16 +1,4 @@
-"""Contents of the events of runs: nodes and phases, checkpoints, artifacts, forks, and the head. Decision 24.
-
-A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A pipeline divides a
-run into phases. A phase is executed for a scope, which is a subject such as a ticker. A node is a step of a phase, such
-as one agent, and may be executed several times.
-
-A fork starts an attempt that builds on an earlier attempt, its base. The masks of a fork select events of the base that
-the new attempt hides. The view of an attempt contains the attempt's own events and, from the view of the base, the
-events that are not hidden. The head of a rollout is the attempt whose view is the view of the rollout.
-
-The events of a rollout form its stream, and the version of an event is its number in the stream. A blob is a large
-value that is stored once under its hash. The body of an event contains the data of users.
-"""
+"""Contents of the events of runs: nodes and phases, checkpoints, artifacts, forks, and the head. Decision 24."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

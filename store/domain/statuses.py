@@ -1,4 +1,4 @@
-"""Status words of rollouts (tasks), attempts (executions of a rollout) and workers (processes that execute attempts).
+"""Status words of rollouts, attempts and workers.
 
 The words, and the modes of rollouts, are stored in events, so they must not change.
 """

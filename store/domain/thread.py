@@ -1,7 +1,6 @@
 """State of a thread of a LangGraph checkpointer, and the function that applies an event to this state.
 
-A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. The stream of
-a thread contains its events. A position is the place of an event in the log. The body of an event contains its values.
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint.
 """
 
 from dataclasses import dataclass, field
@@ -78,8 +77,8 @@ def evolve(state: ThreadState | None, event: Event) -> ThreadState:
         case ThreadWritesSaved() as fact:
             body_position = fact.origin or event.position
             for number, channel in fact.writes:
-                kept = KeptWrite(channel, fact.task_path or "", event.position, body_position)
-                state.writes[fact.ns, fact.checkpoint_id, fact.task_id, number] = kept
+                write = KeptWrite(channel, fact.task_path or "", event.position, body_position)
+                state.writes[fact.ns, fact.checkpoint_id, fact.task_id, number] = write
         case ThreadPruned() as fact:
             forget(state, {(ns, checkpoint_id) for ns, checkpoint_id in fact.checkpoints})
         case ThreadDeleted():

@@ -1,8 +1,7 @@
 """Commands of a LangGraph checkpointer, validated and encoded.
 
-A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. A fact is the
-content of an event. The body of an event contains its values, and a blob is a large value that is stored once under its
-hash. Each command has a method that lists the rows that must be loaded before the command is decided.
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. Each command
+has a method that lists the rows that must be loaded before the command is decided.
 """
 
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Contents of the events that are recorded when a LangGraph checkpointer saves, copies or deletes. Decision 28.
 
-A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. A position is
-the place of an event in the log. The body of an event contains its values, and a blob is a large value that is stored
-once under its hash.
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,7 @@
 """Results of commands, and functions that make them from states.
 
-A rollout is a task for an agent, and an attempt is one execution of it. A result contains copies of values instead of a
-state object, because later commands change the state objects. A row contains the values in the order of the table's
-columns. The working set contains the loaded states, and the loaded bodies by their positions in the log. A body is the
-stored payload of one event, such as the input of a rollout. Signals are times that are stored outside of the log.
+A result contains copies of values instead of a state object, because later commands change the state objects. A row
+contains the values in the order of the table's columns. Signals are times that are stored outside of the log.
 """
 
 from dataclasses import dataclass, fields

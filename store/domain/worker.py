@@ -1,8 +1,4 @@
-"""The state of a worker, and the function that applies an event to this state.
-
-A worker is a process that executes attempts at rollouts (tasks for an agent). Its stream contains its events, and the
-`version` of an event is its number in the stream.
-"""
+"""The state of a worker, and the function that applies an event to this state."""
 
 from dataclasses import dataclass
 

@@ -1,14 +1,9 @@
 """The working set of a batch: the states that were loaded for the batch, and the changes that the batch makes.
 
-A batch is a group of commands that one transaction executes. The working set is loaded while the transaction has the
-write lock of the database. Then the commands are decided one after another, and each decision changes the working set.
-After COMMIT or rollback, the working set is discarded.
+It is loaded while the transaction has the write lock of the database. After COMMIT or rollback, it is discarded.
 
-A rollout is a task for an agent, which waits in a queue until a worker claims it. An attempt is one execution of a
-rollout, and a span is one recorded operation of an attempt. Spans have numbers. Numbers are drawn one by one, after an
-event has reserved a block of them. Each change is an event in a log. The position of an event is its place in the log,
-and a fact is its content. The events of one rollout, worker, thread or set of resources form a stream. Signals are
-heartbeats and times that are stored outside of the log. The watchdog ends attempts that have exceeded a time limit.
+Numbers of spans are drawn one by one, after an event has reserved a block of them. Signals are heartbeats and times
+that are stored outside of the log.
 """
 
 import heapq
@@ -25,6 +20,7 @@ from store.domain.run_events import AgentFact
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
 from store.domain.worker import WorkerSignals, WorkerState
+from store.errors import NotFound
 
 EVERYTHING = 2**63 - 1
 CallKey = tuple[str, str]
@@ -191,6 +187,17 @@ class WorkingSet:
         """
         self.stamp = max(self.now, self.last_stamp + 1)
 
+    def existing_rollout(self, rollout_id: str) -> RolloutState:
+        """Return the state of a rollout that a command requested.
+
+        Raises:
+            NotFound: the rollout does not exist.
+        """
+        state = self.rollouts.get(rollout_id)
+        if state is None:
+            raise NotFound.rollout(rollout_id)
+        return state
+
     def record_rollout(
         self, rollout_id: str, fact: Fact, *, actor: str | None, cause: int | None = None, body: Body | None = None
     ) -> Event:
@@ -270,10 +277,13 @@ class WorkingSet:
         """Append a fact to the stream of a thread, and apply the new event to the thread's state."""
         state = self.threads.get(thread_id)
         event = self._event(f"thread/{thread_id}", state.stream_version if state else 0, fact, actor, cause, body)
-        kept = (set(state.checkpoints), set(state.writes)) if state else (set[CheckpointKey](), set[WriteKey]())
+        checkpoints, writes = (
+            (set(state.checkpoints), set(state.writes)) if state else (set[CheckpointKey](), set[WriteKey]())
+        )
         state = self.threads[thread_id] = thread.evolve(state, event)
         self.touched_threads.add(thread_id)
-        checkpoints, writes = kept[0] - state.checkpoints.keys(), kept[1] - state.writes.keys()
+        checkpoints -= state.checkpoints.keys()
+        writes -= state.writes.keys()
         match fact:
             case ThreadCheckpointSaved():
                 checkpoints.add((fact.ns, fact.checkpoint_id))
@@ -305,9 +315,9 @@ class WorkingSet:
 
     def raise_counter(self, rollout_id: str, value: int) -> None:
         """Raise the span counter of a rollout to at least `value`."""
-        known = self.counters.get(rollout_id)
-        if known is None or value > known:
-            self.counters[rollout_id] = max(value, known or 0)
+        counter = self.counters.get(rollout_id)
+        if counter is None or value > counter:
+            self.counters[rollout_id] = max(value, counter or 0)
             self.touched_counters.add(rollout_id)
 
     def next_number(self, rollout_id: str) -> int:
@@ -320,12 +330,12 @@ class WorkingSet:
     def count_model_call(self, call: ModelCallKey, tokens_in: int, tokens_out: int) -> tuple[int, int]:
         """Record that a span reports these tokens for a call; return the maxima that its earlier spans reported."""
         before = self.model_calls.get(call)
-        known_in, known_out = before or (0, 0)
-        counted = max(known_in, tokens_in), max(known_out, tokens_out)
+        before_in, before_out = before or (0, 0)
+        counted = max(before_in, tokens_in), max(before_out, tokens_out)
         if counted != before:
             self.model_calls[call] = counted
             self.touched_model_calls.add(call)
-        return known_in, known_out
+        return before_in, before_out
 
     def keep_answer(self, key: CallKey, answer: Answered) -> None:
         """Store the reply to a call under its key."""

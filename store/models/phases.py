@@ -203,8 +203,6 @@ class PhaseGraph(Resource):
     unlisted: Literal["first", "last"] = "first"
     """The phase of a node if no phase lists the node or its parent: the first or the last phase of the node's scope."""
 
-    # -- parts -------------------------------------------------------------------------------------------------------
-
     @property
     def by_name(self) -> dict[str, Phase]:
         """The phases by name."""
@@ -307,8 +305,6 @@ class PhaseGraph(Resource):
         for scope in scopes:
             if more := unlisted.get(scope):
                 yield Mask(scopes=[scope], nodes=[*nodes, *sorted(more)], phases=phases, children=True)
-
-    # -- validation --------------------------------------------------------------------------------------------------
 
     @model_validator(mode="after")
     def _check_graph(self) -> PhaseGraph:

@@ -127,9 +127,6 @@ def _link_ids(link: Json) -> tuple[str, str]:
     return trace_id.zfill(_HEX_TRACE), span_id.zfill(_HEX_SPAN)
 
 
-# -- attributes ------------------------------------------------------------------------------------------------------
-
-
 def _attributes(holder: Json) -> Attributes:
     attributes: Attributes = {}
     for pair in _objects(holder, "attributes", "attributes"):
@@ -219,8 +216,6 @@ _SCALARS: Final[dict[str, Callable[[Any, str], AttributeValue]]] = {
     "bytes_value": _bytes,
 }
 
-# -- parts -----------------------------------------------------------------------------------------------------------
-
 
 def _either(holder: Json, name: str, underscored: str) -> Any:
     found = holder.get(name)
@@ -275,7 +270,6 @@ def _code(value: Any, name: str, codes: Mapping[str, int]) -> int:
     return codes[value] if type(value) is str and value in codes else _integer(value, name, -(2**31), 2**31)
 
 
-# -- descriptive fields ----------------------------------------------------------------------------------------------
 # A malformed value of such a field is ignored, so that no span is lost because of it.
 
 

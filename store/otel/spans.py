@@ -249,8 +249,6 @@ def carried(value: Any) -> AttributeValue:
 
 _SCALARS: Final[set[type[Any]]] = {str, bool, int, float}
 
-# -- models of values that the decoders have checked -----------------------------------------------------------------
-
 Model = TypeVar("Model", bound=BaseModel)
 
 _new = object.__new__
@@ -297,9 +295,6 @@ def check_ids(trace_id: str, span_id: str) -> None:
     for name, value, length in (("traceId", trace_id, 32), ("spanId", span_id, 16)):
         if len(value) != length or not value.strip("0"):
             raise Malformed(f"{name}: {value[:80]!r} is not an id of {length} hex digits other than zero")
-
-
-# -- parts of spans --------------------------------------------------------------------------------------------------
 
 
 def context(trace_id: str, span_id: str, trace_state: dict[str, str]) -> Json:

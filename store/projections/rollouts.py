@@ -1,11 +1,7 @@
 """Rows computed from the states of rollouts, attempts, workers and resources, and all rows that a batch changed.
 
-A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded operation of an
-attempt. A run is the execution of a rollout in all its attempts, and a node is a step of the run, such as one agent.
-
-The values of a row are in the order of the table's columns. The working set contains the states that a batch of calls
-loaded and changed. The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify`
-compares.
+The values of a row are in the order of the table's columns. The same functions compute the rows that a commit writes,
+that `rebuild` restores, and that `verify` compares.
 """
 
 from operator import attrgetter
@@ -151,7 +147,7 @@ def _value(text: str | None) -> Json | None:
 
 
 def projected(working_set: WorkingSet, changes: Changes) -> None:
-    """Add to `changes` all rows of projections that the batch changed. Projections are tables computed from the log."""
+    """Add to `changes` all rows of projections that the batch changed."""
     for rollout_id, queued_before in working_set.queued_before.items():
         state = working_set.rollouts[rollout_id]
         if rollout_id not in working_set.moved:
@@ -224,19 +220,19 @@ def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
             thread_projection.thread(working_set.threads[thread_id])
         )
     for thread_id, key in working_set.touched_checkpoints:
-        kept = working_set.threads[thread_id].checkpoints.get(key)
-        if kept is None:
+        checkpoint = working_set.threads[thread_id].checkpoints.get(key)
+        if checkpoint is None:
             changes.deletes.setdefault(core_tables.thread_checkpoints, []).append((thread_id, *key))
         else:
-            row = thread_projection.checkpoint(thread_id, key, kept)
+            row = thread_projection.checkpoint(thread_id, key, checkpoint)
             changes.upserts.setdefault(core_tables.thread_checkpoints, []).append(row)
     for thread_id, key in working_set.touched_writes:
-        written = working_set.threads[thread_id].writes.get(key)
-        if written is None:
+        write = working_set.threads[thread_id].writes.get(key)
+        if write is None:
             changes.deletes.setdefault(core_tables.thread_writes, []).append((thread_id, *key))
         else:
             changes.upserts.setdefault(core_tables.thread_writes, []).append(
-                thread_projection.write(thread_id, key, written)
+                thread_projection.write(thread_id, key, write)
             )
 
 
@@ -254,8 +250,8 @@ def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add to `changes` the rows that are not computed from events.
 
     They are the counters of span numbers, the calls of models, the heartbeats, the times of the watchdog's next checks,
-    the replies to idempotent calls, and the epoch of the queue. The watchdog ends attempts that have exceeded a time
-    limit. The epoch changes when a rollout returns to an earlier place in the queue.
+    the replies to idempotent calls, and the epoch of the queue. The epoch changes when a rollout returns to an earlier
+    place in the queue.
     """
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))
@@ -265,8 +261,8 @@ def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     for worker_id in working_set.touched_signals:
         signals = signals_row(working_set.worker_signals[worker_id])
         changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
-    for (rollout_id, attempt_id), beaten in working_set.beats.items():
-        beat = (rollout_id, attempt_id, beaten.signal_time, beaten.signal_stamped_at)
+    for (rollout_id, attempt_id), of_attempt in working_set.beats.items():
+        beat = (rollout_id, attempt_id, of_attempt.signal_time, of_attempt.signal_stamped_at)
         changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
     if working_set.rewatch:
         _rewatch(working_set, changes)

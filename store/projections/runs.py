@@ -1,7 +1,6 @@
-"""Rows of the tables of runs, computed from events. A run is the execution of a rollout, which is a task for an agent.
+"""Rows of the tables of runs, computed from events.
 
-The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares. The
-version of an event is its number in the rollout: 1, 2, 3 … A fact is the content of an event.
+The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,9 +93,9 @@ def _note_key(
     if key is None:
         return
     place = (state.rollout_id, key)
-    known = rows.run_keys.get(place)
+    earlier = rows.run_keys.get(place)
     # The versions of a call's events are consecutive, so the row contains only the first and the last version.
-    first = event.version if known is None else known[3]
+    first = event.version if earlier is None else earlier[3]
     rows.run_keys[place] = (*place, kind, first, event.version, attempt_id)
 
 
@@ -106,8 +105,8 @@ def _place(event: Event, state: RolloutState, attempt_id: str) -> tuple[str, int
 
 def _span(rows: RunRows, event: Event, fact: SpanRecorded, state: RolloutState) -> None:
     latency = None if fact.start is None or fact.end is None else round((fact.end - fact.start) * 1000, 3)
-    known = {"latency_ms": latency, "model": fact.model, "tokens_in": fact.tokens_in, "tokens_out": fact.tokens_out}
-    metrics = {name: value for name, value in known.items() if value is not None}
+    values = {"latency_ms": latency, "model": fact.model, "tokens_in": fact.tokens_in, "tokens_out": fact.tokens_out}
+    metrics = {name: value for name, value in values.items() if value is not None}
     row = (
         *_place(event, state, fact.attempt_id),
         fact.kind or "result",
@@ -207,7 +206,7 @@ def _forked(rows: RunRows, event: Event, fact: AttemptForked, state: RolloutStat
         fact.request_id,
     )
     rows.forks.append(row)
-    masks = (mask for given in fact.masks for mask in _multiplied(given))
+    masks = (row for mask in fact.masks for row in _multiplied(mask))
     rows.fork_masks.extend((state.rollout_id, event.version, ordinal, *mask) for ordinal, mask in enumerate(masks))
     _note_key(rows, event, state, fact.request_id, fact.type, fact.attempt_id)
 

@@ -15,23 +15,23 @@ def thread(state: ThreadState) -> Row:
     return state.thread_id, state.stream_version, state.first_position, state.last_position
 
 
-def checkpoint(thread_id: str, key: CheckpointKey, kept: KeptCheckpoint) -> Row:
+def checkpoint(thread_id: str, key: CheckpointKey, state: KeptCheckpoint) -> Row:
     """Return the row of a checkpoint."""
     return (
         thread_id,
         *key,
-        kept.parent_id,
-        kept.run_id,
-        kept.source,
-        kept.step,
-        kept.position,
-        kept.body_position,
+        state.parent_id,
+        state.run_id,
+        state.source,
+        state.step,
+        state.position,
+        state.body_position,
     )
 
 
-def write(thread_id: str, key: WriteKey, kept: KeptWrite) -> Row:
+def write(thread_id: str, key: WriteKey, state: KeptWrite) -> Row:
     """Return the row of a write, which is a value that a task of the graph wrote after a checkpoint."""
-    return (thread_id, *key, kept.channel, kept.task_path, kept.position, kept.body_position)
+    return (thread_id, *key, state.channel, state.task_path, state.position, state.body_position)
 
 
 def every(state: ThreadState) -> dict[Table, list[Row]]:

@@ -60,8 +60,6 @@ class LoopThread:
         """Whether the caller runs in this thread. Such a caller must not wait for the loop, which it would block."""
         return threading.current_thread() is self._thread
 
-    # -- calls ---------------------------------------------------------------------------------------------------------
-
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the thread and return its result in the caller's loop.
 
@@ -149,8 +147,6 @@ class LoopThread:
             answer.set_exception(error)
         else:
             answer.set_result(task.result())
-
-    # -- the end -------------------------------------------------------------------------------------------------------
 
     def shared(self) -> Self:
         """Count one more user of this thread, and return the thread; it ends when the last user calls `leave`.

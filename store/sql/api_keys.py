@@ -88,8 +88,8 @@ def digest(text: str) -> bytes:
 
 def key_id_in(text: str) -> str | None:
     """Return the id in a key; None if the text does not have the form of a key."""
-    found = _FORM.fullmatch(text)
-    return found and found[1]
+    match = _FORM.fullmatch(text)
+    return match and match[1]
 
 
 def _drawn() -> tuple[str, str]:
@@ -151,9 +151,9 @@ class Keys:
     async def rules(self) -> KeyRules:
         """Return the keys that were not revoked, and the time from which a key is required, in one read."""
         async with self._dialect.read() as session:
-            found = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
+            unrevoked = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
             policy = await session.fetch(self._dialect.prepared(_POLICY), {})
-        return KeyRules({key.key_id: key for key in found}, policy[0][0] if policy else None)
+        return KeyRules({key.key_id: key for key in unrevoked}, policy[0][0] if policy else None)
 
     async def _read(self, query: Any) -> list[Key]:
         async with self._dialect.read() as session:
@@ -238,8 +238,8 @@ class Keys:
             raise Invalid("--in", f"{in_seconds:g} s is not between 0 and 100 years")
         async with self._writing() as (session, now):
             begins = now + round(in_seconds * MICROSECONDS)
-            found = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
-            if all(key.has_expired(begins) for key in found):
+            unrevoked = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
+            if all(key.has_expired(begins) for key in unrevoked):
                 raise Conflict(
                     "no key is active at that time, so every client would be refused",
                     "create a key first: rollbook keys create --role admin",

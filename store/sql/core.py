@@ -1,8 +1,4 @@
-"""Core that the parts of a SQL store share: database, writer, and functions to read, call and wait. Decision 33.
-
-The writer is a task of this process that executes commands, which are requests to change the store, in transactions of
-many commands. To sweep means to end overdue attempts: attempts without a sign of life, or beyond their time limit.
-"""
+"""Core that the parts of a SQL store share: database, writer, and functions to read, call and wait. Decision 33."""
 
 from __future__ import annotations
 
@@ -192,8 +188,6 @@ class SQLCore:
         if self.on_undelivered is not None and not self.closed:
             self.on_undelivered(command, reply)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Raise `WrongProcess` in a forked process, and `Closed` once the store is closed."""
         if process.number != self.pid:
@@ -297,13 +291,11 @@ class SQLCore:
 
     async def known_and_ended(self, rollout_ids: set[str]) -> tuple[set[str], set[str]]:
         """Return the given rollouts that exist, and those of them that have ended."""
-        found = await self.read(lambda session: pages.finished(session, sorted(rollout_ids)))
-        return set(found), {rollout_id for rollout_id, ended in found.items() if ended}
+        has_ended = await self.read(lambda session: pages.finished(session, sorted(rollout_ids)))
+        return set(has_ended), {rollout_id for rollout_id, ended in has_ended.items() if ended}
 
     async def _ended(self, rollout_ids: set[str]) -> set[str]:
         return (await self.known_and_ended(rollout_ids))[1]
-
-    # -- the log -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str | None:
         """Return the cursor after the last event, from which `tail` continues; None while the log is empty."""
@@ -355,8 +347,6 @@ class SQLCore:
     async def streams_between(self, after: int, until: int, limit: int) -> list[str]:
         """Return, in order, at most `limit` streams with events after the position `after` and up to `until`."""
         return await self.read(partial(scan.streams, after=after, until=until, limit=limit))
-
-    # -- calls -------------------------------------------------------------------------------------------------------
 
     async def call(self, command: Command) -> Any:
         """Return the result of a command after its commit."""

@@ -1,10 +1,7 @@
 """Forks of runs.
 
-A run is the execution of a rollout, in one or more attempts. A fork is the start of an attempt that builds on an
-earlier attempt, its base, and repeats a part of the base. The fork is planned from one snapshot of the database. The
-writer then starts the attempt under the write lock, if the events on which the plan depends have not changed. A phase
-graph declares the phases of a run. A view is a selection of a run's events; the head is the attempt whose view is the
-current state of the run.
+The fork is planned from one snapshot of the database. The writer then starts the attempt under the write lock, if the
+events on which the plan depends have not changed.
 """
 
 from __future__ import annotations
@@ -47,14 +44,14 @@ def rerun_planner(
         Invalid: an argument has the wrong form.
     """
     arguments.choice(on_missing, "on_missing", "error", "full")
-    given = arguments.texts(scopes, "scopes")
+    names = arguments.texts(scopes, "scopes")
     for name, value in (("node", node), ("phase", phase)):
         if value is not None:
             arguments.text(value, name)
 
     def planner(graph: PhaseGraph, ground: PlanBasis) -> ForkPlan:
         return planning.rerun(
-            graph, ground, node=node, phase=phase, scopes=given, on_missing=on_missing, cascade=cascade
+            graph, ground, node=node, phase=phase, scopes=names, on_missing=on_missing, cascade=cascade
         )
 
     return planner
@@ -132,14 +129,14 @@ async def start(
         Conflict: the run changed after each of many plans, or the request id was used for another call.
     """
     for _ in range(_PLANS_AT_MOST):
-        if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
-            return known
+        if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
+            return earlier
         try:
             plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
         except Conflict:
             # The conflict may be caused by the attempt that an earlier call with this request id has started.
-            if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
-                return known
+            if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
+                return earlier
             raise
         begun = await _begin(core, plan, request_id=request_id, supersede=supersede, **details)
         if begun is not None:
@@ -162,7 +159,7 @@ async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRoll
     return started
 
 
-async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
+async def _earlier(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
     """Return the result of an earlier call with the same request id; None if that call started no attempt."""
     arguments.text(request_id, "request_id")
 
@@ -176,14 +173,14 @@ async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult 
 async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResult:
     async def read(session: ReadSession, _: View, standing: Standing) -> tuple[Fork | None, Row | None, list[Attempt]]:
         family = await run_reads.family_of(session, rollout_id, standing)
-        fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
-        every = filters.query(filters.ATTEMPTS)
-        attempts = await pages.attempts(session, rollout_id, every, rollout_mapping.attempt_of_page)
+        fork = next(node.fork for node in family.nodes() if node.sequence_id == sequence_id)
+        query = filters.query(filters.ATTEMPTS)
+        attempts = await pages.attempts(session, rollout_id, query, rollout_mapping.attempt_of_page)
         return fork, await pages.rollout(session, rollout_id), attempts.items
 
     fork, row, attempts = await read_view(core, rollout_id, "raw", None, None, read)
     assert fork is not None and row is not None  # noqa: PT018 - the attempt is a fork of this rollout
-    attempt = next(each for each in attempts if each.sequence_id == sequence_id)
+    attempt = next(attempt for attempt in attempts if attempt.sequence_id == sequence_id)
     rollout = rollout_mapping.rollout_of_page(row).model_dump(exclude={"attempt"})
     return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
 

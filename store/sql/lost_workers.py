@@ -1,10 +1,9 @@
 """Recovery of the work of lost workers. Decision 54.
 
-A worker is a process that executes attempts at rollouts, which are tasks for an agent. Its heartbeats declare the
-interval between them. A worker is lost if it has sent no heartbeat for several intervals. If a rollout has no time
-limits, the watchdog never ends its attempt, so the rollout of a lost worker would stay active forever. Such a rollout
-therefore gets a limit when its worker is lost, and the watchdog then ends the attempt. The limit is not set when a
-worker claims the rollout, because that would add an event to each claim.
+The heartbeats of a worker declare the interval between them. A worker is lost if it has sent no heartbeat for several
+intervals. If a rollout has no time limits, the watchdog never ends its attempt, so the rollout of a lost worker would
+stay active forever. Such a rollout therefore gets a limit when its worker is lost, and the watchdog then ends the
+attempt. The limit is not set when a worker claims the rollout, because that would add an event to each claim.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class LostWorkers:
         now = (core.dialect.clock or system_clock)()
         before = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
         silent = await core.read(lambda session: queries.silent_since(session, before))
-        unhandled = {each: at for each, at in silent.items() if self._handled.get(each) != at}
+        unhandled = {worker_id: at for worker_id, at in silent.items() if self._handled.get(worker_id) != at}
         if not unhandled:
             return
         stats = await core.read(lambda session: queries.heartbeat_stats(session, sorted(unhandled)))

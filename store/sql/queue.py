@@ -1,8 +1,4 @@
-"""Claims of rollouts in a SQL store, and calls that wait until rollouts can be claimed or have ended.
-
-To claim a rollout means to take it from the queue for a worker, which starts an attempt. The writer is the task of this
-process that executes commands, which change the store. The watchdog ends attempts that show no sign of life.
-"""
+"""Claims of rollouts in a SQL store, and calls that wait until rollouts can be claimed or have ended."""
 
 from __future__ import annotations
 
@@ -103,15 +99,14 @@ class SQLQueue:
         claims that a repeated call returned, are not released; the watchdog ends their attempts later.
         """
         self.core.check()
-        undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
+        ids = [rollout.attempt.attempt_id for rollout in claimed]
+        undoing = [undo for attempt_id in ids if (undo := self._undo.pop(attempt_id, None)) is not None]
         await self.core.thread.run(self._release_all(undoing))
 
     async def wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
         """Wait until those of these rollouts that exist have ended, at most the given number of seconds."""
         self.core.check()
         await self.core.thread.run(self._wait_for_end(rollout_ids, seconds))
-
-    # -- in the store's event loop -----------------------------------------------------------------------------------
 
     async def _wait_for_claims(
         self, limit: int, worker_id: str | None, seconds: float, idempotency: Idempotency | None
@@ -207,21 +202,18 @@ class SQLQueue:
     async def _release_all(self, undoing: Sequence[ReleaseClaim]) -> None:
         # The last claim is released first, so that each claim is still the latest event of its rollout.
         for undo in reversed(undoing):
-            await self._release(undo)
+            try:
+                if await self.core.writer.call(undo):
+                    self.core.waiting.pass_on()
+            except StoreError as error:
+                self._limited.warning("an unread claim could not be released; the watchdog will give it up", error)
 
-    async def _release(self, undo: ReleaseClaim) -> None:
-        try:
-            if await self.core.writer.call(undo):
-                self.core.waiting.pass_on()
-        except StoreError as error:
-            self._limited.warning("an unread claim could not be released; the watchdog will give it up", error)
-
-    async def _wait_for_end(self, wanted: set[str], seconds: float | None) -> None:
+    async def _wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
         waiting = self.core.waiting
-        waiter = waiting.expect(wanted)
+        waiter = waiting.expect(rollout_ids)
         try:
-            known, ended = await self.core.known_and_ended(wanted)
-            waiter.missing &= known - ended
+            existing, ended = await self.core.known_and_ended(rollout_ids)
+            waiter.missing &= existing - ended
             if waiter.missing:
                 with waiting.parked():
                     async with asyncio.timeout(seconds):
@@ -229,7 +221,7 @@ class SQLQueue:
         except TimeoutError:
             pass
         finally:
-            waiting.forget(waiter, wanted)
+            waiting.forget(waiter, rollout_ids)
         if waiting.is_closed:
             raise Closed("wait_for_rollouts")
 

@@ -19,7 +19,10 @@ Answer = Callable[[SQLReads, Repeat], Awaitable[Any]]
 
 async def rollouts(store: SQLReads, repeat: Repeat) -> list[Rollout]:
     """Return the rollouts that the earlier call returned, without their attempts."""
-    return [_plain(rollout) for rollout in await _read(store, repeat)]
+    return [
+        Rollout.model_construct(**{name: getattr(rollout, name) for name in Rollout.model_fields})
+        for rollout in await _read(store, repeat)
+    ]
 
 
 async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
@@ -29,8 +32,7 @@ async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
 
 async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
     """Return rollouts with the attempts that the earlier call started, which were the latest at that position."""
-    found = await _read(store, repeat)
-    return [each for each in found if isinstance(each, AttemptedRollout)]
+    return [rollout for rollout in await _read(store, repeat) if isinstance(rollout, AttemptedRollout)]
 
 
 async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
@@ -40,16 +42,16 @@ async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
 
 async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
     """Return the attempt that the earlier call updated."""
-    wanted = repeat.reply["attempt"]
-    page = await store.find_attempts(repeat.reply["rollout"], AttemptQuery.of(as_at=repeat.position))
-    return next(each for each in page if each.attempt_id == wanted)
+    attempt_id = repeat.reply["attempt"]
+    attempts = await store.find_attempts(repeat.reply["rollout"], AttemptQuery.of(as_at=repeat.position))
+    return next(attempt for attempt in attempts if attempt.attempt_id == attempt_id)
 
 
 async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
     """Return the resources that the earlier call published."""
-    found = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
-    assert found is not None  # the event that published them is before the position
-    return found
+    update = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
+    assert update is not None  # the event that published them is before the position
+    return update
 
 
 def recorded(repeat: Repeat) -> SpansOutcome:
@@ -70,12 +72,6 @@ def appended(repeat: Repeat) -> AppendedEvents:
 
 
 async def _read(store: SQLReads, repeat: Repeat) -> list[Rollout]:
-    found = [
-        await store.get_rollout_by_id(rollout_id, as_at=repeat.position) for rollout_id in repeat.reply["rollouts"]
-    ]
-    return [each for each in found if each is not None]
-
-
-def _plain(found: Rollout) -> Rollout:
-    fields = {name: getattr(found, name) for name in Rollout.model_fields}
-    return Rollout.model_construct(**fields)
+    ids = repeat.reply["rollouts"]
+    page = [await store.get_rollout_by_id(rollout_id, as_at=repeat.position) for rollout_id in ids]
+    return [rollout for rollout in page if rollout is not None]

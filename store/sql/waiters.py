@@ -1,8 +1,7 @@
 """Waiting calls and their wakeups.
 
 A waiting call waits until a rollout can be claimed, until rollouts have ended, or until the log has new events. A
-wakeup makes it check again. All code here runs in the store's event loop. A sweep ends overdue attempts: attempts
-without a sign of life, or beyond their time limit.
+wakeup makes it check again. All code here runs in the store's event loop.
 """
 
 import asyncio
@@ -86,8 +85,6 @@ class WaitingCalls:
         self._rearm = asyncio.Event()
         self._closed = False
 
-    # -- wakeups -----------------------------------------------------------------------------------------------------
-
     def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
         """Wake the calls that wait for the changes in a commit of this process; announce it to other processes."""
         joined = 0
@@ -131,8 +128,6 @@ class WaitingCalls:
         for event in self._followers:
             event.set()
         self._rearm.set()
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def parked(self) -> Generator[None]:
@@ -249,8 +244,6 @@ class WaitingCalls:
     async def leave(self) -> None:
         """Stop listening to other processes and announcing commits. It must be called after the last commit."""
         await self._wakeups.close()
-
-    # -- while calls wait ----------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         while True:

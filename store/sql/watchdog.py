@@ -1,8 +1,7 @@
 """The watchdog, which ends overdue attempts. Decision 82.
 
-An attempt is overdue if it has exceeded its time limit, or has shown no sign of life for too long. A sweep is one
-search of the database for overdue attempts. Only the time during which this process was able to receive signs of life
-counts. `LogTime` computes this time.
+An attempt is overdue if it has exceeded its time limit, or has shown no sign of life for too long. Only the time during
+which this process was able to receive signs of life counts. `LogTime` computes this time.
 """
 
 from __future__ import annotations

@@ -46,8 +46,6 @@ from store.models import (
 T = TypeVar("T")
 Decoder = Callable[[bytes], T]
 
-# -- to JSON ---------------------------------------------------------------------------------------------------------
-
 
 def dumps(value: Any) -> bytes:
     """Return models, and lists and dicts of models, as JSON.
@@ -83,9 +81,6 @@ def _fields(value: Any) -> Any:
     extras = value.__pydantic_extra__
     # The dict belongs to the model, so keys must be added to a copy.
     return {**value.__dict__, **extras} if extras else value.__dict__
-
-
-# -- from JSON -------------------------------------------------------------------------------------------------------
 
 
 def _which_rollout(given: Any) -> str:

@@ -52,9 +52,6 @@ _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources, config=_DEFERRED)
 _SHARED_EMPTY_LIST: list[str] = []
 
 
-# -- rollouts --------------------------------------------------------------------------------------------------------
-
-
 def enqueue(requests: Sequence[EnqueueRolloutRequest]) -> Enqueue:
     """Return the command that creates rollouts in the queue."""
     check_call(len(requests), 0, "rollouts")
@@ -122,7 +119,7 @@ def _new_rollout(
 
 
 def _reserved(metadata: Mapping[str, Any], path: str) -> dict[str, str | int]:
-    found: dict[str, str | int] = {}
+    reserved: dict[str, str | int] = {}
     for key, kind in semconv.RESERVED_METADATA.items():
         value = metadata.get(key)
         if value is None:
@@ -133,8 +130,8 @@ def _reserved(metadata: Mapping[str, Any], path: str) -> dict[str, str | int]:
             check_text(value, f"{path}metadata.{key}")
         elif not -(2**63) <= value < 2**63:
             raise Invalid(f"{path}metadata.{key}", "an integer of more than 64 bits cannot be stored")
-        found[key] = value
-    return found
+        reserved[key] = value
+    return reserved
 
 
 def amend_rollout(
@@ -147,21 +144,21 @@ def amend_rollout(
     metadata: Any,
 ) -> AmendRollout:
     """Return the command that sets fields of a rollout."""
-    given = {
+    values = {
         "input": input_,
         "mode": mode,
         "resources_id": resources_id,
         "config": config,
         "metadata": metadata,
     }
-    fields = [name for name, value in given.items() if value is not UNSET]
+    fields = [name for name, value in values.items() if value is not UNSET]
     if status is None:
         raise Invalid("status", "is None; leave it out to keep the status")
     if config is None:
         raise Invalid("config", "is None; leave it out to keep the config, or give RolloutConfig() for the defaults")
     if metadata is not UNSET and metadata is not None:
-        given["metadata"] = arguments.mapping(metadata, "metadata")
-    payload = {name: given[name] for name in ("input", "metadata") if given[name] is not UNSET}
+        values["metadata"] = arguments.mapping(metadata, "metadata")
+    payload = {name: values[name] for name in ("input", "metadata") if values[name] is not UNSET}
     return AmendRollout(
         rollout_id=_id(rollout_id, "rollout_id"),
         fields=fields,
@@ -171,9 +168,6 @@ def amend_rollout(
         status=None if status is UNSET else _checked(_STATUS, status, "status"),
         body=body_of(payload) if payload else None,
     )
-
-
-# -- the queue and attempts --------------------------------------------------------------------------------------------
 
 
 def claim(limit: int, worker_id: str | None, rollout_ids: list[str] | None = None) -> Claim:
@@ -209,14 +203,14 @@ def update_attempt(
     error: Any = UNSET,
 ) -> UpdateAttempt:
     """Return the command that sets fields of an attempt."""
-    given = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
-    for name, value in (*given.items(), ("status", status), ("error", error)):
+    values = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
+    for name, value in (*values.items(), ("status", status), ("error", error)):
         if value is None:
             raise Invalid(name, "is None; leave it out to keep the present value")
     return UpdateAttempt(
         rollout_id=_id(rollout_id, "rollout_id"),
         attempt_id=_id(attempt_id, "attempt_id"),
-        fields=[name for name, value in given.items() if value is not UNSET],
+        fields=[name for name, value in values.items() if value is not UNSET],
         status=None if status is UNSET else _checked(_ATTEMPT_STATUS, status, "status"),
         worker_id=None if worker_id is UNSET else _id(worker_id, "worker_id"),
         last_heartbeat_time=None
@@ -227,20 +221,17 @@ def update_attempt(
     )
 
 
-def _error(given: Any, status: Any) -> Json:
+def _error(value: Any, status: Any) -> Json:
     if status not in _ERROR_STATUSES:
         raise Invalid("error", f"is only allowed with one of these statuses: {', '.join(_ERROR_STATUSES)}")
-    error: AttemptError = _checked(_ERROR, given, "error")
-    kept: Json = {
+    error: AttemptError = _checked(_ERROR, value, "error")
+    stored: Json = {
         "type": check_text(error.type[:MAX_ERROR_TYPE], "error.type", 4 * MAX_ERROR_TYPE),
         "message": check_text(error.message[:MAX_ERROR_MESSAGE], "error.message", 4 * MAX_ERROR_MESSAGE),
     }
     if error.span_id is not None:
-        kept["span_id"] = check_text(error.span_id, "error.span_id")
-    return kept
-
-
-# -- span numbers ------------------------------------------------------------------------------------------------------
+        stored["span_id"] = check_text(error.span_id, "error.span_id")
+    return stored
 
 
 def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
@@ -248,9 +239,6 @@ def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
     checked = [_id(rollout_id, "rollout_id") for rollout_id in rollout_ids]
     check_call(len(checked), 0, "rollout_attempt_ids")
     return NumberSpans(rollout_ids=checked)
-
-
-# -- resources and workers ---------------------------------------------------------------------------------------------
 
 
 def publish(resources_id: str | None, resources: Any) -> PublishResources:
@@ -276,11 +264,8 @@ def beat(worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset) -> BeatWork
     return BeatWorker(worker_id=_id(worker_id, "worker_id"), heartbeat_stats=text, actor=f"worker:{worker_id}")
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------
-
-
-def _config(given: Any, path: str) -> Json:
-    config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
+def _config(value: Any, path: str) -> Json:
+    config: RolloutConfig = RolloutConfig() if value is None else _checked(_CONFIG, value, f"{path}config")
     arguments.rollout_config(config, f"{path}config")
     # The keys have the order in which they are stored, so that equal configs have equal texts.
     return {

@@ -1,8 +1,8 @@
 """Commands about threads, made from arguments that are checked, encoded, compressed and hashed here.
 
 A thread is a conversation of an agent, stored as checkpoints. A channel is a named part of the agent's state, and a
-write is a value that a task of the agent stored for a channel after a checkpoint. An event in the log has `data`, whose
-size is limited to 8 KiB, and a body, which contains its payload. A blob is stored outside the body, under its hash.
+write is a value that a task of the agent stored for a channel after a checkpoint. The `data` of an event in the log are
+limited to 8 KiB.
 """
 
 from __future__ import annotations
@@ -41,60 +41,58 @@ class _Values:
     blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     size: int = 0
 
-    def take(self, given: Mapping[Any, Typed]) -> dict[Any, Json]:
-        long = sorted(
-            (key for key, value in given.items() if len(value[1]) >= BLOB_FROM), key=lambda k: -len(given[k][1])
-        )
-        shared = set(long[:_BLOBS_AT_MOST])
-        return {key: self._one(value, is_shared=key in shared) for key, value in given.items()}
-
-    def _one(self, value: Typed, *, is_shared: bool) -> Json:
-        form, raw = value
-        self.size += len(raw)
-        if not is_shared:
-            return {"type": form, "base64": base64.b64encode(raw).decode()}
-        blob = encode_body(raw)
-        name = blob.sha256.hex()
-        self.blobs[name] = blob
-        return {"type": form, "sha256": name}
+    def take(self, values: Mapping[Any, Typed]) -> dict[Any, Json]:
+        sizes = {key: len(raw) for key, (_, raw) in values.items() if len(raw) >= BLOB_FROM}
+        shared = set(sorted(sizes, key=lambda key: -sizes[key])[:_BLOBS_AT_MOST])
+        taken: dict[Any, Json] = {}
+        for key, (form, raw) in values.items():
+            self.size += len(raw)
+            if key in shared:
+                blob = encode_body(raw)
+                name = blob.sha256.hex()
+                self.blobs[name] = blob
+                taken[key] = {"type": form, "sha256": name}
+            else:
+                taken[key] = {"type": form, "base64": base64.b64encode(raw).decode()}
+        return taken
 
     @property
     def names(self) -> list[str] | None:
         return list(self.blobs) or None
 
 
-def checkpoint(given: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
+def checkpoint(item: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
     """Return the command that saves a checkpoint without its writes."""
     values = _Values()
-    metadata = dict(given.metadata)
+    metadata = dict(item.metadata)
     body: Json = {
-        "checkpoint": {"type": given.checkpoint[0], "base64": base64.b64encode(given.checkpoint[1]).decode()},
+        "checkpoint": {"type": item.checkpoint[0], "base64": base64.b64encode(item.checkpoint[1]).decode()},
         "metadata": metadata,
-        "values": values.take({_channel(channel, "channel_values"): typed for channel, typed in given.values.items()}),
+        "values": values.take({_channel(channel, "channel_values"): typed for channel, typed in item.values.items()}),
     }
     step = metadata.get("step")
     fact = ThreadCheckpointSaved(
-        ns=check_text(given.ns, "checkpoint_ns"),
-        checkpoint_id=_id(given.checkpoint_id, "checkpoint_id"),
-        parent_id=None if given.parent_id is None else _id(given.parent_id, "checkpoint_id"),
+        ns=check_text(item.ns, "checkpoint_ns"),
+        checkpoint_id=_id(item.checkpoint_id, "checkpoint_id"),
+        parent_id=None if item.parent_id is None else _id(item.parent_id, "checkpoint_id"),
         run_id=_word(metadata.get("run_id"), "metadata.run_id"),
         source=_word(metadata.get("source"), "metadata.source"),
         step=step if isinstance(step, int) and not isinstance(step, bool) else None,
         sha256s=values.names,
     )
-    item = _item(fact, body, values)
-    check_call(0, item.size, "checkpoint")
-    return _keep(given.thread_id, [item], attempt_id)
+    new_fact = _item(fact, body, values)
+    check_call(0, new_fact.size, "checkpoint")
+    return _keep(item.thread_id, [new_fact], attempt_id)
 
 
 def writes(
-    thread_id: str, ns: str, checkpoint_id: str, given: Sequence[ThreadWrite], attempt_id: str | None
+    thread_id: str, ns: str, checkpoint_id: str, of_task: Sequence[ThreadWrite], attempt_id: str | None
 ) -> KeepInThread:
-    """Return the command that saves the writes of a task on a checkpoint; `given` must not be empty."""
-    task_id, path = _id(given[0].task_id, "task_id"), check_text(given[0].task_path, "task_path", MAX_PATH_BYTES)
-    check_call(len(given), 0, "writes")
+    """Return the command that saves the writes of a task on a checkpoint; `of_task` must not be empty."""
+    task_id, path = _id(of_task[0].task_id, "task_id"), check_text(of_task[0].task_path, "task_path", MAX_PATH_BYTES)
+    check_call(len(of_task), 0, "writes")
     items: list[NewThreadFact] = []
-    for part in _parts({write.number: write for write in given}):
+    for part in _parts({write.number: write for write in of_task}):
         values = _Values()
         taken = values.take({write.number: write.value for write in part})
         fact = ThreadWritesSaved(
@@ -110,11 +108,11 @@ def writes(
     return _keep(thread_id, items, attempt_id)
 
 
-def _parts(given: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
+def _parts(by_number: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
     """Yield groups of writes, each so small that the names of its channels fit into the `data` of one event."""
     part: list[ThreadWrite] = []
     size = 0
-    for write in given.values():
+    for write in by_number.values():
         length = len(_channel(write.channel, "writes").encode())
         if part and (size + length > _CHANNEL_BYTES or len(part) == _WRITES_AT_ONCE):
             yield part
@@ -133,7 +131,7 @@ def prune(thread_id: str, checkpoints: Sequence[CheckpointKey], reason: str) -> 
     """Return the command that deletes some checkpoints of a thread."""
     return PruneThread(
         thread_id=_id(thread_id, "thread_id"),
-        checkpoints=[(check_text(ns, "checkpoint_ns"), _id(each, "checkpoint_id")) for ns, each in checkpoints],
+        checkpoints=[(check_text(ns, "checkpoint_ns"), _id(key, "checkpoint_id")) for ns, key in checkpoints],
         reason=reason,
     )
 
@@ -143,9 +141,6 @@ def copy(source_id: str, target_id: str) -> CopyThread:
     if source_id == target_id:
         raise Invalid("target_thread_id", f"{target_id!r} is the source thread; give the copy another id")
     return CopyThread(source_id=_id(source_id, "source_thread_id"), target_id=_id(target_id, "target_thread_id"))
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def _keep(thread_id: str, items: list[NewThreadFact], attempt_id: str | None) -> KeepInThread:
