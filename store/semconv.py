@@ -183,9 +183,9 @@ def _further_rewards(attributes: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def _named(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str, float]:
-    given = attributes.get(f"{REWARD}.{index}.name")
+    name = attributes.get(f"{REWARD}.{index}.name")
     unnamed = str(index) if index else PRIMARY
-    return (given if isinstance(given, str) and given else unnamed, value)
+    return (name if isinstance(name, str) and name else unnamed, value)
 
 
 def _agentops_reward(output: Any) -> float | None:
@@ -221,12 +221,12 @@ def _text(attributes: Mapping[str, Any], field: str) -> str | None:
 
 def _count(attributes: Mapping[str, Any], field: str) -> int | None:
     for name in FEEDS[field]:
-        given = attributes.get(name)
-        if type(given) is int and 0 <= given <= _LARGEST_COUNT:
-            return given
-        value = _number(given)
-        if value is not None and value.is_integer() and 0 <= value <= _LARGEST_COUNT:
-            return int(value)
+        value = attributes.get(name)
+        if type(value) is int and 0 <= value <= _LARGEST_COUNT:
+            return value
+        number = _number(value)
+        if number is not None and number.is_integer() and 0 <= number <= _LARGEST_COUNT:
+            return int(number)
     return None
 
 

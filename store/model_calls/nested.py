@@ -54,9 +54,9 @@ def indexed(value: Any) -> list[Any]:
         return list(cast("list[Any]", value))
     if not isinstance(value, Mapping):
         return []
-    given = cast("Mapping[Any, Any]", value)
-    numbers = sorted((name for name in given if _is_index(name)), key=lambda name: (len(name), name))
-    return [given[name] for name in numbers]
+    items = cast("Mapping[Any, Any]", value)
+    names = [name for name in items if isinstance(name, str) and name.isascii() and name.isdigit()]
+    return [items[name] for name in sorted(names, key=lambda name: (len(name), name))]
 
 
 def decoded(value: Any) -> Any:
@@ -85,16 +85,16 @@ def _with_lists(root: dict[str, Any]) -> Any:
 
     The function does not use recursion, because names may have any number of dots.
     """
-    made: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
+    objects: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = [root]
     while waiting:
         node = waiting.pop()
         for name, value in node.items():
             if type(value) is _Object:
-                made.append((node, name, value))
+                objects.append((node, name, value))
                 waiting.append(value)
-    # An object is found after the object that contains it, so inner objects are converted first.
-    for above, name, node in reversed(made):
+    # An object comes after the object that contains it, so inner objects are converted first.
+    for above, name, node in reversed(objects):
         above[name] = _as_list(node)
     return _as_list(root)
 
@@ -105,7 +105,3 @@ def _as_list(node: dict[str, Any]) -> Any:
         if all(key in node for key in keys):
             return [node[key] for key in keys]
     return dict(node)
-
-
-def _is_index(name: Any) -> bool:
-    return isinstance(name, str) and name.isascii() and name.isdigit()

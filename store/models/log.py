@@ -1,9 +1,4 @@
-"""Events that are read from the log of the store, and reports about the log.
-
-The log is the append-only list of all events. A stream contains the events of one object, such as a rollout. A position
-is the number of an event in the whole log. A projection is a table whose rows are computed from events by a fold, which
-applies the events of a stream in order. Times are float seconds since the epoch.
-"""
+"""Events that are read from the log, and reports about the log. Times are float seconds since the epoch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Declaration of a pipeline: its phases with their nodes, the checkpoints between them, and what a re-run replaces.
 
-A node is one step of the pipeline. A run executes each phase once per scope. A scope is one subject of the run, for
-example one ticker. A re-run is a new attempt that starts at a phase of an earlier attempt, which is called the base.
-The re-run hides the events of the base that it replaces: reads of the re-run leave these events out.
+A run executes each phase once per scope. A re-run is a new attempt that starts at a phase of the base. It hides the
+events of the base that it replaces: reads of the re-run leave these events out.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ class Overlay(Frozen):
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a checkpoint's state that replaces the fresh state."""
-        wanted = state if self.include is None else {key: state[key] for key in self.include if key in state}
-        return {key: value for key, value in wanted.items() if key not in self.exclude}
+        included = state if self.include is None else {key: state[key] for key in self.include if key in state}
+        return {key: value for key, value in included.items() if key not in self.exclude}
 
 
 class ScopeKind(Frozen):
@@ -229,24 +228,25 @@ class PhaseGraph(Resource):
         All these phases have the same kind of scope.
         """
         reached = {phase.name}
-        for each in self.of_kind(phase.scope_kind):
-            if not reached.isdisjoint(each.after):
-                reached.add(each.name)
-        return [each for each in self.of_kind(phase.scope_kind) if each.name in reached]
+        candidates = self.of_kind(phase.scope_kind)
+        for candidate in candidates:
+            if not reached.isdisjoint(candidate.after):
+                reached.add(candidate.name)
+        return [candidate for candidate in candidates if candidate.name in reached]
 
     def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
         """Return the phases of other kinds of scope that run again because `phases` run again.
 
         Each phase is returned once, in the order in which the cascade reaches it.
         """
-        found: dict[str, Phase] = {}
+        cascade: dict[str, Phase] = {}
         waiting = [name for phase in phases for name in phase.cascade]
         while waiting:
             for phase in self.later(self.by_name[waiting.pop(0)]):
-                if phase.name not in found:
-                    found[phase.name] = phase
+                if phase.name not in cascade:
+                    cascade[phase.name] = phase
                     waiting.extend(phase.cascade)
-        return list(found.values())
+        return list(cascade.values())
 
     def first(self, scope_kind: str) -> Phase:
         """Return the first phase of a kind of scope."""
@@ -281,14 +281,14 @@ class PhaseGraph(Resource):
         """
         again = self.later(phase)
         masks = [*self._scope_masks(again, scopes, unlisted or {})]
-        for each in self.cascade_of(again) if cascade else ():
-            fixed = self.scope_kinds[each.scope_kind].fixed
+        for other in self.cascade_of(again) if cascade else ():
+            fixed = self.scope_kinds[other.scope_kind].fixed
             within = None if fixed is None else [fixed]
-            if each.cascade_mask is None:
-                masks.append(Mask(scopes=within, nodes=each.nodes, phases=[each.name], children=True))
+            if other.cascade_mask is None:
+                masks.append(Mask(scopes=within, nodes=other.nodes, phases=[other.name], children=True))
             else:
-                only = each.cascade_mask
-                masks.append(Mask(scopes=within, nodes=only.nodes, children=only.children))
+                mask = other.cascade_mask
+                masks.append(Mask(scopes=within, nodes=mask.nodes, children=mask.children))
         return masks
 
     def _scope_masks(
@@ -297,8 +297,8 @@ class PhaseGraph(Resource):
         if len(again) == len(self.of_kind(again[0].scope_kind)):
             yield Mask(scopes=list(scopes))
             return
-        nodes = [node for each in again for node in each.nodes]
-        phases = [each.name for each in again]
+        nodes = [node for phase in again for node in phase.nodes]
+        phases = [phase.name for phase in again]
         alike = [scope for scope in scopes if not unlisted.get(scope)]
         if alike:
             yield Mask(scopes=alike, nodes=nodes, phases=phases, children=True)
@@ -369,8 +369,8 @@ class PhaseGraph(Resource):
         for phase in self.phases:
             if phase.requires is None:
                 continue
-            found = self.producer(phase.requires)
-            if found is None or found[0] is phase or phase not in self.later(found[0]):
+            producer = self.producer(phase.requires)
+            if producer is None or producer[0] is phase or phase not in self.later(producer[0]):
                 raise ValueError(
                     f"phase {phase.name!r} requires checkpoint {phase.requires!r}, which no earlier phase of its scope"
                     " produces"

@@ -31,21 +31,21 @@ _LAST: Final = 2**63 - 1
 ConditionKind = Literal["text", "texts", "integers", "number"]
 
 
-def moment_of(given: Any) -> Any:
+def moment_of(value: Any) -> Any:
     """Return a moment of the log: text is converted to a position or a time, other values are returned unchanged.
 
     Raises:
         Invalid: the text is neither a number nor a time of RFC 3339.
     """
-    if not isinstance(given, str):
-        return given
-    if given.lstrip("-").isdecimal():
-        return int(given)
+    if not isinstance(value, str):
+        return value
+    if value.lstrip("-").isdecimal():
+        return int(value)
     try:
-        return datetime.fromisoformat(given)
+        return datetime.fromisoformat(value)
     except ValueError:
         raise Invalid(
-            "as_at", f"{given!r} is neither a position nor a time; write 1234 or 2026-11-20T02:00:00Z"
+            "as_at", f"{value!r} is neither a position nor a time; write 1234 or 2026-11-20T02:00:00Z"
         ) from None
 
 
@@ -191,11 +191,11 @@ MAX_ROLLOUTS: Final = 1000
 """The most rollouts whose spans one query reads."""
 
 
-def _rollout_ids(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def _rollout_ids(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     """Validate one rollout id, or a list of them. A list of one is the same as the id itself."""
-    if not isinstance(given, list):
-        return validate(given)
-    ids = [validate(each) for each in cast("list[Any]", given)]
+    if not isinstance(value, list):
+        return validate(value)
+    ids = [validate(item) for item in cast("list[Any]", value)]
     return ids[0] if len(ids) == 1 else ids
 
 
@@ -234,13 +234,13 @@ class SpanQuery(PageQuery):
         Raises:
             Invalid: the query has too many ids, ids of a wrong type, or a number of one rollout's history.
         """
-        given: Any = self.rollout_id
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
+        value: Any = self.rollout_id
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
             return None
-        ids = list(cast("Collection[Any]", given))
-        for each in ids:
-            if not isinstance(each, str):
-                raise Invalid("rollout_id", f"{each!r} is not text")
+        ids = list(cast("Collection[Any]", value))
+        for rollout_id in ids:
+            if not isinstance(rollout_id, str):
+                raise Invalid("rollout_id", f"{rollout_id!r} is not text")
         distinct = sorted(set(ids))
         if len(distinct) > MAX_ROLLOUTS:
             raise Invalid(
@@ -314,7 +314,7 @@ def list_fields(model: type[BaseModel]) -> frozenset[str]:
         name
         for name, field in model.model_fields.items()
         if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
-        or any(isinstance(each, WrapValidator) for each in field.metadata)
+        or any(isinstance(annotation, WrapValidator) for annotation in field.metadata)
     )
 
 

@@ -1,4 +1,4 @@
-"""Rollouts, their attempts, and the workers that run them. Times are float seconds since the epoch."""
+"""Rollouts, their attempts, and workers. Times are float seconds since the epoch."""
 
 from __future__ import annotations
 

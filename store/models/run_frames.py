@@ -1,8 +1,6 @@
 """Frames: the messages to a reader that follows a run, and the function that applies them to the events of a view.
 
-A view is a selection of the run's events; `head`, the default, is the current state of the run. The head is the attempt
-whose view this is. A version is the number of an event in the run. A fork is the start of a new attempt that builds on
-an earlier attempt, the base, and hides some of the base's events. A mask is a rule that selects the events to hide.
+Version numbers are those of the events in the run.
 """
 
 from __future__ import annotations

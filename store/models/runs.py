@@ -1,15 +1,7 @@
 """Events, checkpoints, artifacts and re-runs of a run. Times are float seconds since the epoch.
 
-A *rollout* is a task, a *run* is its execution, in one or more attempts. A field that holds an attempt as an int holds
-the attempt's `sequence_id`: 1, 2, 3 … in the rollout. A *version* is the number of an event in its rollout: 1, 2, 3 …
-A *position* is the number of an event in the log of the whole store. A *scope* is the subject of an event, such as a
-ticker or a portfolio. A *node* is the step of the run that made an event. A *phase* is a group of nodes that run
-together for one scope, and a *phase graph* declares the phases of a run and their order.
-
-A *fork* starts a new attempt that builds on an earlier attempt, its *base*, instead of starting from nothing. The new
-attempt repeats a part of the base; *masks* select the events of the base that the repeated part replaces. The *view* of
-an attempt contains the attempt's own events and those events of the base's view that are not hidden in this way. The
-*head* is the attempt whose view is the current state of the run.
+A field that holds an attempt as an int holds the attempt's `sequence_id`: 1, 2, 3 … in the rollout. A *version* is the
+number of an event in its rollout: 1, 2, 3 … A *position* is the number of an event in the log of the whole store.
 """
 
 from __future__ import annotations

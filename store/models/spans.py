@@ -26,23 +26,23 @@ _SCALARS: Final = frozenset({str, bool, int, float})
 _NANOSECONDS_FROM: Final = 1e12
 
 
-def _attributes(given: Any) -> dict[str, AttributeValue]:
+def _attributes(value: Any) -> dict[str, AttributeValue]:
     """Return a copy in which every value keeps its type: `1`, `True`, `1.0` and `"1"` stay four different values.
 
     This validator is written by hand. pydantic's validator for a union would take longer than the validation of the
     rest of a span, and would convert (1, 0) to [True, False].
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise PydanticCustomError("attributes_type", "attributes are an object of names and values")
-    copy: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
+    copy: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
     # Nearly all spans pass this test, which runs without a Python loop over the attributes.
     if _TEXT.issuperset(map(type, copy)) and _SCALARS.issuperset(map(type, copy.values())):
         return copy
-    for name, value in copy.items():
+    for name, item in copy.items():
         if type(name) is not str:
             raise PydanticCustomError("attribute_name", "attribute name {name} is not a string", {"name": repr(name)})
-        if type(value) not in _SCALARS:
-            copy[name] = _plain(name, value)
+        if type(item) not in _SCALARS:
+            copy[name] = _plain(name, item)
     return copy
 
 
@@ -201,13 +201,13 @@ class Span(Open):
         random ids for `trace_id` and `span_id`, `agentlightning.virtual` for `name`, and OK for `status`.
         """
         trace = trace_id or fresh_trace_id()
-        own = span_id or fresh_span_id()
+        span_id = span_id or fresh_span_id()
         return cls(
             rollout_id=rollout_id or "",
             attempt_id=attempt_id or "",
             sequence_id=sequence_id or 0,
             trace_id=trace,
-            span_id=own,
+            span_id=span_id,
             parent_id=parent_id,
             name=name or VIRTUAL_SPAN,
             status=status or TraceStatus(status_code="OK"),
@@ -216,7 +216,7 @@ class Span(Open):
             links=[],
             start_time=start_time,
             end_time=end_time,
-            context=SpanContext(trace_id=trace, span_id=own, is_remote=False, trace_state={}),
+            context=SpanContext(trace_id=trace, span_id=span_id, is_remote=False, trace_state={}),
             parent=SpanContext(trace_id=trace, span_id=parent_id, is_remote=False, trace_state={})
             if parent_id
             else None,
@@ -309,8 +309,8 @@ def scope_fields(
         "attributes": attributes,
         "dropped_attributes_count": dropped_attributes_count,
     }
-    found = {field: value for field, value in further.items() if value}
-    return {"name": name or "", "version": version or "", **found} if name or version or found else {}
+    fields = {field: value for field, value in further.items() if value}
+    return {"name": name or "", "version": version or "", **fields} if name or version or fields else {}
 
 
 def _context(context: Any) -> dict[str, Any]:
@@ -329,20 +329,20 @@ def _context(context: Any) -> dict[str, Any]:
 
 def _further_fields(span: Any) -> dict[str, Any]:
     """Return the fields of the SDK's span that `Span` does not declare; those without a value are left out."""
-    found = _own_fields(span, Span)
+    further = _own_fields(span, Span)
     kind = getattr(getattr(span, "kind", None), "name", None)
     if isinstance(kind, str):
-        found["kind"] = kind
+        further["kind"] = kind
     scope: Any = getattr(span, "instrumentation_scope", None)
     if isinstance(getattr(scope, "name", None), str):
         attributes = span_attributes(getattr(scope, "attributes", None))
         if fields := scope_fields(scope.name, scope.version, scope.schema_url, attributes):
-            found["instrumentation_scope"] = fields
+            further["instrumentation_scope"] = fields
     for name, counted in _DROPPED:
         dropped = getattr(span, counted, 0)
         if dropped and isinstance(dropped, int):
-            found[name] = dropped
-    return found
+            further[name] = dropped
+    return further
 
 
 _DROPPED: Final = tuple((f"dropped_{part}_count", f"dropped_{part}") for part in ("attributes", "events", "links"))
@@ -355,22 +355,22 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
     """Return the fields of an event or a link of the SDK that the model does not declare."""
-    found = _own_fields(part, model)
+    fields = _own_fields(part, model)
     # In every version of the SDK, the attributes object has this count.
     dropped = getattr(part.attributes, "dropped", 0)
     if dropped and isinstance(dropped, int):
-        found["dropped_attributes_count"] = dropped
-    return found
+        fields["dropped_attributes_count"] = dropped
+    return fields
 
 
-def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
+def _own_fields(of_sdk: Any, model: type[Open]) -> dict[str, Any]:
     """Return the public attributes of an object that neither the SDK nor the model defines, if they are JSON."""
-    found: dict[str, Any] = {}
-    for name, value in getattr(given, "__dict__", _NOTHING).items():
+    fields: dict[str, Any] = {}
+    for name, value in getattr(of_sdk, "__dict__", _NOTHING).items():
         if name[:1] != "_" and name not in model.model_fields and name not in _KNOWN:
             with suppress(TypeError, ValueError, RecursionError):
-                found[name] = json.loads(json.dumps(value, allow_nan=False))
-    return found
+                fields[name] = json.loads(json.dumps(value, allow_nan=False))
+    return fields
 
 
 def with_ids(span: Span, span_id: str, parent_id: str | None) -> Span:

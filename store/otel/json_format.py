@@ -16,7 +16,7 @@ import orjson
 from store.models import AttributeValue
 from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
-from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
+from store.otel.spans import Attributes, Malformed, Origin, Received, Traces, Undecodable, carried
 from store.runtime import lenient_json
 
 Json = dict[str, Any]
@@ -72,27 +72,28 @@ def _scope(spans: Json) -> Json:
     return scope_fields(name, version, schema_url, _lenient(_attributes, fields) or {}, _dropped(fields))
 
 
-def _take(traces: Traces, origin: Origin, scope: Json, given: Any) -> None:
+def _take(traces: Traces, origin: Origin, scope: Json, item: Any) -> None:
     try:
-        span = _object(given, "a span")
+        span = _object(item, "a span")
         trace_id, span_id = _ids(span)
         otlp_spans.check_ids(trace_id, span_id)
         parent_id = _hex(_either(span, "parentSpanId", "parent_span_id"), "parentSpanId")
         state = _object(span.get("status") or {}, "status")
-        fields: Json = {
-            "trace_id": trace_id,
-            "span_id": span_id,
-            "parent_id": parent_id.zfill(_HEX_SPAN) if parent_id else None,
-            "name": _text(span.get("name"), "name"),
-            "status_code": otlp_spans.status_code(_code(state.get("code"), "status.code", _CODES)),
-            "message": _text(state.get("message"), "status.message") or None,
-            "attributes": _attributes(span),
-            "events": [_event(event) for event in _objects(span, "events", "events")],
-            "links": [_link(link) for link in _objects(span, "links", "links")],
-            "start_time": _time(span, "startTimeUnixNano", "start_time_unix_nano"),
-            "end_time": _time(span, "endTimeUnixNano", "end_time_unix_nano"),
-            "trace_state": otlp_spans.trace_state(_state(span)),
-            "extras": otlp_spans.extras(
+        received = Received(
+            origin,
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id.zfill(_HEX_SPAN) if parent_id else None,
+            name=_text(span.get("name"), "name"),
+            status_code=otlp_spans.status_code(_code(state.get("code"), "status.code", _CODES)),
+            message=_text(state.get("message"), "status.message") or None,
+            attributes=_attributes(span),
+            events=[_event(event) for event in _objects(span, "events", "events")],
+            links=[_link(link) for link in _objects(span, "links", "links")],
+            start_time=_time(span, "startTimeUnixNano", "start_time_unix_nano"),
+            end_time=_time(span, "endTimeUnixNano", "end_time_unix_nano"),
+            trace_state=otlp_spans.trace_state(_state(span)),
+            extras=otlp_spans.extras(
                 _lenient(_code, span.get("kind"), "kind", _KINDS) or 0,
                 scope,
                 _count(span.get("flags"), "flags"),
@@ -100,11 +101,11 @@ def _take(traces: Traces, origin: Origin, scope: Json, given: Any) -> None:
                 _count(_either(span, "droppedEventsCount", "dropped_events_count"), "droppedEventsCount"),
                 _count(_either(span, "droppedLinksCount", "dropped_links_count"), "droppedLinksCount"),
             ),
-        }
+        )
     except Malformed as error:
         traces.refused.add(str(error))
     else:
-        traces.add(origin, **fields)
+        traces.add(received)
 
 
 def _event(event: Json) -> Json:
@@ -113,8 +114,10 @@ def _event(event: Json) -> Json:
 
 
 def _link(link: Json) -> Json:
+    trace_id, span_id = _ids(link)
+    trace_id, span_id = trace_id.zfill(_HEX_TRACE), span_id.zfill(_HEX_SPAN)
     flags = _count(link.get("flags"), "links.flags")
-    return otlp_spans.link(*_link_ids(link), _state(link), _attributes(link), _dropped(link), flags)
+    return otlp_spans.link(trace_id, span_id, _state(link), _attributes(link), _dropped(link), flags)
 
 
 def _ids(holder: Json) -> tuple[str, str]:
@@ -122,23 +125,14 @@ def _ids(holder: Json) -> tuple[str, str]:
     return trace_id, _hex(_either(holder, "spanId", "span_id"), "spanId")
 
 
-def _link_ids(link: Json) -> tuple[str, str]:
-    trace_id, span_id = _ids(link)
-    return trace_id.zfill(_HEX_TRACE), span_id.zfill(_HEX_SPAN)
-
-
 def _attributes(holder: Json) -> Attributes:
     attributes: Attributes = {}
     for pair in _objects(holder, "attributes", "attributes"):
-        found = _attribute(pair.get("value"))
-        if found is not None:
-            attributes[_text(pair.get("key"), "attributes.key")] = found
+        plain = _plain(pair.get("value"), 0)
+        value = carried(plain) if isinstance(plain, list | dict) else plain
+        if value is not None:
+            attributes[_text(pair.get("key"), "attributes.key")] = value
     return attributes
-
-
-def _attribute(value: Any) -> AttributeValue | None:
-    plain = _plain(value, 0)
-    return carried(plain) if isinstance(plain, list | dict) else plain
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -218,8 +212,8 @@ _SCALARS: Final[dict[str, Callable[[Any, str], AttributeValue]]] = {
 
 
 def _either(holder: Json, name: str, underscored: str) -> Any:
-    found = holder.get(name)
-    return holder.get(underscored) if found is None else found
+    value = holder.get(name)
+    return holder.get(underscored) if value is None else value
 
 
 def _object(value: Any, name: str) -> Json:
@@ -285,13 +279,13 @@ def _count(value: Any, name: str) -> int:
     return 0 if value is None else _lenient(_integer, value, name, 0, 2**32) or 0
 
 
-def _lenient(read: Callable[..., T], *given: Any) -> T | None:
+def _lenient(read: Callable[..., T], *args: Any) -> T | None:
     try:
-        return read(*given)
+        return read(*args)
     except Malformed:
         return None
 
 
 def _not(value: Any, name: str, what: str) -> Malformed:
-    shown = repr(value)
-    return Malformed(f"{name}: {shown if len(shown) <= 80 else f'{shown[:79]}…'} is not {what}")
+    text = repr(value)
+    return Malformed(f"{name}: {text if len(text) <= 80 else f'{text[:79]}…'} is not {what}")

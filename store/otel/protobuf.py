@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from store.models import AttributeValue
 from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
-from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
+from store.otel.spans import Attributes, Malformed, Origin, Received, Traces, Undecodable, carried
 
 _HEX_TRACE, _HEX_SPAN = 32, 16
 _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_value"})
@@ -53,27 +53,29 @@ def _take(traces: Traces, origin: Origin, scope: otlp_spans.Json, span: trace_pb
         traces.refused.add(str(error))
         return
     traces.add(
-        origin,
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_id=parent.hex().zfill(_HEX_SPAN) if (parent := span.parent_span_id) else None,
-        name=span.name,
-        status_code=otlp_spans.status_code(status.code),
-        message=status.message or None,
-        attributes=_attributes(span.attributes),
-        events=[_event(event) for event in events] if events else [],
-        links=[_link(link) for link in links] if links else [],
-        start_time=in_seconds(span.start_time_unix_nano),
-        end_time=in_seconds(span.end_time_unix_nano),
-        trace_state=otlp_spans.trace_state(state) if (state := span.trace_state) else {},
-        extras=otlp_spans.extras(
-            span.kind,
-            scope,
-            span.flags,
-            span.dropped_attributes_count,
-            span.dropped_events_count,
-            span.dropped_links_count,
-        ),
+        Received(
+            origin,
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent.hex().zfill(_HEX_SPAN) if (parent := span.parent_span_id) else None,
+            name=span.name,
+            status_code=otlp_spans.status_code(status.code),
+            message=status.message or None,
+            attributes=_attributes(span.attributes),
+            events=[_event(event) for event in events] if events else [],
+            links=[_link(link) for link in links] if links else [],
+            start_time=in_seconds(span.start_time_unix_nano),
+            end_time=in_seconds(span.end_time_unix_nano),
+            trace_state=otlp_spans.trace_state(state) if (state := span.trace_state) else {},
+            extras=otlp_spans.extras(
+                span.kind,
+                scope,
+                span.flags,
+                span.dropped_attributes_count,
+                span.dropped_events_count,
+                span.dropped_links_count,
+            ),
+        )
     )
 
 
@@ -93,9 +95,9 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     for pair in pairs:
         value = pair.value
         # At most one of the four fields is set, and the others are falsy. Reading all four is faster than `WhichOneof`.
-        found = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
-        if found is not None:
-            attributes[pair.key] = found
+        plain = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
+        if plain is not None:
+            attributes[pair.key] = plain
     return attributes
 
 

@@ -90,9 +90,6 @@ class Received:
     """A decoded span: the fields of a `Span`, with JSON values as trace state, events, links, extras. Decision 26."""
 
     origin: Origin
-    rollout_id: str
-    attempt_id: str
-    sequence_id: int
     trace_id: str
     """In lower-case hex, as is `span_id`."""
     span_id: str
@@ -108,6 +105,9 @@ class Received:
     trace_state: dict[str, str]
     extras: Json
     """The fields that `Span` does not declare."""
+    rollout_id: str = ""
+    attempt_id: str = ""
+    sequence_id: int = 0
 
     def span(self) -> Span:
         """Return the span as the model that every store accepts."""
@@ -150,31 +150,17 @@ class Traces:
     @property
     def spans(self) -> list[Span]:
         """The spans of `received` as models."""
-        return [each.span() for each in self.received]
+        return [span.span() for span in self.received]
 
-    def add(
-        self,
-        origin: Origin,
-        *,
-        trace_id: str,
-        span_id: str,
-        parent_id: str | None,
-        name: str,
-        status_code: StatusCode,
-        message: str | None,
-        attributes: Attributes,
-        events: list[Json],
-        links: list[Json],
-        start_time: float | None,
-        end_time: float | None,
-        trace_state: dict[str, str],
-        extras: Json,
-    ) -> None:
+    def add(self, span: Received) -> None:
         """Add a span, or refuse it if neither it nor its resource states its attempt."""
+        origin, attributes = span.origin, span.attributes
         value_of = attributes.get
         rollout_id, attempt_id = value_of(ROLLOUT_ID, origin.rollout_id), value_of(ATTEMPT_ID, origin.attempt_id)
         if rollout_id is None or attempt_id is None or rollout_id == "" or attempt_id == "":
-            self._refuse_unowned(rollout_id, attempt_id)
+            has_rollout = rollout_id is not None and rollout_id != ""
+            key, value = (ATTEMPT_ID, attempt_id) if has_rollout else (ROLLOUT_ID, rollout_id)
+            self.refused.add(f"{key} is {'missing on the span and its resource' if value is None else 'empty'}")
             return
         if invalid := invalid_rewards(attributes):
             # The name of a reward may have characters that no store accepts, so the text does not contain it.
@@ -184,33 +170,8 @@ class Traces:
         number = sequence_number(value_of(SPAN_SEQUENCE_ID, origin.number))
         if number is None:
             self.unnumbered.append(len(self.received))
-        self.received.append(
-            Received(
-                origin,
-                str(rollout_id),
-                str(attempt_id),
-                number or 0,
-                trace_id,
-                span_id,
-                parent_id,
-                name,
-                status_code,
-                message,
-                attributes,
-                events,
-                links,
-                start_time,
-                end_time,
-                trace_state,
-                extras,
-            )
-        )
-
-    def _refuse_unowned(self, rollout_id: AttributeValue | None, attempt_id: AttributeValue | None) -> None:
-        key, value = (
-            (ATTEMPT_ID, attempt_id) if rollout_id is not None and rollout_id != "" else (ROLLOUT_ID, rollout_id)
-        )
-        self.refused.add(f"{key} is {'missing on the span and its resource' if value is None else 'empty'}")
+        span.rollout_id, span.attempt_id, span.sequence_id = str(rollout_id), str(attempt_id), number or 0
+        self.received.append(span)
 
     def number(self, numbers: Mapping[int, int]) -> None:
         """Set the sequence numbers that the store assigned to spans, by their index in `received`."""
@@ -304,12 +265,12 @@ def context(trace_id: str, span_id: str, trace_state: dict[str, str]) -> Json:
 
 def trace_state(header: str) -> dict[str, str]:
     """Return a trace state from its text, `key=value` pairs between commas; for equal keys, the first pair is used."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for member in header.split(","):
         key, _, value = member.strip(" \t").partition("=")
         if key or value:
-            found.setdefault(key, value)
-    return found
+            pairs.setdefault(key, value)
+    return pairs
 
 
 def counting(part: Json, dropped: int) -> Json:
@@ -326,10 +287,10 @@ def event(name: str, attributes: Attributes, timestamp: float | None, dropped: i
 
 def link(trace_id: str, span_id: str, state: str, attributes: Attributes, dropped: int, flags: int) -> Json:
     """Return a link to another span; empty attributes become None."""
-    given: Json = {"context": context(trace_id, span_id, trace_state(state)), "attributes": attributes or None}
+    part: Json = {"context": context(trace_id, span_id, trace_state(state)), "attributes": attributes or None}
     if flags:
-        given["flags"] = flags
-    return counting(given, dropped)
+        part["flags"] = flags
+    return counting(part, dropped)
 
 
 def extras(kind: int, scope: Json, flags: int, attributes: int, events: int, links: int) -> Json:
@@ -343,21 +304,21 @@ def extras(kind: int, scope: Json, flags: int, attributes: int, events: int, lin
         events: the number of dropped events.
         links: the number of dropped links.
     """
-    found: Json = {}
+    fields: Json = {}
     if 0 < kind < len(_KINDS):
-        found["kind"] = _KINDS[kind]
+        fields["kind"] = _KINDS[kind]
     if scope:
-        found["instrumentation_scope"] = scope
+        fields["instrumentation_scope"] = scope
     if flags:
-        found["flags"] = flags
+        fields["flags"] = flags
     if attributes or events or links:
         dropped = {
             "dropped_attributes_count": attributes,
             "dropped_events_count": events,
             "dropped_links_count": links,
         }
-        found.update((name, count) for name, count in dropped.items() if count)
-    return found
+        fields.update((name, count) for name, count in dropped.items() if count)
+    return fields
 
 
 _KINDS: Final = ("", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")

@@ -73,8 +73,8 @@ def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
 
     @wraps(method)
     def call(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        own: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
-        return self.thread.get().wait(own(*args, **kwargs))
+        of_target: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
+        return self.thread.get().wait(of_target(*args, **kwargs))
 
     return call
 
@@ -86,9 +86,9 @@ def blocking_iterator(
 
     @wraps(method)
     def iterate(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        own: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
+        of_target: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
         thread = self.thread.get()
-        reader = BatchReader(own(*args, **kwargs))
+        reader = BatchReader(of_target(*args, **kwargs))
         try:
             while items := thread.wait(reader.take()):
                 yield from items

@@ -132,7 +132,7 @@ class LoopThread:
         task = self.loop.create_task(work)
         self._calls[task] = answer
         task.add_done_callback(lambda done: self._end(done, answer, lost))
-        answer.add_done_callback(lambda given: given.cancelled() and self.call_soon(task.cancel))
+        answer.add_done_callback(lambda future: future.cancelled() and self.call_soon(task.cancel))
 
     def _end(self, task: asyncio.Task[T], answer: Future[T], lost: Callable[[T], None] | None) -> None:
         del self._calls[task]

@@ -94,7 +94,7 @@ def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, 
         # The unread body would precede the next request on this connection, so the connection is closed.
         return 413, _dumps(error_body(error)), [(b"connection", b"close")]
     if isinstance(error, StoreError):
-        status = status_of(error, own=own_status)
+        status = status_of(error, is_rollbook_route=own_status)
         headers = [(b"retry-after", retry_after(error).encode())] if status in {429, 503} else []
         if status == 401:
             headers = [(b"www-authenticate", b'Bearer realm="rollbook"')]

@@ -34,13 +34,14 @@ def check(note: Any, added: Any, removed: Any) -> None:
         raise Invalid("remove_labels", f"{both[0]!r} is in add_labels too; remove it from one of the lists")
     if note is None and not to_add and not to_remove:
         raise Invalid("note", "is missing, and so are labels; give a note, add_labels or remove_labels")
-    size = sum(_escaped(label) for label in (*to_add, *to_remove))
+    # Quotes and backslashes take two bytes in JSON. In the list, each label also needs two quotes and a comma.
+    size = sum(len(label.encode()) + label.count('"') + label.count("\\") + 3 for label in (*to_add, *to_remove))
     if size > _MOST_BYTES:
         raise TooLarge("add_labels", size, _MOST_BYTES, "bytes of labels")
 
 
-def _labels(given: Any, field: str) -> list[str]:
-    labels = arguments.texts(given, field)
+def _labels(values: Any, field: str) -> list[str]:
+    labels = arguments.texts(values, field)
     if len(set(labels)) > MOST_LABELS:
         raise TooLarge(field, len(set(labels)), MOST_LABELS, "labels")
     for index, label in enumerate(labels):
@@ -60,8 +61,3 @@ def check_label(label: str, path: str) -> None:
         raise Invalid(path, f"{label!r} is empty or has spaces at its ends; trim it")
     if any(unicodedata.category(character) in _UNPRINTABLE for character in label):
         raise Invalid(path, f"{label!r} contains control characters; a label is one line of text")
-
-
-def _escaped(label: str) -> int:
-    # Quotes and backslashes take two bytes in JSON. In the list, each label also needs two quotes and a comma.
-    return len(label.encode()) + label.count('"') + label.count("\\") + 3

@@ -109,10 +109,10 @@ def wait_seconds(value: Any) -> float:
     Raises:
         Invalid: the value is not a number, is negative, or is not finite.
     """
-    given = seconds(value, "wait_seconds")
-    if not 0 <= given < math.inf:
+    limit = seconds(value, "wait_seconds")
+    if not 0 <= limit < math.inf:
         raise Invalid("wait_seconds", f"{value} must be 0 or more, and finite")
-    return given
+    return limit
 
 
 def timeout(value: Any) -> float | None:
@@ -123,10 +123,10 @@ def timeout(value: Any) -> float | None:
     """
     if value is None:
         return None
-    given = seconds(value, "timeout")
-    if math.isnan(given):
+    limit = seconds(value, "timeout")
+    if math.isnan(limit):
         raise Invalid("timeout", f"{value} is not a number of seconds; give None to wait without a limit")
-    return given
+    return limit
 
 
 def moment(value: Any, field: str) -> float:
@@ -137,10 +137,10 @@ def moment(value: Any, field: str) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(field, f"is {type(value).__name__}; it must be seconds since the epoch")
-    given = _as_float(value, field)
-    if not math.isfinite(given):
+    time = _as_float(value, field)
+    if not math.isfinite(time):
         raise Invalid(field, f"{value} is not a time; send seconds since the epoch")
-    return given
+    return time
 
 
 def _as_float(value: float, field: str) -> float:
@@ -193,11 +193,11 @@ def texts(values: Any, field: str) -> list[str]:
     Raises:
         Invalid: `several` refuses the values, or one of them is not text.
     """
-    found: list[Any] = several(values, field)
-    for value in found:
-        if not isinstance(value, str):
-            raise Invalid(field, f"{value!r} is not text")
-    return found
+    items: list[Any] = several(values, field)
+    for item in items:
+        if not isinstance(item, str):
+            raise Invalid(field, f"{item!r} is not text")
+    return items
 
 
 def whole_numbers(values: Any, field: str) -> list[int]:
@@ -206,11 +206,11 @@ def whole_numbers(values: Any, field: str) -> list[int]:
     Raises:
         Invalid: `several` refuses the values, or one of them is not an integer of 64 bits.
     """
-    found: list[Any] = several(values, field)
-    for value in found:
-        if not -(2**63) <= whole(value, field, "a whole number") < 2**63:
-            raise Invalid(field, f"{value!r} does not fit into 64 bits")
-    return found
+    items: list[Any] = several(values, field)
+    for item in items:
+        if not -(2**63) <= whole(item, field, "a whole number") < 2**63:
+            raise Invalid(field, f"{item!r} does not fit into 64 bits")
+    return items
 
 
 def finite(value: Any, field: str) -> float:
@@ -222,12 +222,12 @@ def finite(value: Any, field: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(field, f"{value!r} is not a number")
     try:
-        given = float(value)
+        number = float(value)
     except OverflowError:
         raise Invalid(field, "is too large for a number") from None
-    if not math.isfinite(given):
+    if not math.isfinite(number):
         raise Invalid(field, f"{value} is not a finite number; leave it out for no limit")
-    return given
+    return number
 
 
 def pairs(values: Any, field: str) -> list[tuple[str, str]]:
@@ -236,13 +236,13 @@ def pairs(values: Any, field: str) -> list[tuple[str, str]]:
     Raises:
         Invalid: `several` refuses the values, or one of them is not a pair of texts.
     """
-    found: list[Any] = several(values, field)
-    for index, value in enumerate(found):
+    items: list[Any] = several(values, field)
+    for index, value in enumerate(items):
         if not isinstance(value, tuple | list) or len(cast("tuple[Any, ...]", value)) != 2:
             raise Invalid(f"{field}[{index}]", f"{value!r} is not a pair of a rollout_id and an attempt_id")
         for name, part in zip(("rollout_id", "attempt_id"), cast("tuple[Any, Any]", value), strict=True):
             text(part, f"{field}[{index}].{name}")
-    return found
+    return items
 
 
 def log_part(types: Any, rollout_id: Any) -> None:
@@ -267,14 +267,14 @@ def event_number(at: Any) -> None:
         raise Invalid("at", f"there is no event {at!r}; a rollout's history numbers its events 1, 2, 3 …")
 
 
-def seal(given: Any) -> None:
+def seal(value: Any) -> None:
     """Check that a value is a seal, the path of a seal, or None.
 
     Raises:
         Invalid: the value is none of these.
     """
-    if given is not None and not isinstance(given, Seal | str | os.PathLike):
-        raise Invalid("seal", f"is {type(given).__name__}, neither a Seal nor the path of a seal")
+    if value is not None and not isinstance(value, Seal | str | os.PathLike):
+        raise Invalid("seal", f"is {type(value).__name__}, neither a Seal nor the path of a seal")
 
 
 def sdk_span(rollout_id: Any, attempt_id: Any, readable_span: Any, sequence_id: Any) -> Span:

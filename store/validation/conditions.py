@@ -21,7 +21,7 @@ def condition(value: Any, field: str, kind: ConditionKind) -> Any:
     """
     match kind:
         case "texts":
-            return [check_text(each, field, _LONGEST) for each in arguments.texts(value, field)]
+            return [check_text(item, field, _LONGEST) for item in arguments.texts(value, field)]
         case "integers":
             return arguments.whole_numbers(value, field)
         case "number":

@@ -96,8 +96,8 @@ def _check_number(value: float, path: str) -> None:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             # Python refuses to write integers of more than 4,300 digits.
-            shown = f"the integer {value}" if value.bit_length() <= 256 else "an integer"
-            raise Invalid(path, f"{shown} needs more than 64 bits; send it as text")
+            label = f"the integer {value}" if value.bit_length() <= 256 else "an integer"
+            raise Invalid(path, f"{label} needs more than 64 bits; send it as text")
     elif not math.isfinite(value):
         raise Invalid(path, f"{value} is not JSON; send null or text instead")
 

@@ -83,8 +83,8 @@ def _fields(value: Any) -> Any:
     return {**value.__dict__, **extras} if extras else value.__dict__
 
 
-def _which_rollout(given: Any) -> str:
-    return "attempted" if (isinstance(given, AttemptedRollout) or "attempt" in given) else "plain"
+def _which_rollout(value: Any) -> str:
+    return "attempted" if (isinstance(value, AttemptedRollout) or "attempt" in value) else "plain"
 
 
 AnyRollout = Annotated[

@@ -66,30 +66,30 @@ _BY_NAME: Final = {kind.__name__: kind for kind in FIELDS}
 _MAX_TEXT: Final = 500
 
 
-def status_of(error: StoreError, *, own: bool = False) -> int:
+def status_of(error: StoreError, *, is_rollbook_route: bool = False) -> int:
     """Return the HTTP status of an error: 503 if a retry may help, 401 or 403 for keys, 409 for conflicts of spans.
 
     Other errors have 400.
 
     Args:
         error: the error.
-        own: whether the route is one that clients of Agent-lightning 0.3 do not call. `RateLimited` then has 429, and
-            other errors have the status of their class if it is below 500, or if the error is `Unsupported` or
-            `QuotaExceeded`.
+        is_rollbook_route: whether the route is one that clients of Agent-lightning 0.3 do not call. `RateLimited` then
+            has 429, and other errors have the status of their class if it is below 500, or if the error is
+            `Unsupported` or `QuotaExceeded`.
     """
-    if own and isinstance(error, RateLimited):
+    if is_rollbook_route and isinstance(error, RateLimited):
         return error.status
     if error.retryable or isinstance(error, Closed):
         return 503
     if isinstance(error, Unauthorized | Forbidden | SpanConflict):
         return error.status
     is_kept = error.status < 500 or isinstance(error, Unsupported | QuotaExceeded)
-    return error.status if own and is_kept else 400
+    return error.status if is_rollbook_route and is_kept else 400
 
 
 def error_body(error: StoreError) -> dict[str, Any]:
     """Return an error as a JSON object from which `error_of` restores it."""
-    kind = type(error) if type(error) in FIELDS else next(each for each in type(error).__mro__ if each in FIELDS)
+    kind = type(error) if type(error) in FIELDS else next(base for base in type(error).__mro__ if base in FIELDS)
     fields = {name: getattr(error, name) for name in FIELDS[kind]}
     return {"detail": str(error), "error_type": kind.__name__, **fields}
 

@@ -1,7 +1,7 @@
 """Paths of a server's routes for the calls of a store, and the names of headers.
 
-A partition is a separate store in the same database. A server serves its default partition at its root, and every other
-partition below `/p/<partition>`. All paths in this module are relative to the root or to such a prefix.
+A server serves its default partition at its root, and every other partition below `/p/<partition>`. All paths in this
+module are relative to the root or to such a prefix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parser of a server's URL. The URL has an address and may name a partition, a separate store in the database."""
+"""Parser of a server's URL, which has an address and may name a partition."""
 
 from __future__ import annotations
 

@@ -79,4 +79,4 @@ def test_every_status_is_that_of_its_class() -> None:
     told = {name: int(status) for status, kinds in rows for name in re.findall(r"`(\w+)`", kinds)}
     assert len(told) >= 8
     for name, status in told.items():
-        assert status_of(getattr(errors, name).__new__(getattr(errors, name)), own=True) == status, name
+        assert status_of(getattr(errors, name).__new__(getattr(errors, name)), is_rollbook_route=True) == status, name

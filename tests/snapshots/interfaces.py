@@ -136,7 +136,7 @@ def _error(error: StoreError) -> Json:
         "retryable": kind.retryable,
         "wire": {
             "status": status_of(error),
-            "status of own routes": status_of(error, own=True),
+            "status of own routes": status_of(error, is_rollbook_route=True),
             "type": body["error_type"],
             "fields": sorted(body.keys() - {"detail", "error_type"}),
             "class of a client": type(back).__name__,
