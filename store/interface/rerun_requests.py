@@ -1,8 +1,5 @@
 """Requests for re-runs, which wait for a runner of the run's pipeline. Decision 41.
 
-A run is a rollout that a pipeline executes in phases. A re-run is a new attempt that executes a part of the run again.
-A runner is a process that executes the runs of a pipeline. The head is the attempt whose results are those of the run.
-
 A request is an annotation of the run: a label, and a note with the arguments. The request changes neither the status
 nor the results of the run. A runner starts a new attempt for the request, removes the label, and adds a note with the
 attempt. If the runner refuses the request, the note contains the reason.
@@ -140,13 +137,11 @@ async def request_rerun(
         NotFound: the run does not exist.
     """
     request_id = request_id or uuid4().hex
-    noted = await store.annotations.query(rollout_id)
-    known = [each for note in noted.notes if (each := _parsed(RerunRequest, note.text)) is not None]
-    before = next((each for each in known if each.request_id == request_id), None)
-    if before is not None:
-        runners = await live_runners(store, before.pipeline)
-        attempt = await _claimed(store, rollout_id, request_id, wait_seconds if runners else 0.0)
-        return RerunAnswer(request_id=request_id, plan=None, attempt=attempt, runners=runners)
+    annotations = await store.annotations.query(rollout_id)
+    requests = [request for note in annotations.notes if (request := _parsed(RerunRequest, note.text)) is not None]
+    earlier = next((request for request in requests if request.request_id == request_id), None)
+    if earlier is not None:
+        return await _answer(store, rollout_id, earlier, None, wait_seconds)
     rollout = await _attempted(store, rollout_id)
     graph = await graph_of(store, rollout)
     if rollout.attempt.status in _ACTIVE and rollout.status in _ACTIVE and not supersede:
@@ -160,7 +155,7 @@ async def request_rerun(
         raise GraphChanged(plan.graph_changed)
     if plan.unsafe and not confirm_side_effects:
         raise SideEffectsUnconfirmed(plan.unsafe)
-    if LABEL in noted.labels:
+    if LABEL in annotations.labels:
         raise Conflict(
             f"a re-run of {rollout_id} was requested before and waits for a runner",
             f"start a runner, or withdraw the request by removing the label {LABEL!r}",
@@ -180,15 +175,22 @@ async def request_rerun(
     )
     text = f"Re-run requested: {of_fork(plan)}.\n{request.model_dump_json(exclude_defaults=True)}"
     await store.annotations.annotate(rollout_id, text, add_labels=[LABEL])
-    runners = await live_runners(store, graph.name)
-    attempt = await _claimed(store, rollout_id, request_id, wait_seconds if runners else 0.0)
-    return RerunAnswer(request_id=request_id, plan=plan, attempt=attempt, runners=runners)
+    return await _answer(store, rollout_id, request, plan, wait_seconds)
+
+
+async def _answer(
+    store: Store, rollout_id: str, request: RerunRequest, plan: ForkPlan | None, wait_seconds: float
+) -> RerunAnswer:
+    """Wait until a live runner takes a request, at most `wait_seconds`, and return the state of the request."""
+    runners = await live_runners(store, request.pipeline)
+    attempt = await _claimed(store, rollout_id, request.request_id, wait_seconds if runners else 0.0)
+    return RerunAnswer(request_id=request.request_id, plan=plan, attempt=attempt, runners=runners)
 
 
 async def open_request(store: Store, rollout_id: str) -> RerunRequest | None:
     """Return the oldest open request of a run; None if no request is open."""
-    noted = await store.annotations.query(rollout_id)
-    return next(iter(_open(noted)), None) if LABEL in noted.labels else None
+    annotations = await store.annotations.query(rollout_id)
+    return next(iter(_open(annotations)), None) if LABEL in annotations.labels else None
 
 
 async def take(
@@ -218,14 +220,14 @@ async def take(
     try:
         rollout = await _attempted(store, rollout_id)
         await limit_silence(store, rollout, silence)
-        own = await graph_of(store, rollout)
+        recorded_graph = await graph_of(store, rollout)
         result = await store.runs.fork(
             rollout_id,
             **request.model_dump(exclude={"request_id", "pipeline", "supersede"}),
             on_active="supersede" if request.supersede else "reject",
             request_id=request.request_id,
             worker_id=worker_id,
-            graph=None if own is not None else graph,
+            graph=None if recorded_graph is not None else graph,
         )
     except (Conflict, Invalid, NotFound) as error:
         end = RequestEnd(request_id=request.request_id, refused=str(error))
@@ -247,9 +249,6 @@ async def limit_silence(store: Store, rollout: Rollout, seconds: float = UNRESPO
         await store.update_rollout(rollout.rollout_id, config=config)
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
-
-
 async def _attempted(store: Store, rollout_id: str) -> AttemptedRollout:
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
@@ -268,8 +267,8 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
     while True:
-        noted = await store.annotations.query(rollout_id)
-        for note in reversed(noted.notes):
+        annotations = await store.annotations.query(rollout_id)
+        for note in reversed(annotations.notes):
             end = _parsed(RequestEnd, note.text)
             if end is None or end.request_id != request_id:
                 continue
@@ -286,23 +285,23 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
 async def _close(store: Store, rollout_id: str, text: str, end: RequestEnd) -> None:
     """Add a note about the end of a request, and remove the label unless another request is open."""
     try:
-        noted = await store.annotations.query(rollout_id)
-        others = [each for each in _open(noted) if each.request_id != end.request_id]
+        annotations = await store.annotations.query(rollout_id)
+        others = [request for request in _open(annotations) if request.request_id != end.request_id]
         note = f"{text}\n{end.model_dump_json(exclude_none=True)}"
         await store.annotations.annotate(rollout_id, note, remove_labels=[] if others else [LABEL])
     except NotFound:
         return
 
 
-def _open(noted: Annotations) -> list[RerunRequest]:
+def _open(annotations: Annotations) -> list[RerunRequest]:
     """Return the requests that have no end yet, oldest first."""
-    found: dict[str, RerunRequest] = {}
-    for note in noted.notes:
+    requests: dict[str, RerunRequest] = {}
+    for note in annotations.notes:
         if (request := _parsed(RerunRequest, note.text)) is not None:
-            found.setdefault(request.request_id, request)
+            requests.setdefault(request.request_id, request)
         elif (end := _parsed(RequestEnd, note.text)) is not None:
-            found.pop(end.request_id, None)
-    return list(found.values())
+            requests.pop(end.request_id, None)
+    return list(requests.values())
 
 
 def _parsed(kind: type[M], text: str | None) -> M | None:
