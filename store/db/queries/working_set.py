@@ -1,8 +1,6 @@
 """Queries that load the working set of a batch, in one round trip. Each query reads by one key.
 
-A batch is a group of calls that one transaction executes, and its working set contains the rows that these calls need.
-A rollout is a task for an agent, which waits in a queue until a worker claims it. The claim starts an attempt. A signal
-contains heartbeats of an attempt or a worker that are not events of the log.
+A signal contains heartbeats of an attempt or a worker that are not events of the log.
 
 This module builds the statements, and drivers run them. A single query that joins several conditions with OR would be
 shorter than several queries, but SQLite and Postgres both make bad plans for such a query.
@@ -66,6 +64,17 @@ _built: dict[type[Dialect], tuple[LoadStatement, ...]] = {}
 
 
 def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
+    return (
+        *_of_rollouts(dialect),
+        *_of_spans(dialect),
+        *_of_workers_and_resources(dialect),
+        *_of_runs(dialect),
+        *_of_threads(dialect),
+    )
+
+
+def _of_rollouts(dialect: Dialect) -> tuple[LoadStatement, ...]:
+    """Return the queries for rollouts with their attempts and bodies: those that are requested, queued or due."""
     heads = (
         select(queue.c.position, queue.c.rollout_id)
         .where(queue.c.position > bindparam("watermark", type_=BigInteger))
@@ -82,106 +91,82 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
     named = dialect.any_of(rollouts.c.rollout_id, "rollouts")
     planned = dialect.any_of(rollouts.c.plan_key, "plan_keys")
     is_waiting = rollouts.c.rollout_id.in_(waiting)
-    their_workers = select(attempts.c.worker_id).where(dialect.any_of(attempts.c.rollout_id, "worked"))
-    newest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
-    is_wanted = bindparam("latest_resources", type_=Integer) == 1
-    span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
-    call_key = (model_calls.c.rollout_id, model_calls.c.attempt_id, model_calls.c.response_id)
+    taken = select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.rollout_id, "fresh"))
+    with_bodies = dialect.any_of(rollouts.c.rollout_id, "bodies_of")
+    with_metadata = dialect.any_of(attempts.c.rollout_id, "metadata_of")
+    waiting_forks = (attempts.c.rollout_id.in_(waiting), attempts.c.fork_version.is_not(None))
     return (
-        LoadStatement(
-            "taken",
-            "fresh",
-            ("fresh",),
-            select(rollouts.c.rollout_id).where(dialect.any_of(rollouts.c.rollout_id, "fresh")),
-        ),
+        LoadStatement("taken", "fresh", ("fresh",), taken),
         LoadStatement("rollouts", "rollouts", ("rollouts",), _rollouts(named)),
         LoadStatement("rollouts", "plan_keys", ("plan_keys",), _rollouts(planned)),
         LoadStatement("rollouts", "heads", (), _rollouts(is_waiting)),
         LoadStatement("attempts", "rollouts", ("rollouts", "attempts"), _attempts(dialect, named)),
         LoadStatement("attempts", "heads", ("attempts",), _attempts(dialect, is_waiting)),
-        LoadStatement(
-            "bodies", "bodies_of", ("bodies_of",), _bodies(dialect.any_of(rollouts.c.rollout_id, "bodies_of"))
-        ),
-        LoadStatement(
-            "bodies", "metadata_of", ("metadata_of",), _metadata(dialect.any_of(attempts.c.rollout_id, "metadata_of"))
-        ),
+        LoadStatement("bodies", "bodies_of", ("bodies_of",), _bodies(with_bodies)),
+        LoadStatement("bodies", "metadata_of", ("metadata_of",), _metadata(with_metadata)),
         LoadStatement("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
         LoadStatement("bodies", "heads", (), _bodies(is_waiting)),
-        LoadStatement(
-            "bodies", "heads", (), _metadata(attempts.c.rollout_id.in_(waiting), attempts.c.fork_version.is_not(None))
-        ),
-        LoadStatement(
-            "spans",
-            "spans",
-            ("spans",),
-            select(
-                *span_key,
-                spans.c.trace_id,
-                spans.c.parent_id,
-                spans.c.name,
-                spans.c.start_time,
-                spans.c.end_time,
-                spans.c.status_code,
-                spans.c.status_message,
-                events.c.body_hash,
-            )
-            .join_from(spans, events, events.c.position == spans.c.position)
-            .where(dialect.any_key(span_key, "spans")),
-        ),
-        LoadStatement(
-            "model_calls",
-            "model_calls",
-            ("model_calls",),
-            select(*model_calls.c).where(dialect.any_key(call_key, "model_calls")),
-        ),
-        LoadStatement(
-            "counters",
-            "counters",
-            ("counters",),
-            select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters")),
-        ),
-        LoadStatement(
-            "recorded_numbers",
-            "numbers_of",
-            ("numbers_of",),
-            select(spans.c.rollout_id, func.max(spans.c.sequence_id))
-            .where(dialect.any_of(spans.c.rollout_id, "numbers_of"))
-            .group_by(spans.c.rollout_id),
-        ),
-        LoadStatement(
-            "reservations",
-            "reservations_of",
-            ("reservations_of",),
-            select(events.c.position, events.c.stream, events.c.shape, events.c.data).where(
-                dialect.any_of(events.c.stream, "reservations_of"), events.c.type == SpanNumbersReserved.type
-            ),
-        ),
-        LoadStatement("workers", "workers", ("workers",), _workers(dialect.any_of(workers.c.worker_id, "workers"))),
-        LoadStatement("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(their_workers))),
-        LoadStatement(
-            "resources",
-            "resources",
-            ("resources",),
-            select(*resources.c).where(dialect.any_of(resources.c.resources_id, "resources")),
-        ),
-        LoadStatement(
-            "latest_resources",
-            "latest_resources",
-            (),
-            select(*resources.c).where(resources.c.resources_id.in_(newest), is_wanted),
-        ),
-        LoadStatement(
-            "answered",
-            "keys",
-            ("keys",),
-            select(*[column for column in idempotency.c if column.name != "expires_at"]).where(
-                dialect.any_of(idempotency.c.key, "keys")
-            ),
-        ),
+        LoadStatement("bodies", "heads", (), _metadata(*waiting_forks)),
         LoadStatement("heads", "heads", (), heads),
         LoadStatement("due", "due", (), due),
-        *_of_runs(dialect),
-        *_of_threads(dialect),
+    )
+
+
+def _of_spans(dialect: Dialect) -> tuple[LoadStatement, ...]:
+    """Return the queries for spans, for the calls of models that they report, and for their numbers."""
+    span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
+    call_key = (model_calls.c.rollout_id, model_calls.c.attempt_id, model_calls.c.response_id)
+    content = (
+        select(
+            *span_key,
+            spans.c.trace_id,
+            spans.c.parent_id,
+            spans.c.name,
+            spans.c.start_time,
+            spans.c.end_time,
+            spans.c.status_code,
+            spans.c.status_message,
+            events.c.body_hash,
+        )
+        .join_from(spans, events, events.c.position == spans.c.position)
+        .where(dialect.any_key(span_key, "spans"))
+    )
+    calls = select(*model_calls.c).where(dialect.any_key(call_key, "model_calls"))
+    counters = select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters"))
+    numbers = (
+        select(spans.c.rollout_id, func.max(spans.c.sequence_id))
+        .where(dialect.any_of(spans.c.rollout_id, "numbers_of"))
+        .group_by(spans.c.rollout_id)
+    )
+    reservations = select(events.c.position, events.c.stream, events.c.shape, events.c.data).where(
+        dialect.any_of(events.c.stream, "reservations_of"), events.c.type == SpanNumbersReserved.type
+    )
+    return (
+        LoadStatement("spans", "spans", ("spans",), content),
+        LoadStatement("model_calls", "model_calls", ("model_calls",), calls),
+        LoadStatement("counters", "counters", ("counters",), counters),
+        LoadStatement("recorded_numbers", "numbers_of", ("numbers_of",), numbers),
+        LoadStatement("reservations", "reservations_of", ("reservations_of",), reservations),
+    )
+
+
+def _of_workers_and_resources(dialect: Dialect) -> tuple[LoadStatement, ...]:
+    """Return the queries for workers, resources, and the replies to earlier calls."""
+    by_id = dialect.any_of(workers.c.worker_id, "workers")
+    of_attempts = select(attempts.c.worker_id).where(dialect.any_of(attempts.c.rollout_id, "worked"))
+    requested = select(*resources.c).where(dialect.any_of(resources.c.resources_id, "resources"))
+    newest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
+    is_requested = bindparam("latest_resources", type_=Integer) == 1
+    latest = select(*resources.c).where(resources.c.resources_id.in_(newest), is_requested)
+    replies = select(*[column for column in idempotency.c if column.name != "expires_at"]).where(
+        dialect.any_of(idempotency.c.key, "keys")
+    )
+    return (
+        LoadStatement("workers", "workers", ("workers",), _workers(by_id)),
+        LoadStatement("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(of_attempts))),
+        LoadStatement("resources", "resources", ("resources",), requested),
+        LoadStatement("latest_resources", "latest_resources", (), latest),
+        LoadStatement("answered", "keys", ("keys",), replies),
     )
 
 
