@@ -262,16 +262,13 @@ def _call(kind: str, item: Json, received: Json) -> MessagePart:
 def _result(kind: str, item: Json) -> MessagePart:
     value = next((item[name] for name in ("response", "result", "output", "content") if name in item), "")
     parts = tuple(read_part(inner) for inner in as_list(value))
-    text = value if isinstance(value, str) else _joined(parts) or to_json(value, is_sorted=True)
+    joined = "\n".join(part.text for part in parts if part.text)
+    text = value if isinstance(value, str) else joined or to_json(value, is_sorted=True)
     call_id = first_text(item, "tool_use_id", "call_id", "tool_call_id", "approval_request_id", "id")
     tool = FUNCTION if kind in _FUNCTION_RESULTS else "custom" if kind in _CUSTOM else kind
     of_result = {"type", "tool_use_id", "call_id", "id", "status", "response", "result", "output", "content"}
     is_plain = tool == FUNCTION and isinstance(value, str) and item.keys() <= of_result
     return MessagePart("tool_result", text, call_id=call_id, tool=tool, parts=parts, item={} if is_plain else item)
-
-
-def _joined(parts: list[MessagePart] | tuple[MessagePart, ...]) -> str:
-    return "\n".join(part.text for part in parts if part.text)
 
 
 def to_item(part: MessagePart) -> Json:

@@ -115,7 +115,8 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
         response_id=response_id(attributes) or provider.response_id,
         prompt_ids=_first_ids(attributes.get(name) for name in PROMPT_TOKENS) or provider.prompt_ids,
         response_ids=_first_ids(attributes.get(name) for name in RESPONSE_TOKENS) or provider.response_ids,
-        logprobs=_log_probs(attributes) or provider.logprobs,
+        logprobs=next((tokens for name in _LOG_PROBS if (tokens := _entries(attributes.get(name)))), None)
+        or provider.logprobs,
         prompt=prompt,
         response=response or _listed(attributes, _OUTPUT, "llm.output_messages"),
         request_metadata=metadata(attributes, "gen_ai.request", OPERATION_INPUT, {"messages"}),
@@ -185,15 +186,10 @@ def _provider_record(attributes: Mapping[str, Any]) -> CallAttributes:
         response_id=response_id(attributes, (f"{prefix}id",)),
         prompt_ids=_first_ids([attributes.get(f"{prefix}prompt_token_ids")]),
         response_ids=response_ids or _first_ids([choice.get("token_ids")]),
-        logprobs=_entries(_content(choice.get("logprobs"))),
+        logprobs=_entries(as_object(choice.get("logprobs")).get("content")),
         prompt=messages if isinstance(messages, list) else None,
         response=choices or None,
     )
-
-
-def _content(logprobs: Any) -> Any:
-    """Return the entries of OpenAI's `logprobs` object."""
-    return cast("Mapping[str, Any]", logprobs).get("content") if isinstance(logprobs, Mapping) else None
 
 
 def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
@@ -207,10 +203,6 @@ def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
     return ()
 
 
-def _log_probs(attributes: Mapping[str, Any]) -> list[Any] | None:
-    return next((entries for name in _LOG_PROBS if (entries := _entries(attributes.get(name)))), None)
-
-
 def _entries(value: Any) -> list[Any] | None:
     items = decoded(value)
     return list(cast("Sequence[Any]", items)) or None if isinstance(items, (list, tuple)) else None
@@ -221,6 +213,7 @@ def call_of(attributes: Mapping[str, Any]) -> ModelCall:
     raw = read(attributes)
     prompt = _listed(attributes, _INPUT, "llm.input_messages") or raw.prompt
     system = decoded(attributes.get(_SYSTEM))
+    items = [*([{"role": "system", "content": system}] if system else []), *_entries_of(prompt)]
     response = _listed(attributes, _OUTPUT, "llm.output_messages") or raw.response
     answers = [(item, _message(item, "assistant")) for item in _entries_of(response)]
     return ModelCall(
@@ -228,7 +221,7 @@ def call_of(attributes: Mapping[str, Any]) -> ModelCall:
         model=first_text(attributes, "gen_ai.request.model", "llm.request.model_name"),
         settings=_settings(attributes),
         tools=tuple(_tools(attributes)),
-        messages=tuple(_messages([*([{"role": "system", "content": system}] if system else []), *_entries_of(prompt)])),
+        messages=tuple(message for item in items if (message := _message(item, "")) is not None),
         response_id=raw.response_id,
         response_model=first_text(attributes, "gen_ai.response.model", "llm.response.model_name", "llm.model_name"),
         choices=tuple(
@@ -340,10 +333,6 @@ def _inference(attributes: Mapping[str, Any], prefix: str) -> list[Json]:
 def _entries_of(value: Any) -> list[Any]:
     """Return the items of a list, which may be an object with numbers as keys; any other value is the only item."""
     return indexed(value) or ([value] if value else [])
-
-
-def _messages(items: list[Any]) -> list[Message]:
-    return [message for item in items if (message := _message(item, "")) is not None]
 
 
 def _message(value: Any, role: str) -> Message | None:

@@ -62,11 +62,9 @@ def _varint(number: int) -> bytes:
     return bytes(written)
 
 
-def _json_status(message: str) -> bytes:
-    return orjson.dumps({"message": message})
-
-
 PROTOBUF = Encoding("application/x-protobuf", protobuf.decode, _protobuf_answer, _protobuf_status)
-JSON = Encoding("application/json", json_format.decode, _json_answer, _json_status)
+JSON = Encoding(
+    "application/json", json_format.decode, _json_answer, lambda message: orjson.dumps({"message": message})
+)
 
 _ENCODINGS = {encoding.media_type: encoding for encoding in (PROTOBUF, JSON)}
