@@ -68,26 +68,30 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
         *_of_rollouts(dialect),
         *_of_spans(dialect),
         *_of_workers_and_resources(dialect),
+        LoadStatement("heads", "heads", (), _HEADS),
+        LoadStatement("due", "due", (), _DUE),
         *_of_runs(dialect),
         *_of_threads(dialect),
     )
 
 
+_HEADS = (
+    select(queue.c.position, queue.c.rollout_id)
+    .where(queue.c.position > bindparam("watermark", type_=BigInteger))
+    .order_by(queue.c.position)
+    .limit(bindparam("heads", type_=Integer))
+)
+_DUE = (
+    select(watch.c.rollout_id)
+    .where(watch.c.check_at < bindparam("due_at", type_=BigInteger))
+    .order_by(watch.c.check_at, watch.c.rollout_id)
+    .limit(bindparam("due", type_=Integer))
+)
+
+
 def _of_rollouts(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries for rollouts with their attempts and bodies: those that are requested, queued or due."""
-    heads = (
-        select(queue.c.position, queue.c.rollout_id)
-        .where(queue.c.position > bindparam("watermark", type_=BigInteger))
-        .order_by(queue.c.position)
-        .limit(bindparam("heads", type_=Integer))
-    )
-    waiting = select(heads.subquery("waiting").c.rollout_id)
-    due = (
-        select(watch.c.rollout_id)
-        .where(watch.c.check_at < bindparam("due_at", type_=BigInteger))
-        .order_by(watch.c.check_at, watch.c.rollout_id)
-        .limit(bindparam("due", type_=Integer))
-    )
+    """Return the queries for rollouts with their attempts and bodies: those that are requested, or in the queue."""
+    waiting = select(_HEADS.subquery("waiting").c.rollout_id)
     named = dialect.any_of(rollouts.c.rollout_id, "rollouts")
     planned = dialect.any_of(rollouts.c.plan_key, "plan_keys")
     is_waiting = rollouts.c.rollout_id.in_(waiting)
@@ -107,8 +111,6 @@ def _of_rollouts(dialect: Dialect) -> tuple[LoadStatement, ...]:
         LoadStatement("bodies", "plan_keys", ("plan_keys",), _bodies(planned)),
         LoadStatement("bodies", "heads", (), _bodies(is_waiting)),
         LoadStatement("bodies", "heads", (), _metadata(*waiting_forks)),
-        LoadStatement("heads", "heads", (), heads),
-        LoadStatement("due", "due", (), due),
     )
 
 
