@@ -39,7 +39,7 @@ from store.domain.commands import (
 from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import append_to_run, come_to_life, fork, move_head, retract_artifact
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
-from store.domain.decide_workers import actor_of, beat, idle, seen, sync
+from store.domain.decide_workers import actor_of, beat, idle, sync
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -64,11 +64,9 @@ from store.domain.views import (
     ClaimView,
     ResourcesView,
     RolloutView,
-    WorkerView,
     resources_row,
     view_attempt,
     view_rollout,
-    view_worker,
 )
 from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import Conflict, NotFound
@@ -591,12 +589,6 @@ def _publish(command: PublishResources, working_set: WorkingSet) -> ResourcesVie
     return ResourcesView(resources_row(working_set.resources[command.resources_id]), command.body)
 
 
-def _beat(command: BeatWorker, working_set: WorkingSet) -> WorkerView:
-    seen(command.worker_id, working_set, command.actor)
-    beat(command.worker_id, command.heartbeat_stats, working_set)
-    return view_worker(working_set, command.worker_id)
-
-
 def _attempt(working_set: WorkingSet, rollout_id: str, attempt_id: str) -> AttemptState:
     return working_set.rollouts[rollout_id].attempts[attempt_id]
 
@@ -614,7 +606,7 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     NumberSpans: _number_spans,
     Sweep: _sweep,
     PublishResources: _publish,
-    BeatWorker: _beat,
+    BeatWorker: beat,
     AppendToRun: append_to_run,
     RetractArtifact: retract_artifact,
     Fork: fork,

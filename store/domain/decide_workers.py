@@ -5,8 +5,10 @@ values that are stored outside of the log, such as the time of the last heartbea
 position of the event that led to the change, and `actor` is the caller.
 """
 
+from store.domain.commands import BeatWorker
 from store.domain.events import WorkerSeen, WorkerStatusChanged
 from store.domain.rollout import AttemptState
+from store.domain.views import WorkerView, view_worker
 from store.domain.working_set import WorkingSet
 
 _STATUS_OF = {
@@ -19,7 +21,7 @@ _STATUS_OF = {
 }
 
 
-def seen(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
+def _seen(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
     """Record the existence of a worker if the store does not know the worker yet."""
     if worker_id not in working_set.workers:
         working_set.record_worker(worker_id, WorkerSeen(), actor=actor)
@@ -43,19 +45,21 @@ def idle(
 
     The worker's row keeps the last rollout and the last attempt, unless `forget` is set.
     """
-    seen(worker_id, working_set, actor)
+    _seen(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if state.status != "idle" or forget:
         ids = (None, None) if forget else (state.current_rollout_id, state.current_attempt_id)
         _become(worker_id, "idle", *ids, working_set, actor, cause)
 
 
-def beat(worker_id: str, heartbeat_stats: str | None, working_set: WorkingSet) -> None:
+def beat(command: BeatWorker, working_set: WorkingSet) -> WorkerView:
     """Save a heartbeat of a worker as a signal."""
-    signals = working_set.signals_of(worker_id)
+    _seen(command.worker_id, working_set, command.actor)
+    signals = working_set.signals_of(command.worker_id)
     signals.last_heartbeat_at = working_set.stamp
-    if heartbeat_stats is not None:
-        signals.heartbeat_stats = heartbeat_stats
+    if command.heartbeat_stats is not None:
+        signals.heartbeat_stats = command.heartbeat_stats
+    return view_worker(working_set, command.worker_id)
 
 
 def _become(
@@ -67,7 +71,7 @@ def _become(
     actor: str | None,
     cause: int | None,
 ) -> None:
-    seen(worker_id, working_set, actor)
+    _seen(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if (state.status, state.current_rollout_id, state.current_attempt_id) != (status, rollout_id, attempt_id):
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)

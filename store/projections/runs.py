@@ -168,10 +168,6 @@ def _checkpoint(rows: RunRows, event: Event, fact: CheckpointSaved, state: Rollo
     _note_key(rows, event, state, fact.key, fact.type, fact.attempt_id)
 
 
-def _rejected(rows: RunRows, event: Event, fact: CheckpointRejected, state: RolloutState) -> None:
-    _note_key(rows, event, state, fact.key, fact.type, fact.attempt_id)
-
-
 def _artifact(rows: RunRows, event: Event, fact: ArtifactSaved, state: RolloutState) -> None:
     place = _place(event, state, fact.attempt_id)
     row = (*place, fact.artifact_id, fact.scope, fact.name, fact.phase, fact.media_type, None)
@@ -221,10 +217,6 @@ def _multiplied(mask: dict[str, Any]) -> Iterator[tuple[str | None, str | None, 
     yield from ((scope, None, phase, 0) for scope, phase in product(scopes, phases or ()))
 
 
-def _head(rows: RunRows, event: Event, fact: HeadMoved, state: RolloutState) -> None:
-    _note_key(rows, event, state, fact.request_id, fact.type, None)
-
-
 def _annotated(rows: RunRows, event: Event, fact: RolloutAnnotated, state: RolloutState) -> None:
     if fact.noted:
         rows.notes.append((state.rollout_id, event.version, event.position))
@@ -241,10 +233,12 @@ _ADDERS: dict[type[Fact], Callable[[RunRows, Event, Any, RolloutState], None]] =
     PhaseCompleted: _phase,
     PhaseSkipped: _phase,
     CheckpointSaved: _checkpoint,
-    CheckpointRejected: _rejected,
+    CheckpointRejected: lambda rows, event, fact, state: _note_key(
+        rows, event, state, fact.key, fact.type, fact.attempt_id
+    ),
     ArtifactSaved: _artifact,
     ArtifactRetracted: _retracted,
     AttemptForked: _forked,
-    HeadMoved: _head,
+    HeadMoved: lambda rows, event, fact, state: _note_key(rows, event, state, fact.request_id, fact.type, None),
     RolloutAnnotated: _annotated,
 }
