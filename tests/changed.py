@@ -44,8 +44,17 @@ class Dependencies:
 
     def __init__(self) -> None:
         self._graph = grimp.build_graph("store", cache_dir=None)
+        self._add_stubs()
         paths = [path for path in _TESTS.rglob("*.py") if not {"typing_sample", "inside"} & set(path.parts)]
         self._imports = {path: _imports(path, self._graph.modules) for path in paths}
+
+    def _add_stubs(self) -> None:
+        """Add the imports of stubs, which list the names that a package imports at first use."""
+        for stub in (ROOT / "store").rglob("*.pyi"):
+            package = ".".join(stub.parent.relative_to(ROOT).parts)
+            for node in ast.parse(stub.read_text()).body:
+                if isinstance(node, ast.ImportFrom) and node.module is not None:
+                    self._graph.add_import(importer=package, imported=node.module)
 
     def affected_tests(self, files: set[str]) -> list[str]:
         """Return the folders, and the modules directly below `tests`, that depend on some files."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
+
+
+def public_names(package: ModuleType) -> list[str]:
+    """Return `__all__` of a package. Type checkers do not see it if the package imports its names at first use."""
+    return package.__all__
 
 
 class Same(NamedTuple):

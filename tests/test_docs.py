@@ -39,7 +39,7 @@ from store.runtime import postgres_url
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
 from tests.benchmarks.publish import NAMES, readme_figures
-from tests.documented_names import listed
+from tests.documented_names import listed, public_names
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"log": StoreLog, "runs": StoreRuns, "annotations": StoreAnnotations, "threads": StoreThreads}
@@ -137,7 +137,8 @@ def is_defined(name: str) -> bool:
     while names and ((module / names[0]).is_dir() or (module / f"{names[0]}.py").is_file()):
         module /= names.pop(0)
     source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-    return not names or module.name == "store" or names[0] in source.read_text()
+    texts = [path.read_text() for path in (source, source.with_suffix(".pyi")) if path.exists()]
+    return not names or module.name == "store" or names[0] in "".join(texts)
 
 
 DECISIONS = ROOT / "docs/decisions"
@@ -453,7 +454,7 @@ def test_every_setting_of_open_store_is_described() -> None:
 
 def test_every_reserved_key_of_metadata_is_described() -> None:
     page = (ROOT / "docs/compatibility.md").read_text()
-    public = {f"rollbook.{name}" for name in store.__all__}
+    public = {f"rollbook.{name}" for name in public_names(store)}
     keys = {name for name in re.findall(r"`(rollbook\.\w+)`", page) if name not in public and find_spec(name) is None}
     assert keys == set(RESERVED_METADATA)
 
@@ -506,9 +507,9 @@ def test_every_error_is_described_with_the_builtin_it_is() -> None:
 
 def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
     names = {
-        *store.__all__,
-        *models.__all__,
-        *training.__all__,
+        *public_names(store),
+        *public_names(models),
+        *public_names(training),
         *collections.__all__,
         *(name for name in dir(SyncStore) if not name.startswith("_")),
         *(name for name, _ in inspect.getmembers(store.Store)),

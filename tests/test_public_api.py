@@ -8,14 +8,17 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import store
-from store import InMemoryLightningStore, SyncStore, errors, models, operations, server, training
-from tests.documented_names import same
+from store import InMemoryLightningStore, SyncStore, errors, models, training
+from tests.documented_names import public_names, same
 
+ROOT = Path(__file__).parents[1]
+STUBS = sorted((ROOT / "store").rglob("*.pyi"))
 # What Agent-lightning 0.3 exports of its store and its types, as far as they have a counterpart.
 UPSTREAM = {
     "LLM",
@@ -111,28 +114,28 @@ def test_every_public_name_is_there_once_and_in_order() -> None:
     def in_order(name: str) -> tuple[bool, bool, str]:
         return (not name.isupper(), not name[0].isupper(), name)
 
-    assert store.__all__ == sorted(set(store.__all__), key=in_order)
-    assert [name for name in store.__all__ if not hasattr(store, name)] == []
+    assert public_names(store) == sorted(set(public_names(store)), key=in_order)
+    assert [name for name in public_names(store) if not hasattr(store, name)] == []
 
 
 def test_every_error_and_every_model_is_public() -> None:
-    assert set(errors.__all__) | set(models.__all__) <= set(store.__all__)
+    assert set(errors.__all__) | set(public_names(models)) <= set(public_names(store))
 
 
 def test_agent_lightnings_names_are_there() -> None:
-    assert set(store.__all__) >= UPSTREAM
+    assert set(public_names(store)) >= UPSTREAM
 
 
 def test_agent_code_needs_one_import() -> None:
-    assert set(training.__all__) <= set(store.__all__)
+    assert set(public_names(training)) <= set(public_names(store))
     of_loop = {entry.name for entry in same() if not entry.module.endswith((".collections", ".attrs"))}
-    assert of_loop <= set(store.__all__)
+    assert of_loop <= set(public_names(store))
     assert store.Trainer is training.Trainer
 
 
 def test_inputs_are_mappings_not_dicts() -> None:
     strict: list[str] = []
-    for name in store.__all__:
+    for name in public_names(store):
         value = getattr(store, name)
         methods = [value] if inspect.isfunction(value) else []
         if inspect.isclass(value) and not (value.__module__ or "").startswith(("builtins", "store.models")):
@@ -208,20 +211,16 @@ def _check_signature(interface: type, method: str) -> None:
     assert [entry.name for entry in ours if entry.name not in names and entry.default is inspect.Parameter.empty] == []
 
 
-def test_a_type_checker_sees_the_names_that_are_imported_late() -> None:
-    for package in (store, operations, server, training):
-        assert package.__file__ is not None
-        tree = ast.parse(Path(package.__file__).read_text())
-        guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-        imported = {
-            alias.asname or alias.name: node.module
-            for block in guarded
-            for node in block.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
-        assert imported == vars(package)["_LATE"], package.__name__
-        assert imported.keys() <= set(package.__all__), package.__name__
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.parent.name)
+def test_a_type_checker_sees_the_names_that_are_imported_late(stub: Path) -> None:
+    package = import_module(".".join(stub.parent.relative_to(ROOT).parts))
+    imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    names = {alias.name: node.module for node in imports for alias in node.names if alias.name != "*"}
+    for name, module in names.items():
+        assert getattr(package, name) is getattr(import_module(str(module)), name), name
+    assert names.keys() <= set(public_names(package))
+    # Without the repetition, the name is imported for the stub only.
+    assert names.keys() == {alias.asname for node in imports for alias in node.names if alias.name != "*"}
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
@@ -231,7 +230,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 
 def test_completion_knows_the_late_names() -> None:
-    assert set(dir(store)) >= set(store.__all__)
+    assert set(dir(store)) >= set(public_names(store))
 
 
 def test_importing_brings_neither_a_database_nor_a_command_line() -> None:

@@ -646,6 +646,10 @@ async def _by_arguments(store: Store, method: Callable[..., Any], query: PageQue
     return await getattr(store, name)(*of, **arguments)
 
 
+LightningStore = Store
+"""Agent-lightning's name for the interface."""
+
+
 class SyncStore(Blocking[Store]):
     """A store with blocking methods; see `Store`. `open_sync` opens one.
 

@@ -6,27 +6,6 @@ not import its server.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from store.runtime.lazy_exports import lazy_exports
 
-if TYPE_CHECKING:
-    from store.llm_proxy.backends import Backend
-    from store.llm_proxy.llm_proxy import LLMProxy
-    from store.llm_proxy.settings import ProxySettings
-
-_LATE = {
-    "Backend": "store.llm_proxy.backends",
-    "LLMProxy": "store.llm_proxy.llm_proxy",
-    "ProxySettings": "store.llm_proxy.settings",
-}
-
-__all__ = ["Backend", "LLMProxy", "ProxySettings"]
-
-# If a type checker saw this function, it would accept any name.
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name not in _LATE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = value = getattr(import_module(_LATE[name]), name)
-        return value
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -1,10 +1,10 @@
 """Import cycles, including those that only a type checker or a call at run time would meet.
 
-An import counts wherever it stands: at the top, in a function, under `TYPE_CHECKING`. A module named by a string counts
-where the string is the argument of `import_module` or a value of a dictionary, as in a table of names that are imported
-late. `from package import name` counts as an import of the submodule of that name; if there is none, as an import of
-the package, which means its `__init__`. Python also runs the `__init__` of every package above a module; that does not
-count.
+An import counts wherever it stands: at the top, in a function, under `TYPE_CHECKING`, in a stub. A module named by a
+string counts where the string is the argument of `import_module` or a value of a dictionary, as in a table of names
+that are imported late. `from package import name` counts as an import of the submodule of that name; if there is none,
+as an import of the package, which means its `__init__`. Python also runs the `__init__` of every package above a
+module; that does not count.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file of Python."""
+    """A file of Python with its stub, which imports the names that a package exports."""
 
     name: str
     """`store.db.tables`; a package's own name stands for its `__init__`."""
@@ -43,7 +43,8 @@ class Source:
             parts = path.relative_to(directory.parent).with_suffix("").parts
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            text = path.read_text()
+            stub = path.with_suffix(".pyi")
+            text = path.read_text() + (stub.read_text() if stub.exists() else "")
             found[name] = Module(name, text, list(ast.walk(ast.parse(text))), is_package)
         return cls(directory.name, found)
 

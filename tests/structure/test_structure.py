@@ -65,6 +65,11 @@ def test_an_import_of_a_package_is_one_of_its_init(package: Path) -> None:
     assert cycles(plant(package, {**texts, "inner/second": ""})) == []
 
 
+def test_a_cycle_through_a_stub_is_reported(package: Path) -> None:
+    (package / "two.pyi").write_text("from planted.one import name as name")
+    assert cycles(plant(package, {"one": "from planted import two", "two": ""})) == [["planted.one", "planted.two"]]
+
+
 def test_other_strings_import_nothing(package: Path) -> None:
     two = "import logging\nlogging.getLogger('planted.one')\nNAME = 'planted.one'"
     assert cycles(plant(package, {"one": "from planted import two", "two": two})) == []

@@ -33,6 +33,7 @@ from store.training import (
     run_in_scope,
 )
 from store.training.tracing.reward_spans import get_rewards_from_span
+from tests.documented_names import public_names
 from tests.training.training_helpers import spans_of, started
 
 INPUT = "agentlightning.operation.input"
@@ -340,8 +341,9 @@ def test_importing_the_loop_starts_nothing_and_brings_no_sdk() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    assert [name for name in store.training.__all__ if not hasattr(store.training, name)] == []
-    assert store.training.__all__ == sorted(store.training.__all__, key=lambda name: (not name[0].isupper(), name))
+    names = public_names(store.training)
+    assert [name for name in names if not hasattr(store.training, name)] == []
+    assert names == sorted(names, key=lambda name: (not name[0].isupper(), name))
     mistyped = "emit_rewrad"
     with pytest.raises(AttributeError, match="no attribute 'emit_rewrad'"):
         getattr(store.training, mistyped)

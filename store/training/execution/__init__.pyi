@@ -1,0 +1,7 @@
+from store.training.execution.client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
+from store.training.execution.shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy
+from store.training.execution.strategy import (
+    ExecutionReport as ExecutionReport,
+    ExecutionStrategy as ExecutionStrategy,
+    RunnersGone as RunnersGone,
+)
