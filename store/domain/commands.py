@@ -349,25 +349,6 @@ class UpdateAttempt(Command):
             request.joiners.add(self.rollout_id)
 
 
-@dataclass(slots=True, kw_only=True)
-class AnnotateRollout(Command):
-    """Add labels to a rollout, remove labels from it, and add a note to it."""
-
-    rollout_id: str
-    added: list[str]
-    removed: list[str]
-    body: Body | None = None
-    """The text of the note; None if no note is added."""
-
-    @property
-    def size(self) -> int:
-        return len(self.body.stored) if self.body else 0
-
-    def request_rows(self, request: LoadRequest) -> None:
-        request.rollouts.add(self.rollout_id)
-        request.labelled.add(self.rollout_id)
-
-
 @dataclass(slots=True)
 class NewSpan:
     """One span to record."""

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from store.domain import retry
+from store.domain import annotations, retry
 from store.domain.commands import (
     AmendRollout,
-    AnnotateRollout,
     BeatWorker,
     Claim,
     Command,
@@ -36,7 +35,6 @@ from store.domain.commands import (
     UpdateAttempt,
     derived_span_id,
 )
-from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import append_to_run, come_to_life, fork, move_head, retract_artifact
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
 from store.domain.decide_workers import actor_of, beat, idle, sync
@@ -615,5 +613,5 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     DeleteThread: delete_thread,
     PruneThread: prune_thread,
     CopyThread: copy_thread,
-    AnnotateRollout: annotate,
+    **annotations.DECIDERS,
 }

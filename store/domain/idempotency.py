@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from store.domain.annotations import AnnotateRollout
 from store.domain.commands import (
     AmendRollout,
-    AnnotateRollout,
     Claim,
     Command,
     Enqueue,

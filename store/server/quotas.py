@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from store.domain.annotations import AnnotateRollout
 from store.domain.commands import (
     AmendRollout,
-    AnnotateRollout,
     Command,
     Enqueue,
     NumberSpans,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from store.db.queries import annotations as annotation_queries
-from store.domain.decide_annotations import AnnotationView
+from store.domain.annotations import AnnotationView
 from store.domain.idempotency import Repeat
 from store.errors import NotFound
 from store.interface.annotations import StoreAnnotations

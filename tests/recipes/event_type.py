@@ -56,20 +56,17 @@ def _apply(scratch: Scratch) -> None:
     scratch.insert(
         rollout, "    RolloutAnnotated: _annotated,\n", "    RolloutPinned: lambda state, event, fact: None,\n"
     )
-    commands, decide = "store/domain/commands.py", "store/domain/decide.py"
+    annotations = "store/domain/annotations.py"
     scratch.replace(
-        commands, "@dataclass(slots=True)\nclass NewSpan:", f"{_COMMAND}@dataclass(slots=True)\nclass NewSpan:"
+        annotations,
+        "@dataclass(frozen=True, slots=True)\nclass AnnotationView",
+        f"{_COMMAND}@dataclass(frozen=True, slots=True)\nclass AnnotationView",
     )
-    scratch.insert(decide, "    NumberSpans,\n    PublishResources,\n", "    PinRollout,\n")
-    scratch.insert(
-        decide, "    RolloutEnqueued,\n    RolloutStarted,\n    RolloutStatusChanged,\n", "    RolloutPinned,\n"
-    )
-    scratch.replace(decide, "def _attempt(", f"{_DECISION}def _attempt(")
-    scratch.insert(decide, "    AnnotateRollout: annotate,\n", "    PinRollout: _pin,\n")
+    scratch.replace(annotations, "import RolloutAnnotated\n", "import RolloutAnnotated, RolloutPinned\n")
+    scratch.replace(annotations, "DECIDERS: dict", f"{_DECISION}DECIDERS: dict")
+    scratch.replace(annotations, "{AnnotateRollout: annotate}", "{AnnotateRollout: annotate, PinRollout: _pin}")
     method = "store/sql/annotations.py"
-    scratch.insert(
-        method, "from store.db.queries.annotations import END\n", "from store.domain.commands import PinRollout\n"
-    )
+    scratch.replace(method, "import AnnotationView\n", "import AnnotationView, PinRollout\n")
     scratch.replace(method, "\n    async def query(\n", f"{_METHOD}\n    async def query(\n")
     sentence = "store/cli/output/events.py"
     scratch.insert(
@@ -81,7 +78,7 @@ def _apply(scratch: Scratch) -> None:
 
 RECIPE = Recipe(
     "event type",
-    6,
+    5,
     _apply,
     '''"""A new event is recorded, read, verified, rebuilt, and told by the command line."""
 

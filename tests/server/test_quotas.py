@@ -18,9 +18,9 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.db.url import with_partition
+from store.domain.annotations import AnnotateRollout
 from store.domain.commands import (
     AmendRollout,
-    AnnotateRollout,
     BeatWorker,
     Claim,
     Command,

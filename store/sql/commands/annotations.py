@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from store.domain.commands import AnnotateRollout
+from store.domain.annotations import AnnotateRollout
 from store.validation import annotations
 from store.validation.json_limits import body_of, check_text
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.domain.commands import AnnotateRollout
-from store.domain.decide_annotations import AnnotationView
+from store.domain.annotations import AnnotateRollout, AnnotationView
 from store.domain.events import Event, RolloutAnnotated
 from store.domain.rollout import evolve
 from store.domain.statuses import MOST_LABELS

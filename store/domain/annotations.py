@@ -1,15 +1,34 @@
-"""Decide which event an annotation of a rollout records. Decision 32.
+"""Annotations of rollouts, which add labels or a note, or remove labels. Decision 32."""
 
-An annotation adds labels or a note, or removes labels.
-"""
-
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from store.domain.commands import AnnotateRollout
+from store.domain.body import Body
+from store.domain.commands import Command, LoadRequest
 from store.domain.events import RolloutAnnotated
 from store.domain.statuses import MOST_LABELS
 from store.domain.working_set import WorkingSet
 from store.errors import Invalid
+
+
+@dataclass(slots=True, kw_only=True)
+class AnnotateRollout(Command):
+    """Add labels to a rollout, remove labels from it, and add a note to it."""
+
+    rollout_id: str
+    added: list[str]
+    removed: list[str]
+    body: Body | None = None
+    """The text of the note; None if no note is added."""
+
+    @property
+    def size(self) -> int:
+        return len(self.body.stored) if self.body else 0
+
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+        request.labelled.add(self.rollout_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +62,6 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)
     event = working_set.record_rollout(command.rollout_id, fact, actor=command.actor, body=command.body)
     return AnnotationView(sorted(labels), event.version)
+
+
+DECIDERS: dict[type[Command], Callable[..., Any]] = {AnnotateRollout: annotate}
