@@ -45,6 +45,10 @@ TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 # An attempt that timed out or became unresponsive has no end time, because its end was not observed.
 ENDED_ATTEMPT = frozenset({"succeeded", "failed"})
 
+QueuePlace = tuple[int, ...]
+"""The place of a rollout in the queue: the values of `QUEUE_ORDER` in `store.db.tables.core`. Lower places are claimed
+first. The last value is the position of the event that put the rollout into the queue."""
+
 
 @dataclass(slots=True)
 class AttemptState:
@@ -145,6 +149,11 @@ class RolloutState:
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
     labels: dict[str, int] | None = None
     """The rollout's labels, each with the position of the event that added it; None if they are not loaded."""
+
+    @property
+    def queue_place(self) -> QueuePlace | None:
+        """The place in the queue; None if the rollout does not wait."""
+        return None if self.queued_position is None else (self.queued_position,)
 
     @property
     def latest(self) -> AttemptState | None:

@@ -15,14 +15,15 @@ from store.domain.commands import ModelCallKey, SpanContent, SpanKey
 from store.domain.events import Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
-from store.domain.rollout import AttemptState, RolloutState
+from store.domain.rollout import AttemptState, QueuePlace, RolloutState
 from store.domain.run_events import AgentFact
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
 from store.domain.worker import WorkerSignals, WorkerState
 from store.errors import NotFound
 
-EVERYTHING = 2**63 - 1
+EVERYTHING: QueuePlace = (2**63 - 1,)
+"""A place behind all places in the queue."""
 CallKey = tuple[str, str]
 """The caller who chose an idempotency key, and the key."""
 SignOfLife = SpanRecorded | AgentFact
@@ -129,18 +130,18 @@ class WorkingSet:
     """The hashes of the bodies that contain thread checkpoints, by the positions of their events."""
     due: list[str] = field(default_factory=list[str])
     """Rollouts that the watchdog has to check now."""
-    heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """The loaded part of the queue: a heap of (position in the queue, rollout id)."""
-    heads_until: int = EVERYTHING
-    """The last loaded position of the queue. `EVERYTHING` if the queue is loaded to its end."""
+    heads: list[tuple[QueuePlace, str]] = field(default_factory=list[tuple[QueuePlace, str]])
+    """The loaded part of the queue: a heap of (place in the queue, rollout id)."""
+    heads_until: QueuePlace = EVERYTHING
+    """The last loaded place of the queue. `EVERYTHING` if the queue is loaded to its end."""
 
     # The changes.
     events: list[Event] = field(default_factory=list[Event])
     new_blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     command: int = 0
     stamp: int = 0
-    queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    """For each changed rollout, its position in the queue before the batch; None if it was not in the queue."""
+    queued_before: dict[str, QueuePlace | None] = field(default_factory=dict[str, QueuePlace | None])
+    """For each changed rollout, its place in the queue before the batch; None if it was not in the queue."""
     moved: set[str] = field(default_factory=set[str])
     """Rollouts that changed by an event other than a sign of life, an annotation or a reserved block of numbers."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
@@ -204,7 +205,7 @@ class WorkingSet:
         """Append a fact to the stream of a rollout, and apply the new event to the rollout's state."""
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
-            self.queued_before[rollout_id] = state.queued_position if state else None
+            self.queued_before[rollout_id] = state.queue_place if state else None
         if isinstance(fact, RolloutAnnotated | SpanNumbersReserved) and state is not None:
             return self._record_aside(state, fact, actor, cause, body)
         if state is None:
@@ -226,7 +227,7 @@ class WorkingSet:
     ) -> Event:
         """Append a sign of life of an attempt to the stream of its rollout, and apply the new event to the state."""
         rollout_id, attempt_id = state.rollout_id, fact.attempt_id
-        self.queued_before.setdefault(rollout_id, state.queued_position)
+        self.queued_before.setdefault(rollout_id, state.queue_place)
         sign_before = state.attempts[attempt_id].sign_of_life
         event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, None, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
@@ -349,9 +350,9 @@ class WorkingSet:
 
     def joins_queue(self, rollout_id: str) -> None:
         """Add a rollout that has just joined the queue to `heads`, so that later claims of this batch can take it."""
-        position = self.rollouts[rollout_id].queued_position
-        assert position is not None  # it has just joined
-        heapq.heappush(self.heads, (position, rollout_id))
+        place = self.rollouts[rollout_id].queue_place
+        assert place is not None  # it has just joined
+        heapq.heappush(self.heads, (place, rollout_id))
 
     def take_heads(self, limit: int) -> list[str]:
         """Take up to `limit` rollouts from the front of the queue, and return their ids.
@@ -359,7 +360,7 @@ class WorkingSet:
         Raises:
             NeedsHeads: the loaded rows do not suffice, and the table may have more rows. No rollout was taken.
         """
-        taken: list[tuple[int, str]] = []
+        taken: list[tuple[QueuePlace, str]] = []
         while len(taken) < limit:
             if not self.heads or self.heads[0][0] > self.heads_until:
                 if self.heads_until == EVERYTHING:
@@ -367,10 +368,10 @@ class WorkingSet:
                 for head in taken:
                     heapq.heappush(self.heads, head)
                 raise NeedsHeads
-            position, rollout_id = heapq.heappop(self.heads)
-            # The heap also contains the old positions of rollouts that left the queue in this batch. They are skipped.
-            if self.rollouts[rollout_id].queued_position == position:
-                taken.append((position, rollout_id))
+            place, rollout_id = heapq.heappop(self.heads)
+            # The heap also contains the old places of rollouts that left the queue in this batch. They are skipped.
+            if self.rollouts[rollout_id].queue_place == place:
+                taken.append((place, rollout_id))
         return [rollout_id for _, rollout_id in taken]
 
     def _event(

@@ -16,7 +16,8 @@ import orjson
 
 from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, Row, Tail, WriteSession
-from store.db.queries.working_set import LoadStatement, loading
+from store.db.queries.working_set import LoadStatement, behind, loading
+from store.db.tables.core import QUEUE_ORDER
 from store.domain.body import Body
 from store.domain.commands import (
     Claim,
@@ -33,7 +34,7 @@ from store.domain.commands import (
 from store.domain.events import SpanNumbersReserved, upcast
 from store.domain.log_time import WRITE, LogTime
 from store.domain.resources import ResourcesState
-from store.domain.rollout import TERMINAL, RolloutState
+from store.domain.rollout import TERMINAL, QueuePlace, RolloutState
 from store.domain.run_commands import Fork
 from store.domain.thread import ThreadState
 from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
@@ -44,6 +45,8 @@ from store.projections import threads as thread_projection
 from store.runtime import ids
 
 _MAX_CACHED = 10_000
+_START: QueuePlace = (-(2**31),) * len(QUEUE_ORDER)
+"""A place before all places in the queue."""
 _MAX_CACHED_SPANS = 50_000
 _REQUESTABLE = (
     "fresh",
@@ -83,15 +86,15 @@ DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishReso
 class Loader:
     """Loader of the rows that batches need.
 
-    It remembers a position (the watermark) up to which the queue is empty, so that a read of the queue can begin there.
-    The epoch of the queue changes when a rollout returns to an earlier position.
+    It remembers a place (the watermark) up to which the queue is empty, so that a read of the queue can begin there.
+    The epoch of the queue changes when a rollout returns to an earlier place.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._plans: dict[tuple[bool, ...], list[LoadStatement]] = {}
         self.cache = StateCache()
-        self._watermark = 0
+        self._watermark = _START
         self._epoch = -1
 
     def prepare(self) -> None:
@@ -122,8 +125,8 @@ class Loader:
             # rollouts are loaded too.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
-            # A rollout has returned to an earlier position in the queue, which may be before the watermark.
-            self._watermark, self._epoch = 0, tail.queue_epoch
+            # A rollout has returned to an earlier place in the queue, which may be before the watermark.
+            self._watermark, self._epoch = _START, tail.queue_epoch
         working_set = WorkingSet(
             now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position, log_time=log_time
         )
@@ -211,10 +214,11 @@ class Loader:
 
     def _take_heads(self, rows: Sequence[Row], working_set: WorkingSet, limit: int, *, is_start: bool) -> None:
         if is_start and rows:
-            self._watermark = rows[0][0] - 1
-        for position, rollout_id in rows:
-            heapq.heappush(working_set.heads, (position, rollout_id))
-        working_set.heads_until = rows[-1][0] if len(rows) == limit else EVERYTHING
+            *order, position, _ = rows[0]
+            self._watermark = (*order, position - 1)
+        for *place, rollout_id in rows:
+            heapq.heappush(working_set.heads, (tuple(place), rollout_id))
+        working_set.heads_until = tuple(rows[-1][:-1]) if len(rows) == limit else EVERYTHING
 
     async def _round(
         self,
@@ -223,7 +227,7 @@ class Loader:
         working_set: WorkingSet,
         heads: int,
         *,
-        beyond: int | None = None,
+        beyond: QueuePlace | None = None,
     ) -> dict[str, Sequence[Row]]:
         shape = (*map(bool, _requested(request)), bool(heads))
         plan = self._plans.get(shape)
@@ -234,7 +238,7 @@ class Loader:
             return {}
         params: dict[str, Any] = {
             "heads": heads,
-            "watermark": self._watermark if beyond is None else beyond,
+            **behind(self._watermark if beyond is None else beyond),
             "due": request.due,
             "due_at": self._due_at(working_set) if request.due else 0,
             "latest_resources": 1,

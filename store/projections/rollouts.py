@@ -14,7 +14,7 @@ from store.db.tables import core as core_tables
 from store.domain import retry
 from store.domain.events import Event, Json, SpanRecorded
 from store.domain.resources import ResourcesState
-from store.domain.rollout import AttemptState, RolloutState
+from store.domain.rollout import AttemptState, QueuePlace, RolloutState
 from store.domain.views import (
     ATTEMPT_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -84,7 +84,8 @@ def worker(state: WorkerState) -> Row:
 
 def queued(state: RolloutState) -> Row | None:
     """Return the row of `queue` for a rollout; None if the rollout is not in the queue."""
-    return None if state.queued_position is None else (state.queued_position, state.rollout_id)
+    place = state.queue_place
+    return None if place is None else (place[-1], state.rollout_id, *place[:-1])
 
 
 def labels(state: RolloutState) -> list[Row]:
@@ -236,11 +237,11 @@ def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
             )
 
 
-def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -> None:
-    if state.queued_position == queued_before:
+def _requeue(queued_before: QueuePlace | None, state: RolloutState, changes: Changes) -> None:
+    if state.queue_place == queued_before:
         return
     if queued_before is not None:
-        changes.deletes.setdefault(core_tables.queue, []).append((queued_before,))
+        changes.deletes.setdefault(core_tables.queue, []).append((queued_before[-1],))
     row = queued(state)
     if row is not None:
         changes.inserts.setdefault(core_tables.queue, []).append(row)

@@ -9,7 +9,7 @@ from store.domain.events import (
     AttemptStarted,
     ClaimReleased,
 )
-from store.domain.working_set import NeedsHeads
+from store.domain.working_set import EVERYTHING, NeedsHeads
 from store.errors import NotFound
 from tests.domain.story import (
     RETRY,
@@ -81,11 +81,11 @@ class TestClaims:
 
     def test_claim_beyond_the_loaded_heads_asks_for_more_and_changes_nothing(self, story: Story) -> None:
         story.tell(enqueue("r1"))
-        story.working_set.heads_until = story.rollout().queued_position or 0
+        story.working_set.heads_until = story.rollout().queue_place or ()
         with pytest.raises(NeedsHeads):
             story.tell(claim(["a1", "a2"], "w1"))
         assert (story.events, story.working_set.workers, story.queue) == ([], {}, ["r1"])
-        story.working_set.heads_until = 2**63 - 1
+        story.working_set.heads_until = EVERYTHING
         assert len(story.claim(limit=2)) == 1
 
 

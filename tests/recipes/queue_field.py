@@ -22,8 +22,8 @@ def upgrade() -> None:
 
 def _apply(scratch: Scratch) -> None:
     _model_and_state(scratch)
-    _working_set(scratch)
-    _rows(scratch)
+    _row(scratch)
+    _table(scratch)
     _loading(scratch)
 
 
@@ -42,93 +42,50 @@ def _model_and_state(scratch: Scratch) -> None:
     )
     scratch.replace(
         "store/domain/rollout.py",
-        "    @property\n    def latest(self) -> AttemptState | None:\n",
-        '''    @property
-    def queue_place(self) -> tuple[int, int] | None:
-        """Its place in the queue, the lowest first: (rank, position). The rank is the negative priority."""
-        position = self.queued_position
-        return None if position is None else (-self.config.get("priority", 0), position)
-
-    @property
-    def latest(self) -> AttemptState | None:
-''',
+        "        return None if self.queued_position is None else (self.queued_position,)\n",
+        "        if self.queued_position is None:\n"
+        "            return None\n"
+        '        return (-self.config.get("priority", 0), self.queued_position)\n',
     )
 
 
-def _working_set(scratch: Scratch) -> None:
-    path = "store/domain/working_set.py"
-    scratch.replace(path, "EVERYTHING = 2**63 - 1\n", "EVERYTHING = (2**31 - 1, 2**63 - 1)\n")
-    scratch.replace(
-        path,
-        "    heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])\n",
-        "    heads: list[tuple[tuple[int, int], str]] = field(default_factory=list[tuple[tuple[int, int], str]])\n",
-    )
-    scratch.replace(path, "    heads_until: int = EVERYTHING\n", "    heads_until: tuple[int, int] = EVERYTHING\n")
-    scratch.replace(
-        path,
-        "    queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])\n",
-        "    queued_before: dict[str, tuple[int, int] | None] = field(\n"
-        "        default_factory=dict[str, tuple[int, int] | None]\n"
-        "    )\n",
-    )
-    scratch.replace(path, "= state.queued_position if state else None\n", "= state.queue_place if state else None\n")
-    scratch.replace(
-        path,
-        "        position = self.rollouts[rollout_id].queued_position\n"
-        "        assert position is not None  # it has just joined\n"
-        "        heapq.heappush(self.heads, (position, rollout_id))\n",
-        "        place = self.rollouts[rollout_id].queue_place\n"
-        "        assert place is not None  # it has just joined\n"
-        "        heapq.heappush(self.heads, (place, rollout_id))\n"
-        "        if place[0]:\n"
-        "            # Rows of the queue before the ones that were loaded last may wait again.\n"
-        "            self.queue_reordered = True\n",
-    )
-    scratch.replace(
-        path, "        taken: list[tuple[int, str]] = []\n", "        taken: list[tuple[tuple[int, int], str]] = []\n"
-    )
-    scratch.replace(
-        path, "            position, rollout_id = heapq.heappop(", "            place, rollout_id = heapq.heappop("
-    )
-    scratch.replace(path, ".queued_position == position:\n", ".queue_place == place:\n")
-    scratch.replace(
-        path,
-        "                taken.append((position, rollout_id))\n",
-        "                taken.append((place, rollout_id))\n",
-    )
-    scratch.replace(
-        "store/sql/waiters.py",
-        "            if state.queued_position is not None and state.queued_position != before:\n",
-        "            if state.queue_place is not None and state.queue_place != before:\n",
-    )
-
-
-def _rows(scratch: Scratch) -> None:
+def _row(scratch: Scratch) -> None:
     path = "store/projections/rollouts.py"
     scratch.replace(
         path,
-        "    return None if state.queued_position is None else (state.queued_position, state.rollout_id)\n",
-        "    place = state.queue_place\n    return None if place is None else (place[1], state.rollout_id, place[0])\n",
-    )
-    scratch.replace(
-        path,
-        "def _requeue(queued_before: int | None, state",
-        "def _requeue(queued_before: tuple[int, int] | None, state",
-    )
-    scratch.replace(
-        path, "    if state.queued_position == queued_before:\n", "    if state.queue_place == queued_before:\n"
-    )
-    scratch.replace(
-        path,
         "    if queued_before is not None:\n",
-        "    if queued_before is not None and queued_before[1] != state.queued_position:\n",
+        "    if queued_before is not None and queued_before[-1] != state.queued_position:\n",
     )
-    scratch.replace(path, ".append((queued_before,))\n", ".append((queued_before[1],))\n")
     scratch.replace(
         path,
         "        changes.inserts.setdefault(core_tables.queue, []).append(row)\n",
         "        changes.upserts.setdefault(core_tables.queue, []).append(row)\n",
     )
+    scratch.replace(
+        path,
+        "    if working_set.queue_reordered:\n",
+        "    if working_set.queue_reordered or any(_may_overtake(working_set)):\n",
+    )
+    scratch.insert(
+        path,
+        "append((1, tail.queue_epoch + 1))\n",
+        """
+
+def _may_overtake(working_set: WorkingSet) -> Iterator[bool]:
+    # Rollouts of another priority may wait before the rows of the queue that were loaded last.
+    for rollout_id, before in working_set.queued_before.items():
+        place = working_set.rollouts[rollout_id].queue_place
+        yield place is not None and place != before and place[0] != 0
+""",
+    )
+    scratch.replace(
+        path,
+        "from operator import attrgetter\n",
+        "from collections.abc import Iterator\nfrom operator import attrgetter\n",
+    )
+
+
+def _table(scratch: Scratch) -> None:
     tables = "store/db/tables/core.py"
     position = '    Column("position", BigId, primary_key=True, autoincrement=False),\n'
     rollout_id = '    Column("rollout_id", Str, nullable=False),\n'
@@ -139,58 +96,20 @@ def _rows(scratch: Scratch) -> None:
         '    Column("rank", Integer, nullable=False, server_default="0"),\n'
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
+    scratch.replace(tables, "QUEUE_ORDER = (queue.c.position,)\n", "QUEUE_ORDER = (queue.c.rank, queue.c.position)\n")
     scratch.create("migrations/versions/0016_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0015"\n', 'HEAD = "0016"\n')
 
 
 def _loading(scratch: Scratch) -> None:
-    queries = "store/db/queries/working_set.py"
     scratch.replace(
-        queries,
-        "        select(queue.c.position, queue.c.rollout_id)\n"
-        '        .where(queue.c.position > bindparam("watermark", type_=BigInteger))\n'
-        "        .order_by(queue.c.position)\n",
-        "        select(queue.c.position, queue.c.rollout_id, queue.c.rank)\n"
-        "        .where(\n"
-        "            tuple_(queue.c.rank, queue.c.position)\n"
-        '            > tuple_(bindparam("rank", type_=Integer), bindparam("watermark", type_=BigInteger))\n'
-        "        )\n"
-        "        .order_by(queue.c.rank, queue.c.position)\n",
-    )
-    scratch.replace(queries, "bindparam, func, or_, select\n", "bindparam, func, or_, select, tuple_\n")
-    loader = "store/journal/loader.py"
-    scratch.replace(loader, "        self._watermark = 0\n", "        self._watermark = FIRST\n")
-    scratch.replace(
-        loader,
-        "            self._watermark, self._epoch = 0, tail.queue_epoch\n",
-        "            self._watermark, self._epoch = FIRST, tail.queue_epoch\n",
+        "store/journal/loader.py",
+        "            self._watermark = (*order, position - 1)\n",
+        "            # Lower priorities may wait before the watermark as soon as there is one of theirs.\n"
+        "            if order[0] <= 0:\n"
+        "                self._watermark = (*order, position - 1)\n",
     )
     scratch.replace(
-        loader,
-        "        if heads:\n            self._watermark = heads[0][0] - 1\n",
-        "        # Lower priorities may wait before the watermark as soon as there is one of theirs.\n"
-        "        if heads and heads[0][2] <= 0:\n            self._watermark = (heads[0][2], heads[0][0] - 1)\n",
-    )
-    scratch.replace(
-        loader,
-        "        for position, rollout_id in heads:\n"
-        "            heapq.heappush(working_set.heads, (position, rollout_id))\n"
-        "        working_set.heads_until = heads[-1][0] if",
-        "        for position, rollout_id, rank in heads:\n"
-        "            heapq.heappush(working_set.heads, ((rank, position), rollout_id))\n"
-        "        working_set.heads_until = (heads[-1][2], heads[-1][0]) if",
-    )
-    scratch.replace(loader, "beyond: int | None = None", "beyond: tuple[int, int] | None = None")
-    scratch.replace(
-        loader,
-        '            "watermark": self._watermark if beyond is None else beyond,\n',
-        '            "rank": (self._watermark if beyond is None else beyond)[0],\n'
-        '            "watermark": (self._watermark if beyond is None else beyond)[1],\n',
-    )
-    scratch.replace(loader, "_MAX_CACHED = 10_000\n", "_MAX_CACHED = 10_000\nFIRST = (-(2**31), 0)\n")
-    story = "store/db/reports/rollout_story.py"
-    scratch.replace(
-        story,
+        "store/db/reports/rollout_story.py",
         '        ahead = select(func.count()).select_from(core_tables.queue).where(queue.position < _int("queued"))\n',
         '        own = select(queue.rank).where(queue.position == _int("queued")).scalar_subquery()\n'
         '        is_ahead = (queue.rank < own) | ((queue.rank == own) & (queue.position < _int("queued")))\n'
@@ -200,7 +119,7 @@ def _loading(scratch: Scratch) -> None:
 
 RECIPE = Recipe(
     "rollout field that orders the queue",
-    14,
+    8,
     _apply,
     '''"""Rollouts of a higher priority are claimed first; an older database is upgraded, and its log stays the same."""
 
@@ -239,8 +158,14 @@ async def test_a_changed_priority_moves_what_waits(tmp_path):
     async with await open_store(url) as store:
         one, two = await enqueue(store, "one", 0), await enqueue(store, "two", 0)
         await store.update_rollout(two.rollout_id, config=RolloutConfig(priority=1))
+        three = await enqueue(store, "three", 0)
+        assert await claimed(store) == "two"
+        await store.update_rollout(three.rollout_id, config=RolloutConfig(priority=2))
+        assert await claimed(store) == "three"
+        await enqueue(store, "four", 0)
+        await store.update_rollout(one.rollout_id, config=RolloutConfig(priority=-1))
     async with await open_store(url) as store:
-        assert [await claimed(store) for _ in range(3)] == ["two", "one", None]
+        assert [await claimed(store) for _ in range(3)] == ["four", "one", None]
         assert (await store.log.verify()).ok
 
 

@@ -9,11 +9,12 @@ shorter than several queries, but SQLite and Postgres both make bad plans for su
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Column, ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
 from store.db.tables.core import (
+    QUEUE_ORDER,
     artifacts,
     attempt_signals,
     attempts,
@@ -37,6 +38,7 @@ from store.db.tables.core import (
     workers,
 )
 from store.domain.events import SpanNumbersReserved
+from store.domain.rollout import QueuePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,15 @@ def loading(dialect: Dialect) -> tuple[LoadStatement, ...]:
     return _built[kind]
 
 
+def behind(place: QueuePlace) -> dict[str, int]:
+    """Return the parameters of the query of the queue that begins behind a place."""
+    return {_behind(column): value for column, value in zip(QUEUE_ORDER, place, strict=True)}
+
+
+def _behind(column: Column[int]) -> str:
+    return f"behind_{column.name}"
+
+
 _built: dict[type[Dialect], tuple[LoadStatement, ...]] = {}
 
 
@@ -76,9 +87,9 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 
 _HEADS = (
-    select(queue.c.position, queue.c.rollout_id)
-    .where(queue.c.position > bindparam("watermark", type_=BigInteger))
-    .order_by(queue.c.position)
+    select(*QUEUE_ORDER, queue.c.rollout_id)
+    .where(tuple_(*QUEUE_ORDER) > tuple_(*(bindparam(_behind(column), type_=column.type) for column in QUEUE_ORDER)))
+    .order_by(*QUEUE_ORDER)
     .limit(bindparam("heads", type_=Integer))
 )
 _DUE = (

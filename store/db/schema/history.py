@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0015"
-"""The revision that this program reads and writes. A newer revision has a greater number."""
 LOG_FORMAT = 1
 """The version of the log's format. Migrations never change this format."""
 
 _PACKAGE = Path(__file__).parents[2]
 MIGRATIONS = next(place / "migrations" for place in (_PACKAGE, _PACKAGE.parent) if (place / "migrations").is_dir())
 """The directory of the migrations: inside the installed package, or beside the package in a checkout."""
+HEAD = max(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+"""The revision that this program reads and writes. A newer revision has a greater number."""
 
 MARKS = frozenset({"alembic_version", "store_info"})
 """The tables by which a store is recognised. A schema or file without them is not a store."""

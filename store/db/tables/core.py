@@ -360,8 +360,8 @@ workers = Table(
     info={"family": "projection"},
 )
 
-# A row exists exactly while the status of its rollout is `queuing` or `requeuing`. The queue is sorted by `position`,
-# which is the position of the event that put the rollout into the queue.
+# A row exists exactly while the status of its rollout is `queuing` or `requeuing`. `position` is the position of the
+# event that put the rollout into the queue.
 queue = Table(
     "queue",
     metadata,
@@ -369,6 +369,8 @@ queue = Table(
     Column("rollout_id", Str, nullable=False),
     info={"family": "projection"},
 )
+QUEUE_ORDER = (queue.c.position,)
+"""The columns by which the queue is sorted. Other columns than `position` stand behind `rollout_id` in the table."""
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
