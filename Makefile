@@ -44,7 +44,7 @@ test-litellm: .cache/litellm/ready  ## Run the proxy's translation of model call
 test-verl: .cache/verl/ready  ## Run the export of training rows against verl's own classes, in an environment of its own
 	ROLLBOOK_REQUIRE_VERL=1 .cache/verl/bin/python -m pytest tests/adapters/test_data_proto.py
 
-recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch, test the copy on SQLite
+recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch; delete optional features; test the copies
 	$(BIN)/python -m tests.recipes
 
 check: .venv/ready-dev  ## Check format, lint, types, layers, structure, migrations

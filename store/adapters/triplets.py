@@ -100,8 +100,7 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
             Invalid: for the same reasons as `adapt`.
         """
         if self._strict:
-            made = strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs)
-            return AdaptReport(made, [], [])
+            return AdaptReport(strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs), [], [])
         return _report(source, self._adapt_tree)
 
     def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed]) -> _Adapted:

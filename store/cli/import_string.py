@@ -8,15 +8,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from store.errors import Invalid
 
 if TYPE_CHECKING:
     from store.training import Pipeline
-
-_SHIPPED: Final = {"trading": "store.examples.trading.desk:pipeline"}
-"""The short names for the pipelines of the examples that this package contains."""
 
 
 def imported(option: str, name: str) -> Any:
@@ -64,7 +61,8 @@ def pipeline_named(option: str, target: str) -> Pipeline:
     Raises:
         Invalid: `target` has another form, there is no such object, or the object is not a pipeline.
     """
+    from store.cli.example_parts import PIPELINES
     from store.training import Pipeline
 
-    found: Pipeline = named(option, _SHIPPED.get(target, target), Pipeline)
+    found: Pipeline = named(option, PIPELINES.get(target, target), Pipeline)
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
+from store.cli.example_parts import front_end
 from store.server.app import openapi
 
 if __name__ == "__main__":
-    json.dump(openapi(TradingFrontEnd), sys.stdout, indent=1, ensure_ascii=False)
+    json.dump(openapi(type(front_end())), sys.stdout, indent=1, ensure_ascii=False)
     sys.stdout.write("\n")

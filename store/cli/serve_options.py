@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import time
 from enum import Enum
 from pathlib import Path
@@ -20,10 +20,10 @@ from store.errors import Invalid
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 if TYPE_CHECKING:
-    from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
     from store.operations.schedule import Schedule
     from store.server.auth.tls import Certificate
     from store.server.quotas import Quota
+    from store.server.streaming.front_end import FrontEnd
 
 _TIME_OF_DAY: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
@@ -197,24 +197,23 @@ class RunOptions:
             "fallback_dir": self.fallback,
         }
 
-    def front_end(self) -> TradingFrontEnd:
-        """Return the trading front end, with the settings of the runs that it posts.
+    def front_end(self) -> FrontEnd:
+        """Return the front end, with the settings of the runs that it posts.
 
         Raises:
             Invalid: the pipeline or the phase graph cannot be imported.
         """
-        from store.examples.trading.front_end.settings import TradingSettings
-        from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
+        from store.cli.example_parts import front_end
         from store.models import PhaseGraph
 
-        settings = TradingSettings(unresponsive_seconds=self.unresponsive_seconds, fallback=self.fallback)
+        graph: dict[str, PhaseGraph | None] = {}
         if self.pipeline is not None:
-            settings = replace(settings, graph=pipeline_named("--pipeline", self.pipeline).graph)
+            graph["graph"] = pipeline_named("--pipeline", self.pipeline).graph
         if self.phase_graph == "none":
-            settings = replace(settings, graph=None)
+            graph["graph"] = None
         elif self.phase_graph is not None:
-            settings = replace(settings, graph=named("--phase-graph", self.phase_graph, PhaseGraph))
-        return TradingFrontEnd(settings)
+            graph["graph"] = named("--phase-graph", self.phase_graph, PhaseGraph)
+        return front_end(unresponsive_seconds=self.unresponsive_seconds, fallback=self.fallback, **graph)
 
 
 @dataclass(frozen=True, slots=True)

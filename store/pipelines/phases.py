@@ -19,10 +19,10 @@ from store.interface.phase_graphs import graph_of, is_default, publish_default
 from store.interface.rerun_requests import limit_silence
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, Rollout, RunEvent
+from store.planning.event_fields import agent_of, message_of, status_of
 from store.planning.imported_runs import imported_status
 from store.planning.progress import Done, completed, open_phases
 from store.planning.scopes import default_scopes, scopes_in_input
-from store.run_folders.event_fields import agent_of, message_of, status_of
 from store.training.tracing.scope import current_scope
 from store.training.tracing.span_thread import span_thread
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from store.models.enums import AttemptStatus
+from store.models.rollouts import AttemptedRollout, Rollout
 from store.models.runs import AttemptNode
 from store.semconv import PLAN_KEY
 
@@ -15,6 +16,8 @@ PLAN_PREFIX: Final = "run:"
 """The beginning of the plan key of an imported run; the id of the run follows. A plan key identifies one rollout."""
 ATTEMPTS: Final = "imported_attempts"
 """The key in a rollout's metadata for the number of the rollout's attempts after the last import."""
+CREATED_AT, COMPLETED_AT = "created_at", "completed_at"
+"""The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch."""
 DEFAULT_SCOPES: Final[Mapping[str, str]] = {"portfolio": "main_portfolio"}
 """The scope of a kind that a run folder means if neither its parameters nor its events name a scope of this kind."""
 
@@ -44,3 +47,19 @@ def imported_status(
     while node is not None and node.base is not None and not (isinstance(count, int) and node.sequence_id <= count):
         node = nodes.get(node.base)
     return None if node is None else node.status
+
+
+def times_of(rollout: Rollout) -> tuple[float, float | None]:
+    """Return when a run began and when it ended (None: it has not ended); for an imported run, the times in its folder.
+
+    If an imported run has newer attempts than its last import, the end is that of the rollout in the store.
+    """
+    metadata = rollout.metadata or {}
+    if imported_id(metadata) is None:
+        return rollout.start_time, rollout.end_time
+    created, completed = metadata.get(CREATED_AT), metadata.get(COMPLETED_AT)
+    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != metadata.get(ATTEMPTS)
+    return (
+        float(created) if isinstance(created, int | float) else rollout.start_time,
+        float(completed) if isinstance(completed, int | float) and not went_on else rollout.end_time,
+    )

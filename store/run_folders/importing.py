@@ -262,7 +262,10 @@ class _Import:
 
     def _times(self) -> dict[str, float]:
         """Return the times in the folder as metadata of the rollout."""
-        found = {name: moment_of(self._folder.meta.get(name)) for name in (records.CREATED_AT, records.COMPLETED_AT)}
+        found = {
+            name: moment_of(self._folder.meta.get(name))
+            for name in (imported_runs.CREATED_AT, imported_runs.COMPLETED_AT)
+        }
         return {name: at for name, at in found.items() if at}
 
     # -- files ---------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 from store.errors import StoreError
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
+from store.planning.event_fields import KINDS, defaults_of
 from store.run_folders import forms
-from store.run_folders.event_fields import KINDS, defaults_of
 from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
 
 LINE: Final = "rollbook.line"

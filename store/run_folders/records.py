@@ -12,15 +12,11 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from store.models import AttemptedRollout, Rollout
 from store.models.enums import Frozen
-from store.planning.imported_runs import ATTEMPTS, imported_id
 from store.run_folders.names import FileKind
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """The scope, name and media type of the artifact that contains the record."""
-CREATED_AT, COMPLETED_AT = "created_at", "completed_at"
-"""The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch."""
 ORPHANED: Final = "Run did not complete (server restarted)"
 """The error of a run whose status in its folder is queued or running."""
 
@@ -117,22 +113,6 @@ class Sidecar(Frozen):
 
     run_id: str
     files: dict[str, SidecarFile]
-
-
-def times_of(rollout: Rollout) -> tuple[float, float | None]:
-    """Return when a run began and when it ended (None: it has not ended); for an imported run, the times in its folder.
-
-    If an imported run has newer attempts than its last import, the end is that of the rollout in the store.
-    """
-    metadata = rollout.metadata or {}
-    if imported_id(metadata) is None:
-        return rollout.start_time, rollout.end_time
-    created, completed = metadata.get(CREATED_AT), metadata.get(COMPLETED_AT)
-    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != metadata.get(ATTEMPTS)
-    return (
-        float(created) if isinstance(created, int | float) else rollout.start_time,
-        float(completed) if isinstance(completed, int | float) and not went_on else rollout.end_time,
-    )
 
 
 def sha256(data: bytes) -> str:

@@ -10,8 +10,8 @@ from typing import Self
 from uuid import uuid4
 
 from store import InMemoryLightningStore
+from store.cli.example_parts import front_end
 from store.errors import NotFound
-from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.interface.store import Store
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
@@ -51,7 +51,7 @@ class Served:
         self._socket = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         started = threading.Event()
-        self._server = Server(build_app(self._partitions, front_end=TradingFrontEnd()), started.set)
+        self._server = Server(build_app(self._partitions, front_end=front_end()), started.set)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert started.wait(30)

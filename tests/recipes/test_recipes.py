@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.__main__ import RECIPES, carry_out
+from tests.recipes.__main__ import RECIPES, carry_out, remove
+from tests.recipes.removals import FEATURES, Feature, dangling_imports
 from tests.recipes.scratch import Recipe, Scratch
 
 
@@ -15,6 +16,23 @@ from tests.recipes.scratch import Recipe, Scratch
 def test_a_recipe_touches_few_files(recipe: Recipe, tmp_path: Path) -> None:
     changed = carry_out(recipe, tmp_path).changed()
     assert len(changed) <= recipe.most_files, changed
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name.replace(" ", "_"))
+@pytest.mark.slow
+def test_no_module_imports_a_deleted_feature(feature: Feature, tmp_path: Path) -> None:
+    assert list(dangling_imports(remove(feature, tmp_path).root)) == []
+
+
+def test_import_of_a_deleted_module_is_reported(tmp_path: Path) -> None:
+    scratch = Scratch(tmp_path)
+    assert list(dangling_imports(scratch.root)) == []
+    (scratch.root / "store/adapters/strict.py").unlink()
+    (scratch.root / "store/projections/runs.py").unlink()
+    assert {
+        "store/adapters/triplets.py: store.adapters.strict",
+        "store/projections/rollouts.py: store.projections.runs",
+    } <= set(dangling_imports(scratch.root))
 
 
 def test_changed_and_new_files_of_the_product_are_counted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from store.interface.store import Store
 from store.models import RunEventRow
-from store.run_folders.event_fields import KINDS, defaults_of
+from store.planning.event_fields import KINDS, defaults_of
 
 DAY = "2026-03-20"
 RUN = "0b6a9c1e-3f0e-4f58-9c56-3a2a2f6a7c11"

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from yarl import URL
 
-from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
+from store.cli.example_parts import front_end
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.pending import Parked
@@ -109,7 +109,7 @@ async def speaking_to(partitions: Partitions, **settings: Any) -> AsyncGenerator
     started = asyncio.Event()
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    settings.setdefault("front_end", TradingFrontEnd())
+    settings.setdefault("front_end", front_end())
     app = build_app(partitions, **settings)
     server = Server(app, started.set)
     serving = asyncio.ensure_future(server.serve([listener]))

@@ -60,7 +60,7 @@ class _Made:
 
 
 def _started(rollout: Rollout) -> float:
-    from store.run_folders.records import times_of
+    from store.planning.imported_runs import times_of
 
     return times_of(rollout)[0]
 

@@ -43,8 +43,8 @@ def ui(
 
 
 async def _serve(db: str, listener: socket.socket, text: str) -> None:
+    from store.cli.example_parts import front_end
     from store.cli.server_log import announce
-    from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
     from store.server.app import build_app
     from store.server.auth.keyring import KeyRing
     from store.server.partitions import Partitions
@@ -64,7 +64,7 @@ async def _serve(db: str, listener: socket.socket, text: str) -> None:
     try:
         # Other users of this machine can reach the port, so the server requires a key if the database has keys.
         ring = await KeyRing.open(db, read_only=True)
-        app = build_app(partitions, ring=ring, front_end=TradingFrontEnd(), is_local=True, is_read_only=True)
+        app = build_app(partitions, ring=ring, front_end=front_end(), is_local=True, is_read_only=True)
         await Server(app, lambda: announce(text), takes_signals=True).serve([listener])
     finally:
         if ring is not None:

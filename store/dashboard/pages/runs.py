@@ -17,9 +17,8 @@ from store.domain.rollout import ACTIVE
 from store.errors import NotFound
 from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow
 from store.models.runs import NodeDifference
-from store.planning.imported_runs import imported_id
+from store.planning.imported_runs import imported_id, times_of
 from store.planning.plan import of_fork
-from store.run_folders.records import times_of
 
 pages = Pages()
 

@@ -10,9 +10,9 @@ import orjson
 
 from store.models import Rollout, RolloutStatus, RunEventRow, RunFrame
 from store.models.runs import PHASE_KINDS
+from store.planning.imported_runs import times_of
 from store.planning.run_state import UNKNOWN
 from store.run_folders.lines import line_of
-from store.run_folders.records import times_of
 from store.semconv import GROUP_KEY
 
 COMPLETED: Final = {"type": "system", "message": "Run completed."}
