@@ -227,7 +227,9 @@ class WorkingSet:
     ) -> Event:
         """Append a sign of life of an attempt to the stream of its rollout, and apply the new event to the state."""
         rollout_id, attempt_id = state.rollout_id, fact.attempt_id
-        self.queued_before.setdefault(rollout_id, state.queue_place)
+        if rollout_id not in self.queued_before:
+            # A rollout whose agent shows signs of life rarely waits.
+            self.queued_before[rollout_id] = None if state.queued_position is None else state.queue_place
         sign_before = state.attempts[attempt_id].sign_of_life
         event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, None, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)

@@ -238,11 +238,12 @@ class Loader:
             return {}
         params: dict[str, Any] = {
             "heads": heads,
-            **behind(self._watermark if beyond is None else beyond),
             "due": request.due,
             "due_at": self._due_at(working_set) if request.due else 0,
             "latest_resources": 1,
         }
+        if heads:
+            params |= behind(self._watermark if beyond is None else beyond)
         for query in plan:
             for name in query.lists:
                 if name not in params:

@@ -90,7 +90,7 @@ class WaitingCalls:
         joined = 0
         for rollout_id, before in working_set.queued_before.items():
             state = working_set.rollouts[rollout_id]
-            if state.queue_place not in {None, before}:
+            if state.queued_position is not None and state.queue_place != before:
                 joined += 1
             if state.status in TERMINAL:
                 self._finish(rollout_id)

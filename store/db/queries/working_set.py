@@ -9,7 +9,7 @@ shorter than several queries, but SQLite and Postgres both make bad plans for su
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
@@ -62,13 +62,12 @@ def loading(dialect: Dialect) -> tuple[LoadStatement, ...]:
     return _built[kind]
 
 
+_BEHIND = [bindparam(f"behind_{column.name}", type_=column.type) for column in QUEUE_ORDER]
+
+
 def behind(place: QueuePlace) -> dict[str, int]:
     """Return the parameters of the query of the queue that begins behind a place."""
-    return {_behind(column): value for column, value in zip(QUEUE_ORDER, place, strict=True)}
-
-
-def _behind(column: Column[int]) -> str:
-    return f"behind_{column.name}"
+    return {param.key: value for param, value in zip(_BEHIND, place, strict=True)}
 
 
 _built: dict[type[Dialect], tuple[LoadStatement, ...]] = {}
@@ -88,7 +87,7 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 _HEADS = (
     select(*QUEUE_ORDER, queue.c.rollout_id)
-    .where(tuple_(*QUEUE_ORDER) > tuple_(*(bindparam(_behind(column), type_=column.type) for column in QUEUE_ORDER)))
+    .where(tuple_(*QUEUE_ORDER) > tuple_(*_BEHIND))
     .order_by(*QUEUE_ORDER)
     .limit(bindparam("heads", type_=Integer))
 )
