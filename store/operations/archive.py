@@ -15,14 +15,14 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from store.db.dialect import Dialect, Unfinished, WriteSession
+from store.db.dialect import Dialect, Unfinished, WriteSession, existing_store
 from store.db.queries.removal import payload_between
-from store.db.schema import sqlite as schema
+from store.db.schema import sqlite_copies, sqlite_files, sqlite_place
 from store.db.schema.sealed import refuse_sealed
 from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound, Unavailable
 from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
-from store.operations.copying import fill_reserved, in_thread
+from store.operations.copying import fill_reserved
 from store.operations.damage import store_damage_reported
 from store.operations.log_copy import end_of
 from store.operations.pace import Pace
@@ -32,6 +32,7 @@ from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
 from store.operations.sealed_files import has_seal, has_seal_table, make_seal_table, read_seal
 from store.runtime.clock import Clock
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.verify import verify
 
@@ -95,17 +96,18 @@ async def archive_payload(
     """
     began = time.monotonic()
     path = await asyncio.to_thread(new_file, file)
-    await asyncio.to_thread(schema.check_place, path)
+    await asyncio.to_thread(sqlite_place.check_place, path)
     counted = await remove_payload(url, policy, clock=clock, on_progress=on_progress)
     nothing = ArchiveReport(**counted.model_dump(), file=str(path))
     if not apply:
         if await asyncio.to_thread(path.exists):
-            await in_thread(_seal_by(path, policy))
+            await run_in_thread("rollbook copy", _seal_by(path, policy))
         return nothing
     reporter = ProgressReporter(on_progress)
     async with store_damage_reported(url, reporter):
-        report = await in_thread(
-            _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=reporter)
+        report = await run_in_thread(
+            "rollbook copy",
+            _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=reporter),
         )
     if report.is_applied:
         rest = await remove_payload(url, policy, clock=clock)
@@ -146,9 +148,9 @@ async def _move(
 @asynccontextmanager
 async def _locked(path: Path) -> AsyncGenerator[None]:
     """Let no other process write the archive at a path during the block."""
-    lock = schema.file_lock(schema.unfinished(path))
+    lock = sqlite_files.file_lock(sqlite_copies.unfinished(path))
     try:
-        with schema.store_errors(path):
+        with sqlite_files.store_errors(path):
             await asyncio.to_thread(lock.__enter__)
     except Unavailable as error:
         if isinstance(error.__cause__, OSError):
@@ -164,20 +166,14 @@ async def _check_writable(source: Dialect) -> str:
     """Check that the store can be changed, before an archive is written, and return its id."""
     # This check comes before `open`, because `open` may upgrade the file.
     await refuse_sealed(source.url)
-    store_id = await source.open(create=False)
-    try:
+    async with existing_store(source) as store_id:
         writer = await source.writer()
         try:
             await writer.begin()
             await writer.rollback()
         finally:
             await writer.close()
-    finally:
-        await source.close()
     return store_id
-
-
-# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 async def _write(
@@ -190,7 +186,7 @@ async def _write(
         async with copy.read() as session:
             end = await end_of(session)
         await make_seal_table(writer)
-        chosen = {each.rollout_id async for _, _, some in selected_payload(copy, policy) for each in some}
+        chosen = {row.rollout_id async for _, _, some in selected_payload(copy, policy) for row in some}
         await _reduce(copy, writer, chosen, policy, end.position, on_progress)
         await Compression(writer, Pace(is_shared=False)).compress(on_progress)
         on_progress(OperationProgress("freeing space"))
@@ -229,7 +225,7 @@ async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy:
     elif seal.archive is not None and seal.archive.policy == str(policy):
         await target.publish(is_single_file=True, receipt=None)
     elif seal.archive is not None:
-        unfinished = schema.unfinished(path)
+        unfinished = sqlite_copies.unfinished(path)
         raise Conflict(
             f"{unfinished} is a complete archive that was made with the policy {seal.archive.policy!r}",
             f"repeat the command with this policy, or move the file away: mv '{unfinished}' NAME",
@@ -264,10 +260,10 @@ async def _reduce(
             on_progress(OperationProgress("removing other payload from the archive", after, end))
             async with copy.read() as session:
                 some = await payload_between(session, after, after + _POSITIONS)
-            await removing.remove([each for each in some if each.rollout_id not in chosen])
+            await removing.remove([row for row in some if row.rollout_id not in chosen])
         async with copy.read(snapshot=True) as session:
-            found = await blobs_without_event(session)
-        await removing.remove_blobs(found)
+            blobs = await blobs_without_event(session)
+        await removing.remove_blobs(blobs)
     finally:
         await wakeups.close()
 
@@ -291,24 +287,14 @@ async def _proven(path: Path, policy: RetentionPolicy, on_progress: OnProgress) 
     seal = await _seal_by(path, policy)
     archive = database_in(path)
     with damage_reported(path):
-        store_id = await archive.open(create=False)
-        try:
-            report = await verify(archive, store_id, None, _no_calls, on_progress)
-        finally:
-            await archive.close()
+        async with existing_store(archive) as store_id:
+            report = await verify(archive, store_id, on_progress=on_progress)
     if not report.ok:
         first = report.differences[0]
         raise Corrupt(f"the archive {path}: {first.check}, {first.key}", first.found, first.expected)
     # The call that wrote the file may have been stopped before the rename was flushed to disk.
-    await asyncio.to_thread(schema.flush, path.parent)
+    await asyncio.to_thread(sqlite_files.flush, path.parent)
     return seal
-
-
-def _no_calls() -> int:
-    return 0
-
-
-# -- the store ---------------------------------------------------------------------------------------------------------
 
 
 async def _remove(
@@ -324,8 +310,7 @@ async def _remove(
     """Remove the payload that is in the archive from the store."""
     contents = seal.archive
     assert contents is not None
-    store_id = await source.open(create=False)
-    try:
+    async with existing_store(source) as store_id:
         async with source.read() as session:
             end = await end_of(session, contents.commit_id)
         if (store_id, end.commit_id, end.chain_hash.hex()) != (seal.store_id, contents.commit_id, contents.chain_head):
@@ -340,14 +325,12 @@ async def _remove(
             with damage_reported(path):
                 await _remove_archived(source, path, seal, removing, contents.position, on_progress)
             async with source.read(snapshot=True) as session:
-                found = await blobs_without_event(session)
-            await removing.remove_blobs(found)
+                blobs = await blobs_without_event(session)
+            await removing.remove_blobs(blobs)
         if vacuum:
             on_progress(OperationProgress("freeing space"))
             await source.vacuum()
         size_after = await source.size_bytes()
-    finally:
-        await source.close()
     report = report_of(policy, removing.removed, is_applied=True, size_before=size_before, size_after=size_after)
     archive_bytes = (await asyncio.to_thread(path.stat)).st_size
     return ArchiveReport(**report.model_dump(), file=str(path), seal=seal, archive_bytes=archive_bytes)
@@ -357,19 +340,15 @@ async def _remove_archived(
     source: Dialect, path: Path, seal: BackupSeal, removing: Remover, end: int, on_progress: OnProgress
 ) -> None:
     archive = database_in(path)
-    await archive.open(create=False)
-    try:
-        async with archive.read(snapshot=True) as session:
-            if await read_seal(session, path) != seal:
-                raise Conflict(f"another process has replaced {path}", "run the same command again")
-            for after in range(0, end, _POSITIONS):
-                until = min(after + _POSITIONS, end)
-                on_progress(OperationProgress("removing payload", after, end))
-                archived = await payload_between(session, after, until)
-                positions = {each.position for each in archived if each.type not in KEPT}
-                if positions:
-                    async with source.read() as reader:
-                        found = await payload_between(reader, after, until)
-                    await removing.remove([each for each in found if each.position in positions])
-    finally:
-        await archive.close()
+    async with existing_store(archive), archive.read(snapshot=True) as session:
+        if await read_seal(session, path) != seal:
+            raise Conflict(f"another process has replaced {path}", "run the same command again")
+        for after in range(0, end, _POSITIONS):
+            until = min(after + _POSITIONS, end)
+            on_progress(OperationProgress("removing payload", after, end))
+            archived = await payload_between(session, after, until)
+            positions = {row.position for row in archived if row.type not in KEPT}
+            if positions:
+                async with source.read() as reader:
+                    stored = await payload_between(reader, after, until)
+                await removing.remove([row for row in stored if row.position in positions])

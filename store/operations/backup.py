@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession
+from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession, existing_store
 from store.db.schema.partition_files import place_like
 from store.db.url import sqlite_url
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log, damage
-from store.operations.copying import database, in_thread, make_copy
+from store.operations.copying import database, make_copy
 from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
 from store.operations.sealed_files import read_seal, store_seal
 from store.runtime.clock import Clock
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, ProgressReporter, ignore
 from store.verification import seal as seals
 
@@ -63,7 +64,7 @@ async def backup_store(
         return report.model_copy(update={"seal": written[-1] if written else await checked_seal(target.url.path)})
 
     async with damage.store_damage_reported(source_url, reporter):
-        return await in_thread(back_up())
+        return await run_in_thread("rollbook copy", back_up())
 
 
 async def restore_store(
@@ -97,7 +98,7 @@ async def restore_store(
             raise
         return report.model_copy(update={"seal": seal})
 
-    return await in_thread(restore())
+    return await run_in_thread("rollbook copy", restore())
 
 
 def new_file(file: str | os.PathLike[str]) -> Path:
@@ -151,19 +152,15 @@ async def checked_seal(path: Path) -> BackupSeal:
         raise NotFound("backup", str(path), f"there is no file {path}; `rollbook backup {path}` writes one")
     source = database_in(path)
     with damage_reported(path):
-        store_id = await source.open(create=False)
-        try:
-            async with source.read(snapshot=True) as session:
-                ((state,),) = await session.fetch(_CHECK, {})
-                if state != "ok":
-                    raise Corrupt(f"the backup {path}", state, "a sound SQLite database")
-                sealed, found = await read_seal(session, path), await _seal_of(session, store_id)
-        finally:
-            await source.close()
+        async with existing_store(source) as store_id, source.read(snapshot=True) as session:
+            ((state,),) = await session.fetch(_CHECK, {})
+            if state != "ok":
+                raise Corrupt(f"the backup {path}", state, "a sound SQLite database")
+            sealed, actual = await read_seal(session, path), await _seal_of(session, store_id)
     for name in ("store_id", "commit_id", "position", "chain_head", "tables"):
-        if getattr(found, name) != getattr(sealed, name):
+        if getattr(actual, name) != getattr(sealed, name):
             expected = f"{getattr(sealed, name)} as in its seal"
-            raise Corrupt(f"{name} of the backup {path}", getattr(found, name), expected)
+            raise Corrupt(f"{name} of the backup {path}", getattr(actual, name), expected)
     return sealed
 
 

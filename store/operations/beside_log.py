@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import orjson
 from sqlalchemy import Table
 
-from store.db.dialect import Changes, Dialect, ReadSession, Row, Sql, WriteSession
+from store.db.dialect import Changes, Dialect, ReadSession, Sql, WriteSession
 from store.db.queries import scan
 from store.db.tables import core as core_tables
 from store.runtime.urls import DEFAULT_PARTITION
@@ -68,14 +68,11 @@ async def copy(session: ReadSession, writer: WriteSession) -> None:
 async def digest(session: ReadSession) -> str:
     """Return SHA-256, in hex, over all rows of a copy that neither the hash chain covers nor a rebuild computes."""
     copied_tables = (table for table, treatment in TREATMENTS.items() if treatment.is_copied)
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     # The hash of a commit does not cover the columns `batch_key` and `writer`.
     for table in (core_tables.store_info, core_tables.commits, *copied_tables):
-        found.update(f"{table.name}\n".encode())
+        sha256.update(f"{table.name}\n".encode())
         async for rows in scan.all_rows(session, table):
-            found.update(b"".join(map(_encoded, rows)))
-    return found.hexdigest()
-
-
-def _encoded(row: Row) -> bytes:
-    return orjson.dumps(list(row), default=bytes.hex, option=orjson.OPT_APPEND_NEWLINE)
+            encoded = (orjson.dumps(list(row), default=bytes.hex, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+            sha256.update(b"".join(encoded))
+    return sha256.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -12,7 +12,23 @@ from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutStarted,
 from store.errors import Invalid
 from store.models.enums import Frozen
 
+Model = TypeVar("Model", bound=Frozen)
+
 _CREATED = frozenset({RolloutEnqueued.type, RolloutStarted.type})
+
+
+def validated(model: type[Model], values: dict[str, Any], subject: str) -> Model:
+    """Return a model with these values; `subject` is the field of an error that concerns no single value.
+
+    Raises:
+        Invalid: a value is unknown or invalid.
+    """
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"])) or subject
+        raise Invalid(field, first["msg"].removeprefix("Value error, ")) from None
 
 
 class Redaction(Frozen):
@@ -50,22 +66,17 @@ class Redaction(Frozen):
         Raises:
             Invalid: a value is unknown or invalid, or not exactly one choice is given.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"])) or "choice"
-            raise Invalid(field, first["msg"].removeprefix("Value error, ")) from None
+        return validated(cls, values, "choice")
 
-    def chooses(self, each: Payload) -> bool:
+    def chooses(self, payload: Payload) -> bool:
         """Return whether the payload of an event is removed."""
         if self.span_id is not None:
-            return each.type == SpanRecorded.type and json_of(each.data)["span_id"] == self.span_id
+            return payload.type == SpanRecorded.type and json_of(payload.data)["span_id"] == self.span_id
         if self.event is not None:
-            return each.version == self.event
-        if self.everything or each.type in _CREATED:
+            return payload.version == self.event
+        if self.everything or payload.type in _CREATED:
             return True
-        set_fields = json_of(each.data)["fields"] if each.type == RolloutAmended.type else ()
+        set_fields = json_of(payload.data)["fields"] if payload.type == RolloutAmended.type else ()
         return ("input" if self.input else "metadata") in set_fields
 
 
@@ -88,8 +99,4 @@ class Search(Frozen):
         Raises:
             Invalid: a value is unknown or invalid: the text must have 3 to 1,000 characters.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise Invalid(".".join(map(str, first["loc"])) or "search", first["msg"]) from None
+        return validated(cls, values, "search")

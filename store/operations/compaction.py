@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from store.db.dialect import Dialect
+from store.db.dialect import Dialect, existing_store
 from store.models.enums import Frozen
 from store.operations.compression import CompressionCounts, compression
 from store.operations.damage import store_damage_reported
 from store.operations.removal import database
-from store.runtime.loop_thread import LoopThread
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 
 
@@ -64,12 +64,10 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
     began = time.monotonic()
     dialect = database(url)
     reporter = ProgressReporter(on_progress)
-    thread = LoopThread("rollbook compact")
-    try:
-        async with store_damage_reported(url, reporter):
-            before, after, is_complete, counts = await thread.run(_run(dialect, reporter, rewrite=rewrite))
-    finally:
-        thread.leave()
+    async with store_damage_reported(url, reporter):
+        before, after, is_complete, counts = await run_in_thread(
+            "rollbook compact", _run(dialect, reporter, rewrite=rewrite)
+        )
     return CompactReport(
         size_before=before,
         size_after=after,
@@ -83,13 +81,10 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
 
 
 async def _run(dialect: Dialect, on_progress: OnProgress, *, rewrite: bool) -> tuple[int, int, bool, CompressionCounts]:
-    await dialect.open(create=False)
-    try:
+    async with existing_store(dialect):
         before = await dialect.size_bytes()
         async with compression(dialect) as work:
             await work.compress(on_progress)
         on_progress(OperationProgress("freeing space"))
         is_complete = await dialect.compact(rewrite=rewrite)
         return before, await dialect.size_bytes(), is_complete, work.counts
-    finally:
-        await dialect.close()

@@ -107,9 +107,9 @@ class Compression:
         """
         intact, outdated = await self._dictionaries()
         compressors = await self._compressors(intact)
-        kept = {each.codec for each in intact}
-        await self._store_again(compressors, kept, on_progress)
-        await self._retire(outdated, compressors, kept)
+        codecs = {dictionary.codec for dictionary in intact}
+        await self._store_again(compressors, codecs, on_progress)
+        await self._retire(outdated, compressors, codecs)
         async with self._session.dialect.read() as session:
             end = await last_event(session)
         if end is not None:
@@ -124,17 +124,17 @@ class Compression:
             Corrupt: a body cannot be read, so its dictionary cannot be emptied.
         """
         intact, outdated = await self._dictionaries()
-        await self._retire(outdated, {}, {PLAIN, ZLIB, *(each.codec for each in intact)})
+        await self._retire(outdated, {}, {PLAIN, ZLIB, *(dictionary.codec for dictionary in intact)})
         async with self._session.dialect.read() as session:
             return await queries.last_codec(session) is not None
 
     async def _retire(
-        self, outdated: Sequence[StoredDictionary], compressors: Mapping[str, _Numbered], kept: Collection[int]
+        self, outdated: Sequence[StoredDictionary], compressors: Mapping[str, _Numbered], codecs: Collection[int]
     ) -> None:
         used = outdated
         while used:
             before = self.counts.bodies
-            await self._store_again(compressors, kept)
+            await self._store_again(compressors, codecs)
             used = await self._empty(used)
             # Another process may have compressed bodies with the dictionary before the removal was committed.
             if used and self.counts.bodies == before:
@@ -144,25 +144,23 @@ class Compression:
         """Return the dictionaries whose samples all exist, and the others."""
         intact, outdated = list[StoredDictionary](), list[StoredDictionary]()
         async with self._session.dialect.read() as session:
-            for each in await queries.with_content(session):
-                (outdated if await queries.lacks_samples(session, each) else intact).append(each)
+            for dictionary in await queries.with_content(session):
+                (outdated if await queries.lacks_samples(session, dictionary) else intact).append(dictionary)
         return intact, outdated
-
-    # -- dictionaries --------------------------------------------------------------------------------------------------
 
     async def _compressors(self, intact: list[StoredDictionary]) -> dict[str, _Numbered]:
         """Return the number and the compressor of the dictionary for each type of event.
 
         New dictionaries are trained, stored and added to `intact`.
         """
-        kept = {each.codec for each in intact}
+        codecs = {dictionary.codec for dictionary in intact}
         counts, totals = dict[str, int](), dict[str, int]()
         async with self._session.dialect.read() as session:
-            for each in await queries.sizes(session):
-                if each.codec not in kept:
-                    counts[each.type] = counts.get(each.type, 0) + each.bodies
-                    totals[each.type] = totals.get(each.type, 0) + each.raw_bytes
-        newest = {each.type: each.codec for each in intact}
+            for size in await queries.sizes(session):
+                if size.codec not in codecs:
+                    counts[size.type] = counts.get(size.type, 0) + size.bodies
+                    totals[size.type] = totals.get(size.type, 0) + size.raw_bytes
+        newest = {dictionary.type: dictionary.codec for dictionary in intact}
         compressors: dict[str, _Numbered] = {}
         for type_, codec in newest.items():
             async with self._session.dialect.read() as session:
@@ -171,47 +169,47 @@ class Compression:
                 compressors[type_] = (codec, compressor)
         for type_, count in counts.items():
             if count >= LEAST_BODIES and totals[type_] >= _LEAST_BYTES:
-                _, known = compressors.get(type_, (0, None))
-                if (new := await self._train(type_, count, kept, known)) is not None:
+                _, current = compressors.get(type_, (0, None))
+                if (new := await self._train(type_, count, codecs, current)) is not None:
                     intact.append(StoredDictionary(new[0], type_, ()))
                     compressors[type_] = new
         return compressors
 
     async def _train(
-        self, type_: str, count: int, kept: Collection[int], known: DictionaryCompressor | None
+        self, type_: str, count: int, codecs: Collection[int], current: DictionaryCompressor | None
     ) -> _Numbered | None:
         """Store a new dictionary for a type of event, and return it; None if it would save too little."""
         async with self._session.dialect.read(snapshot=True) as session:
             step = max(1, count // LEAST_BODIES)
-            places = await queries.positions(session, type_, except_codecs=kept, longest=_LONGEST_SAMPLE, step=step)
+            places = await queries.positions(session, type_, except_codecs=codecs, longest=_LONGEST_SAMPLE, step=step)
             samples = await self._samples(session, places)
-        raws = [each.raw for each in samples]
+        raws = [sample.raw for sample in samples]
         dictionary = train([raw[:_MOST_OF_SAMPLE] for raw in raws])
         if dictionary is None:
             return None
         compressor = DictionaryCompressor(dictionary)
         size = sum(len(compressor.compress(raw)) for raw in raws)
-        if size > _WORTHWHILE * sum(each.stored_len for each in samples):
+        if size > _WORTHWHILE * sum(sample.stored_len for sample in samples):
             return None
-        if known is not None and size > _BETTER * sum(len(known.compress(raw)) for raw in raws):
+        if current is not None and size > _BETTER * sum(len(current.compress(raw)) for raw in raws):
             return None
-        codec = await self._store(type_, dictionary.dict_content, [each.position for each in samples])
+        codec = await self._store(type_, dictionary.dict_content, [sample.position for sample in samples])
         return None if codec is None else (codec, compressor)
 
     async def _samples(self, session: ReadSession, places: Sequence[int]) -> list[_Sample]:
         """Return bodies at the first of some positions, up to about 32 MB. Bodies that cannot be read are left out."""
-        found: list[_Sample] = []
+        samples: list[_Sample] = []
         size = 0
         for at in range(0, len(places), _READ_AT_ONCE):
             bodies = await bodies_at(session, places[at : at + _READ_AT_ONCE])
             for position, (codec, stored) in sorted(bodies.items()):
                 with contextlib.suppress(StoreError):
                     raw = raw_json(codec, stored)
-                    found.append(_Sample(position, raw, len(stored)))
+                    samples.append(_Sample(position, raw, len(stored)))
                     size += len(raw)
             if size > _MOST_SAMPLES:
                 break
-        return found
+        return samples
 
     async def _store(self, type_: str, content: bytes, samples: Sequence[int]) -> int | None:
         """Store a new dictionary, and return its number; None if one of its samples was removed meanwhile."""
@@ -229,19 +227,17 @@ class Compression:
     async def _empty(self, dictionaries: Sequence[StoredDictionary]) -> list[StoredDictionary]:
         """Empty dictionaries; return those that are still used."""
         used: list[StoredDictionary] = []
-        for each in dictionaries:
+        for dictionary in dictionaries:
             async with self._transaction():
-                if await queries.is_needed(self._session, each.codec):
-                    used.append(each)
+                if await queries.is_needed(self._session, dictionary.codec):
+                    used.append(dictionary)
                 else:
-                    await self._session.write(Changes({}, {}, {}, {_CONTENT: [(each.codec, b"", b"")]}))
-                    self._intact.pop(each.codec, None)
+                    await self._session.write(Changes({}, {}, {}, {_CONTENT: [(dictionary.codec, b"", b"")]}))
+                    self._intact.pop(dictionary.codec, None)
         return used
 
-    # -- bodies --------------------------------------------------------------------------------------------------------
-
     async def _store_again(
-        self, compressors: Mapping[str, _Numbered], kept: Collection[int], on_progress: OnProgress = ignore
+        self, compressors: Mapping[str, _Numbered], codecs: Collection[int], on_progress: OnProgress = ignore
     ) -> None:
         """Change the stored form of bodies whose codec is not in `kept`.
 
@@ -252,36 +248,41 @@ class Compression:
         async with self._session.dialect.read() as session:
             # Bodies that are written meanwhile are left to the next call.
             until = await queries.last_body(session)
-        while found := await self._candidates(kept, after, until):
+        while candidates := await self._candidates(codecs, after, until):
             on_progress(OperationProgress("compressing", after, until))
-            after = found[-1].position
-            chosen = [each for each in found if each.type in compressors or each.codec >= FIRST_DICTIONARY_CODEC]
+            after = candidates[-1].position
+            chosen = [
+                candidate
+                for candidate in candidates
+                if candidate.type in compressors or candidate.codec >= FIRST_DICTIONARY_CODEC
+            ]
             start = size = 0
-            for end, each in enumerate(chosen):
-                if end - start >= self._pace.rows or (end > start and size + each.raw_len > _BYTES):
+            for end, candidate in enumerate(chosen):
+                if end - start >= self._pace.rows or (end > start and size + candidate.raw_len > _BYTES):
                     await self._store_part_again(chosen[start:end], compressors)
                     start, size = end, 0
-                size += each.raw_len
+                size += candidate.raw_len
             await self._store_part_again(chosen[start:], compressors)
 
-    async def _candidates(self, kept: Collection[int], after: int, until: int) -> list[Candidate]:
+    async def _candidates(self, codecs: Collection[int], after: int, until: int) -> list[Candidate]:
         async with self._session.dialect.read() as session:
             return await queries.candidates(
-                session, except_codecs=kept, after=after, until=until, limit=_SEARCHED_AT_ONCE
+                session, except_codecs=codecs, after=after, until=until, limit=_SEARCHED_AT_ONCE
             )
 
     async def _store_part_again(self, part: Sequence[Candidate], compressors: Mapping[str, _Numbered]) -> None:
         async with self._session.dialect.read() as session:
-            bodies = await bodies_at(session, [each.position for each in part])
+            bodies = await bodies_at(session, [candidate.position for candidate in part])
         rows: list[Row] = [
-            (each.position, *form)
-            for each in part
-            if each.position in bodies
-            and (form := _other_form(each, *bodies[each.position], compressors.get(each.type))) is not None
+            (candidate.position, *form)
+            for candidate in part
+            if candidate.position in bodies
+            and (form := _other_form(candidate, *bodies[candidate.position], compressors.get(candidate.type)))
+            is not None
         ]
         if not rows:
             return
-        seen = {each.position: each.codec for each in part}
+        seen = {candidate.position: candidate.codec for candidate in part}
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
             codecs = await queries.codecs_at(self._session, [row[0] for row in rows])
@@ -304,10 +305,12 @@ class Compression:
         if version != self._version:
             self._version, self._intact = version, {}
         if unknown := [codec for codec in codecs if codec not in self._intact]:
-            known = {each.codec: each for each in await queries.with_content(self._session)}
+            dictionaries = {dictionary.codec: dictionary for dictionary in await queries.with_content(self._session)}
             for codec in unknown:
-                each = known.get(codec)
-                self._intact[codec] = each is not None and not await queries.lacks_samples(self._session, each)
+                dictionary = dictionaries.get(codec)
+                self._intact[codec] = dictionary is not None and not await queries.lacks_samples(
+                    self._session, dictionary
+                )
         return [codec for codec in codecs if self._intact[codec]]
 
     @asynccontextmanager
@@ -338,21 +341,23 @@ class _Sample(NamedTuple):
     stored_len: int
 
 
-def _other_form(each: Candidate, codec: int, stored: bytes, compressor: _Numbered | None) -> tuple[int, bytes] | None:
+def _other_form(
+    candidate: Candidate, codec: int, stored: bytes, compressor: _Numbered | None
+) -> tuple[int, bytes] | None:
     """Return the codec and the bytes with which a body is stored from now on; None if it stays as it is."""
     try:
         raw = raw_json(codec, stored)
     except StoreError:
         return None
-    if hashlib.sha256(raw).digest() != each.sha256:
+    if hashlib.sha256(raw).digest() != candidate.sha256:
         return None  # `verify` reports it
     if compressor is not None:
         number, with_dictionary = compressor
         compressed = with_dictionary.compress(raw)
-        is_smaller = len(compressed) < _WORTHWHILE * each.stored_len or each.codec >= FIRST_DICTIONARY_CODEC
+        is_smaller = len(compressed) < _WORTHWHILE * candidate.stored_len or candidate.codec >= FIRST_DICTIONARY_CODEC
         if is_smaller and with_dictionary.decompress(compressed) == raw:
             return number, compressed
-    if each.codec < FIRST_DICTIONARY_CODEC:
+    if candidate.codec < FIRST_DICTIONARY_CODEC:
         return None
     body = encode_body(raw)
     return body.codec, body.stored

@@ -1,14 +1,14 @@
 """Copy of a store to another database, with the same id, log and state. Decision 61."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import select
 
-from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for
+from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for, existing_store
 from store.db.tables.core import store_info
 from store.db.url import parse
 from store.errors import AlreadyExists, Corrupt, Invalid
@@ -19,7 +19,7 @@ from store.operations.damage import store_damage_reported
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
 from store.operations.reports import CopyReport
 from store.runtime.clock import Clock
-from store.runtime.loop_thread import LoopThread
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification import last
 from store.verification.rebuild import rebuild
@@ -65,7 +65,9 @@ async def copy_store(
         raise Invalid("target", f"{target.url.shown} is the source itself; choose another target")
     reporter = ProgressReporter(on_progress)
     async with store_damage_reported(source_url, reporter):
-        return await in_thread(make_copy(source, target.unfinished(), is_verified=verify, on_progress=reporter))
+        return await run_in_thread(
+            "rollbook copy", make_copy(source, target.unfinished(), is_verified=verify, on_progress=reporter)
+        )
 
 
 def database(url: str, clock: Clock | None = None) -> Dialect:
@@ -79,15 +81,6 @@ def database(url: str, clock: Clock | None = None) -> Dialect:
         reason = f"{parsed.shown} cannot be copied; give the URL of a SQLite file or a Postgres database"
         raise Invalid("url", reason)
     return dialect_for(parsed)(parsed, clock, read_only=True)
-
-
-async def in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own, because writes to SQLite block the loop."""
-    thread = LoopThread("rollbook copy")
-    try:
-        return await thread.run(work)
-    finally:
-        thread.leave()
 
 
 async def make_copy(
@@ -163,20 +156,14 @@ async def fill_reserved(
 @asynccontextmanager
 async def _opened(source: Dialect, target: Unfinished, *, is_single_file: bool) -> AsyncGenerator[str]:
     """Open both databases, and yield the id of the store."""
-    store_id = await source.open(create=False)
-    try:
+    async with existing_store(source) as store_id:
         columns = store_info.c
         async with source.read() as session:
             statement = source.sql(select(columns.created_at, columns.log_format))
             ((created_at, log_format),) = await session.fetch(statement, {})
         await target.prepare(store_id, created_at, log_format, is_single_file=is_single_file)
-        await target.open(create=False)
-        try:
+        async with existing_store(target):
             yield store_id
-        finally:
-            await target.close()
-    finally:
-        await source.close()
 
 
 async def _fill(
@@ -205,13 +192,13 @@ async def _fill(
         def computed(progress: OperationProgress) -> None:
             on_progress(replace(progress, step="computing the tables"))
 
-        built = await rebuild(target, store_id, lambda work: work(writer), _no_calls, computed)
+        built = await rebuild(target, store_id, lambda work: work(writer), on_progress=computed)
         if finish is not None:
             await finish(target, writer, store_id)
             async with target.read() as session:
                 end = await end_of(session)
     if is_verified:
-        report = await verify(target, store_id, None, _no_calls, on_progress)
+        report = await verify(target, store_id, on_progress=on_progress)
         _check(report, end)
         await last.record(target, report)
     return CopyReport(
@@ -255,7 +242,3 @@ def _check(report: VerifyReport, end: EndOfLog) -> None:
         first = report.differences[0]
         what = f"the copy has {report.difference_count:,} differences, the first in {first.check}, {first.key}"
         raise Corrupt(what if first.field is None else f"{what}, {first.field}", first.found, first.expected)
-
-
-def _no_calls() -> int:
-    return 0

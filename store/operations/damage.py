@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from store.db.dialect import TypeFault, dialect_for
+from store.db.dialect import TypeFault, dialect_for, existing_store
 from store.db.url import parse
 from store.errors import Corrupt, StoreError
 from store.runtime.progress import ProgressReporter
@@ -37,7 +37,7 @@ async def store_damage_reported(url: str, reporter: ProgressReporter | None = No
         if reporter is not None and reporter.has_failed:
             raise
         if (fault := await _first_fault(url)) is not None:
-            raise Corrupt(f"{fault.table.name} {fault.key}, {fault.column}", fault.found, fault.expected) from error
+            raise Corrupt(f"{fault.table.name} {fault.key}, {fault.column}", fault.actual, fault.expected) from error
         subject = f"a value in the store {parse(url).shown}"
         raise Corrupt(subject, f"one that causes {type(error).__name__}: {error}", "one that a store wrote") from error
 
@@ -47,10 +47,6 @@ async def _first_fault(url: str) -> TypeFault | None:
     parsed = parse(url)
     dialect = dialect_for(parsed)(parsed, None, read_only=True)
     with suppress(Exception):
-        await dialect.open(create=False)
-        try:
-            async with dialect.read(snapshot=True) as session:
-                return next(iter((await dialect.hide_type_faults(session)).first), None)
-        finally:
-            await dialect.close()
+        async with existing_store(dialect), dialect.read(snapshot=True) as session:
+            return next(iter((await dialect.hide_type_faults(session)).first), None)
     return None

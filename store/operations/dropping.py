@@ -57,9 +57,9 @@ async def drop_partition(url: str, name: str, *, confirm: str) -> DropReport:
         )
     if confirm != name:
         raise Invalid("confirm", f"{confirm!r} is not {name!r}; give the name of the partition twice")
-    given = parse(url)
-    if given.path is None and given.dsn is None:
-        reason = f"{given.shown} is not a database; give the URL of a SQLite file or a Postgres database"
+    database = parse(url)
+    if database.path is None and database.dsn is None:
+        reason = f"{database.shown} is not a database; give the URL of a SQLite file or a Postgres database"
         raise Invalid("url", reason)
     target = parse(with_partition(url, name))
     if target.dsn is not None:

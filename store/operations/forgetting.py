@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from store.db.dialect import Dialect, Row
+from store.db.dialect import Dialect, Row, existing_store
 from store.db.queries import blobs as blob_queries
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
@@ -21,7 +21,7 @@ from store.operations.damage import store_damage_reported
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
-from store.runtime.loop_thread import LoopThread
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.log_scan import REFERRING, names_of_blobs
 
@@ -106,52 +106,43 @@ async def forget(
         ReadOnly: the database user may not delete payload.
         Unavailable: the database does not answer. The call can be repeated.
     """
-    if reason is not None:
-        _check_reason(reason, search)
+    matcher = _Matcher(search)
+    if reason is not None and not 1 <= len(reason) <= 200:
+        raise Invalid("reason", "it must have 1 to 200 characters")
+    if reason is not None and matcher.first(reason) is not None:
+        raise Invalid("reason", "it contains the text, and the log would keep it; leave the text out")
     dialect = database(url, clock, read_only=reason is None)
     reporter = ProgressReporter(on_progress)
-    thread = LoopThread("rollbook forget")
-    try:
-        async with store_damage_reported(url, reporter):
-            return await thread.run(_run(dialect, search, reporter, reason=reason, rewrite=rewrite, actor=actor))
-    finally:
-        thread.leave()
-
-
-def _check_reason(reason: str, search: Search) -> None:
-    if not 1 <= len(reason) <= 200:
-        raise Invalid("reason", "it must have 1 to 200 characters")
-    if _Matcher(search).first(reason) is not None:
-        raise Invalid("reason", "it contains the text, and the log would keep it; leave the text out")
+    async with store_damage_reported(url, reporter):
+        return await run_in_thread(
+            "rollbook forget", _run(dialect, matcher, reporter, reason=reason, rewrite=rewrite, actor=actor)
+        )
 
 
 async def _run(
     dialect: Dialect,
-    search: Search,
+    matcher: _Matcher,
     on_progress: OnProgress,
     *,
     reason: str | None,
     rewrite: bool,
     actor: str | None,
 ) -> ForgetReport:
-    await dialect.open(create=False)
-    try:
-        found = await _found(dialect, _Matcher(search), on_progress)
+    async with existing_store(dialect):
+        hits = await _search(dialect, matcher, on_progress)
         erased = Erased(0, 0, 0, is_clean=True)
         if reason is not None:
             on_progress(OperationProgress("removing payload"))
             # Without a match, the files may still contain payload that an earlier call has deleted, and are rewritten.
             erased = await erase_payload(
-                dialect, found.payload, found.stored, reason=reason, rewrite=rewrite, actor=actor
+                dialect, hits.payload, hits.stored, reason=reason, rewrite=rewrite, actor=actor
             )
-    finally:
-        await dialect.close()
     return ForgetReport(
         is_applied=reason is not None,
-        until=found.until,
-        rollouts=len({each.rollout_id for each in found.payload}),
-        matches=found.matches,
-        kept=found.kept,
+        until=hits.until,
+        rollouts=len({payload.rollout_id for payload in hits.payload}),
+        matches=hits.matches,
+        kept=hits.remaining,
         bodies=erased.bodies,
         blobs=erased.blobs,
         is_clean=erased.is_clean,
@@ -159,10 +150,10 @@ async def _run(
 
 
 @dataclass(slots=True)
-class _Found:
+class _Hits:
     payload: list[Payload] = field(default_factory=list[Payload])
     matches: list[Match] = field(default_factory=list[Match])
-    kept: list[Match] = field(default_factory=list[Match])
+    remaining: list[Match] = field(default_factory=list[Match])
     bodies: dict[int, tuple[int, bytes]] = field(default_factory=dict[int, tuple[int, bytes]])
     blobs: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
     until: int = 0
@@ -177,10 +168,10 @@ class _Found:
             payload.position: (payload, match) for name, payload, match in self.removed if name not in self.in_use
         }
         self.payload = sorted(
-            [*self.payload, *(each for each, _ in leftovers.values())], key=lambda each: each.position
+            [*self.payload, *(payload for payload, _ in leftovers.values())], key=lambda payload: payload.position
         )
         self.matches = sorted(
-            [*self.matches, *(each for _, each in leftovers.values())], key=lambda each: each.position
+            [*self.matches, *(match for _, match in leftovers.values())], key=lambda match: match.position
         )
 
     @property
@@ -188,8 +179,8 @@ class _Found:
         return Stored(self.bodies, self.blobs)
 
 
-async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -> _Found:
-    found = _Found()
+async def _search(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -> _Hits:
+    hits = _Hits()
     async with dialect.read() as session:
         last = await log_queries.last_event(session)
     end = 0 if last is None else last[_POSITION]
@@ -204,34 +195,32 @@ async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -
             first = matcher.in_blob(raw_json(codec, stored))
             if first is not None:
                 in_blobs[name] = first
-                found.blobs[name] = (codec, stored)
+                hits.blobs[name] = (codec, stored)
         if len(some) < _ROWS_AT_ONCE:
             break
     while True:
-        on_progress(OperationProgress("searching", min(found.until, end), end))
+        on_progress(OperationProgress("searching", min(hits.until, end), end))
         async with dialect.read() as session:
-            rows = await log_queries.events(session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
+            rows = await log_queries.events(session, after=hits.until, limit=_ROWS_AT_ONCE, bodies=True)
             if not rows:
-                found.add_leftovers()
-                return found
+                hits.add_leftovers()
+                return hits
             gone = await removal_queries.removed_between(session, rows[0][_POSITION], rows[-1][_POSITION])
-        found.until = rows[-1][_POSITION]
+        hits.until = rows[-1][_POSITION]
         for row in rows:
-            _examine(row, matcher, in_blobs, found, is_gone=row[_POSITION] in gone)
+            _examine(row, matcher, in_blobs, hits, is_gone=row[_POSITION] in gone)
 
 
-def _examine(
-    row: Row, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], found: _Found, *, is_gone: bool
-) -> None:
+def _examine(row: Row, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], hits: _Hits, *, is_gone: bool) -> None:
     data = matcher.in_payload(row[_DATA].encode())
     if data is not None:
-        found.kept.append(_match(row, *data))
+        hits.remaining.append(_match(row, *data))
     names = [name for name in names_of_blobs(row) if name in in_blobs] if row[_TYPE] in REFERRING else []
     if is_gone:
         payload = Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], None)
-        found.removed += ((name, payload, _match(row, *in_blobs[name])) for name in names)
+        hits.removed += ((name, payload, _match(row, *in_blobs[name])) for name in names)
         return
-    found.in_use.update(names)
+    hits.in_use.update(names)
     codec, stored = row[len(_FIELDS) :]
     first = None if stored is None else matcher.in_payload(raw_json(codec, stored))
     if first is None and names:
@@ -239,13 +228,13 @@ def _examine(
     if first is None:
         return
     if not row[_STREAM].startswith(_ROLLOUT):
-        found.kept.append(_match(row, *first))
+        hits.remaining.append(_match(row, *first))
         return
     size = None if stored is None else len(stored)
-    found.payload.append(Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], size))
-    found.matches.append(_match(row, *first))
-    if stored is not None and len(found.bodies) < _ROWS_AT_ONCE:
-        found.bodies[row[_POSITION]] = (codec, stored)
+    hits.payload.append(Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], size))
+    hits.matches.append(_match(row, *first))
+    if stored is not None and len(hits.bodies) < _ROWS_AT_ONCE:
+        hits.bodies[row[_POSITION]] = (codec, stored)
 
 
 def _match(row: Row, path: str, excerpt: str) -> Match:
@@ -274,13 +263,13 @@ class _Matcher:
         The answer of a model is a text that may look like JSON, so both are searched.
         """
         try:
-            found = self.in_payload(raw)
+            match = self.in_payload(raw)
         except orjson.JSONDecodeError:
-            found = None
-        if found is None:
+            match = None
+        if match is None:
             excerpt = self.first(raw.decode(errors="replace"))
-            found = None if excerpt is None else ("", excerpt)
-        return found
+            match = None if excerpt is None else ("", excerpt)
+        return match
 
     def in_payload(self, raw: bytes) -> tuple[str, str] | None:
         """Return path and excerpt of the first match in a JSON text."""
@@ -299,8 +288,8 @@ class _Matcher:
         if at < 0:
             return None
         # `casefold` may change the length of a text, so the excerpt of such a text is one of the folded text.
-        shown = text if len(searched) == len(text) else searched
-        return shown[max(0, at - _AROUND) : at + len(self._text) + _AROUND]
+        source = text if len(searched) == len(text) else searched
+        return source[max(0, at - _AROUND) : at + len(self._text) + _AROUND]
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -82,11 +82,11 @@ class LogCopy:
         async with self._target.read() as session:
             reached = await end_of(session)
         async with self._source.read() as session:
-            found = await end_of(session, reached.commit_id)
-        if found != reached:
+            commit = await end_of(session, reached.commit_id)
+        if commit != reached:
             raise Incompatible(
                 f"the source does not contain commit {reached.commit_id} of the unfinished copy, whose hash is"
-                f" {reached.chain_hash.hex()}: its commit {found.commit_id} has the hash {found.chain_hash.hex()}",
+                f" {reached.chain_hash.hex()}: its commit {commit.commit_id} has the hash {commit.chain_hash.hex()}",
                 "delete the unfinished copy, or give the source from which it was made",
             )
         self.end = reached
@@ -108,7 +108,9 @@ class LogCopy:
             commits = await log_queries.commits(session, after=self.end.commit_id, until=end.commit_id, limit=_COMMITS)
         most_events, most_bytes = self.end.events + _EVENTS, self.end.body_bytes + _BYTES
         ends = map(_end, commits[1:])
-        fitting = takewhile(lambda each: each.events <= most_events and each.body_bytes <= most_bytes, ends)
+        fitting = takewhile(
+            lambda end_of_commit: end_of_commit.events <= most_events and end_of_commit.body_bytes <= most_bytes, ends
+        )
         return commits[: 1 + sum(1 for _ in fitting)]
 
     async def _copy(self, commits: Sequence[Row]) -> None:
@@ -125,7 +127,9 @@ class LogCopy:
                 raise Incompatible("another process continues the same copy", "wait until it ends")
             await self._copy_blobs(session, rows)
             trained = await self._dictionaries(session, rows)
-            blocks = await self._blocks(session, rows)
+            last = await data_blocks.last_block_start(self._writer)
+            firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
+            blocks = await data_blocks.rows_at(session, sorted(firsts))
         written: dict[Table, Sequence[Row]] = {
             core_tables.dictionaries: trained,
             core_tables.data_blocks: blocks,
@@ -152,8 +156,8 @@ class LogCopy:
         ordered = await scan.drops_ordered_at(session, orders)
         gone = await scan.drops_at(session, lacking)
         self.needed = max([self.needed, *(row[1] for row in gone)])
-        found = {row[0]: row for row in (*ordered, *gone)}
-        return [row for row in found.values() if self.end.position < row[1] <= reached.position]
+        drops = {row[0]: row for row in (*ordered, *gone)}
+        return [row for row in drops.values() if self.end.position < row[1] <= reached.position]
 
     async def _dictionaries(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the dictionaries that are missing in the copy; none if the copy has all that `rows` need."""
@@ -162,12 +166,6 @@ class LogCopy:
         if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
             return ()
         return await dictionaries.rows(session, last)
-
-    async def _blocks(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the blocks to which events in `rows` refer and which the copy lacks."""
-        last = await data_blocks.last_block_start(self._writer)
-        firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
-        return await data_blocks.rows_at(session, sorted(firsts))
 
     async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
         named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}
@@ -186,5 +184,7 @@ class LogCopy:
             await self._copy_group(session, group)
 
     async def _copy_group(self, session: ReadSession, names: Sequence[str]) -> None:
-        found = await blobs.blobs_named(session, names)
-        await self._writer.write(Changes({core_tables.blobs: [(name, *blob) for name, blob in found.items()]}, {}, {}))
+        contents = await blobs.blobs_named(session, names)
+        await self._writer.write(
+            Changes({core_tables.blobs: [(name, *blob) for name, blob in contents.items()]}, {}, {})
+        )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from store.db.queries.removal import Selection
-from store.errors import Invalid
 from store.models import RolloutMode
 from store.models.enums import Frozen
+from store.operations.choices import validated
 
 FinishedStatus = Literal["succeeded", "failed", "cancelled"]
 FINISHED: tuple[FinishedStatus, ...] = ("succeeded", "failed", "cancelled")
@@ -72,12 +72,7 @@ class RetentionPolicy(Frozen):
         Raises:
             Invalid: a condition is unknown or has an invalid value, or there is no condition.
         """
-        try:
-            return cls(**conditions)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"])) or "policy"
-            raise Invalid(field, first["msg"].removeprefix("Value error, ")) from None
+        return validated(cls, conditions, "policy")
 
     def selection(self, now: int) -> Selection:
         """Return the conditions on rollouts, without `max_bytes`. `now` is the time in µs since the epoch."""

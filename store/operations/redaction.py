@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import Dialect, ReadSession, existing_store
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
 from store.db.queries import runs as run_queries
@@ -22,7 +22,7 @@ from store.operations.compression import compression
 from store.operations.damage import store_damage_reported
 from store.operations.removal import blobs_without_event, database, remover
 from store.runtime.clock import Clock
-from store.runtime.loop_thread import LoopThread
+from store.runtime.loop_thread import run_in_thread
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 POLICY = "redact"
@@ -100,12 +100,10 @@ async def redact(
         Unavailable: the database does not answer. The call can be repeated.
     """
     dialect = database(url, clock, read_only=not apply)
-    thread = LoopThread("rollbook redact")
-    try:
-        async with store_damage_reported(url):
-            return await thread.run(_run(dialect, rollout_id, redaction, apply=apply, rewrite=rewrite, actor=actor))
-    finally:
-        thread.leave()
+    async with store_damage_reported(url):
+        return await run_in_thread(
+            "rollbook redact", _run(dialect, rollout_id, redaction, apply=apply, rewrite=rewrite, actor=actor)
+        )
 
 
 async def _run(
@@ -113,23 +111,23 @@ async def _run(
 ) -> RedactionReport:
     # This check comes before `open`, because `open` may upgrade the file.
     await refuse_sealed(dialect.url)
-    await dialect.open(create=False)
-    try:
+    async with existing_store(dialect):
         async with dialect.read(snapshot=True) as session:
             chosen = await _chosen(session, rollout_id, redaction)
-            stored = await _stored(session, chosen)
+            referring = [event.position for event in chosen if event.type in REFERRING]
+            names = {name for row in await scan.events_at(session, referring) for name in names_of_blobs(row)}
+            bodies = await log_queries.bodies_at(session, [event.position for event in chosen])
+            stored = Stored(bodies, await run_queries.blobs(session, sorted(names)))
         _check_reason(redaction.reason, [*stored.bodies.values(), *stored.blobs.values()])
         erased = Erased(len(stored.bodies), len(stored.blobs), 0, is_clean=True)
         if apply:
             erased = await erase_payload(dialect, chosen, stored, reason=redaction.reason, rewrite=rewrite, actor=actor)
-    finally:
-        await dialect.close()
     return RedactionReport(
         rollout_id=rollout_id,
         is_applied=apply,
         events=[
-            RedactedEvent(number=each.version, position=each.position, type=each.type, data=json_of(each.data))
-            for each in chosen
+            RedactedEvent(number=event.version, position=event.position, type=event.type, data=json_of(event.data))
+            for event in chosen
         ],
         bodies=erased.bodies,
         blobs=erased.blobs,
@@ -176,36 +174,29 @@ async def erase_payload(
     async with remover(dialect, POLICY, actor=actor, reason=reason, overwrite=True, keep_unfinished=False) as removing:
         await removing.remove(chosen)
         async with dialect.read(snapshot=True) as session:
-            found = await blobs_without_event(session, only={each.position for each in chosen})
-        await removing.remove_blobs(found)
+            unused = await blobs_without_event(session, only={event.position for event in chosen})
+        await removing.remove_blobs(unused)
     async with compression(dialect) as work:
         has_dictionaries = await work.retire()
     async with dialect.read() as session:
-        kept = await removal_queries.blob_sizes(session, sorted(stored.blobs))
-    gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - kept.keys())]
+        sizes = await removal_queries.blob_sizes(session, sorted(stored.blobs))
+    gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - sizes.keys())]
     remains = [part for _, body in gone for part in _parts(body)]
     # If an earlier call has deleted the payload, or if the store ever had a dictionary, the stored bytes are not known.
     # The file can then not be searched for them.
     is_known = not has_dictionaries and 0 < len(remains) <= _MOST_REMAINS
     is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
-    return Erased(removing.removed.bodies, removing.removed.blobs, len(kept), is_clean)
+    return Erased(removing.removed.bodies, removing.removed.blobs, len(sizes), is_clean)
 
 
 async def _chosen(session: ReadSession, rollout_id: str, redaction: Redaction) -> list[Payload]:
     if await log_queries.position_of(session, f"rollout/{rollout_id}", 1) is None:
         raise NotFound.rollout(rollout_id)
-    found = await removal_queries.payload_of(session, [rollout_id], with_removed=True)
-    chosen = [each for each in found if redaction.chooses(each)]
+    candidates = await removal_queries.payload_of(session, [rollout_id], with_removed=True)
+    chosen = [candidate for candidate in candidates if redaction.chooses(candidate)]
     if not chosen:
         raise NotFound("payload", rollout_id, f"rollout {rollout_id} has no such event with payload")
     return chosen
-
-
-async def _stored(session: ReadSession, chosen: Sequence[Payload]) -> Stored:
-    referring = [each.position for each in chosen if each.type in REFERRING]
-    names = {name for row in await scan.events_at(session, referring) for name in names_of_blobs(row)}
-    bodies = await log_queries.bodies_at(session, [each.position for each in chosen])
-    return Stored(bodies, await run_queries.blobs(session, sorted(names)))
 
 
 def _check_reason(reason: str, stored: Sequence[tuple[int, bytes]]) -> None:
@@ -224,11 +215,11 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
-            yield from _texts(each)
+        for item in cast("dict[str, Any]", value).values():
+            yield from _texts(item)
     elif isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from _texts(each)
+        for item in cast("list[Any]", value):
+            yield from _texts(item)
 
 
 def _parts(stored: bytes) -> list[bytes]:

@@ -79,11 +79,11 @@ def chunks(payload: Sequence[Payload], rows: int) -> list[Sequence[Payload]]:
     """Return consecutive parts of a list with at most `rows` items and about 1 MB of bodies each."""
     parts: list[Sequence[Payload]] = []
     start = size = 0
-    for end, each in enumerate(payload):
-        if end > start and (end - start >= rows or size + (each.body_bytes or 0) > _MOST_BYTES):
+    for end, event in enumerate(payload):
+        if end > start and (end - start >= rows or size + (event.body_bytes or 0) > _MOST_BYTES):
             parts.append(payload[start:end])
             start, size = end, 0
-        size += each.body_bytes or 0
+        size += event.body_bytes or 0
     return [*parts, payload[start:]] if payload[start:] else parts
 
 
@@ -128,24 +128,24 @@ class Remover:
             rest = rest[len(part) :]
             await self._in_transaction(partial(self._remove_bodies, part))
 
-    async def remove_blobs(self, found: BlobsWithoutEvent) -> None:
+    async def remove_blobs(self, blobs: BlobsWithoutEvent) -> None:
         """Remove blobs, except those to which an event refers that was appended after the search for references."""
-        names = sorted(found.sizes)
-        until = found.until
+        names = sorted(blobs.sizes)
+        until = blobs.until
         while names:
             part: list[str] = []
             size = 0
             for name in names[: self._pace.rows]:
-                if part and size + found.sizes[name] > _MOST_BYTES:
+                if part and size + blobs.sizes[name] > _MOST_BYTES:
                     break
                 part.append(name)
-                size += found.sizes[name]
+                size += blobs.sizes[name]
             names = names[len(part) :]
             async with self._session.dialect.read() as session:
                 # Most of the new events are read without the lock.
-                kept, until = await _references(session, until)
-            names = [name for name in names if name not in kept]
-            sizes = {name: found.sizes[name] for name in part if name not in kept}
+                references, until = await _references(session, until)
+            names = [name for name in names if name not in references]
+            sizes = {name: blobs.sizes[name] for name in part if name not in references}
             await self._in_transaction(partial(self._remove_blobs, sizes, until))
 
     async def _in_transaction(self, work: Callable[[Tail], Awaitable[int | None]]) -> None:
@@ -170,18 +170,18 @@ class Remover:
     async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:
         """Remove the bodies in the transaction that has begun; return the id of the commit, or None if none is left."""
         session = self._session
-        gone = await removal_queries.removed_among(session, [each.position for each in part])
-        left = [each for each in part if each.position not in gone]
+        gone = await removal_queries.removed_among(session, [event.position for event in part])
+        left = [event for event in part if event.position not in gone]
         if self._keep_unfinished:
-            finished = await removal_queries.still_finished(session, {each.rollout_id for each in left})
-            left = [each for each in left if each.rollout_id in finished]
+            finished = await removal_queries.still_finished(session, {event.rollout_id for event in left})
+            left = [event for event in left if event.rollout_id in finished]
         if not left:
             return None
-        left.sort(key=lambda each: each.position)
+        left.sort(key=lambda event: event.position)
         digest = PositionsHash()
-        for each in left:
-            digest.add(each.position)
-        sizes = [each.body_bytes for each in left if each.body_bytes is not None]
+        for event in left:
+            digest.add(event.position)
+        sizes = [event.body_bytes for event in left if event.body_bytes is not None]
         fact = StoreBodiesDropped(
             policy=self._policy,
             count=len(left),
@@ -191,19 +191,21 @@ class Remover:
             sha256=digest.hexdigest(),
             reason=self._reason,
         )
-        await self._append(tail, fact, {core_tables.dropped: [(each.position, tail.next_position) for each in left]})
-        bodies: list[Row] = [(each.position,) for each in left if each.body_bytes is not None]
+        await self._append(tail, fact, {core_tables.dropped: [(event.position, tail.next_position) for event in left]})
+        bodies: list[Row] = [(event.position,) for event in left if event.body_bytes is not None]
         if bodies:
             await session.write(Changes({}, {}, {core_tables.bodies: bodies}))
-        self.removed.rollouts |= {each.rollout_id for each in left}
+        self.removed.rollouts |= {event.rollout_id for event in left}
         self.removed.events += len(left)
         self.removed.bodies += len(bodies)
         self.removed.body_bytes += sum(sizes)
         return tail.next_commit_id
 
     async def _remove_blobs(self, sizes: Mapping[str, int], until: int, tail: Tail) -> int | None:
-        kept, _ = await _references(self._session, until)
-        there = await removal_queries.blob_sizes(self._session, sorted(name for name in sizes if name not in kept))
+        references, _ = await _references(self._session, until)
+        there = await removal_queries.blob_sizes(
+            self._session, sorted(name for name in sizes if name not in references)
+        )
         if not there:
             return None
         names = sorted(there)
@@ -275,7 +277,7 @@ async def blobs_without_event(
     if not await removal_queries.has_blobs(session):
         return BlobsWithoutEvent({}, until)
     removed: set[str] = set()
-    kept: set[str] = set()
+    names: set[str] = set()
     after = 0
     while rows := await _referring(session, after):
         after = rows[-1][_POSITION]
@@ -283,19 +285,19 @@ async def blobs_without_event(
         for row in rows:
             position = row[_POSITION]
             if position not in gone and position not in going:
-                kept.update(names_of_blobs(row))
+                names.update(names_of_blobs(row))
             elif only is None or position in only:
                 removed.update(names_of_blobs(row))
-    return BlobsWithoutEvent(await removal_queries.blob_sizes(session, sorted(removed - kept)), until)
+    return BlobsWithoutEvent(await removal_queries.blob_sizes(session, sorted(removed - names)), until)
 
 
 async def _references(session: ReadSession, after: int) -> tuple[set[str], int]:
     """Return the blobs to which events after a position refer, and the position of the last of these events."""
-    kept: set[str] = set()
+    names: set[str] = set()
     while rows := await _referring(session, after):
         after = rows[-1][_POSITION]
-        kept.update(name for row in rows for name in names_of_blobs(row))
-    return kept, after
+        names.update(name for row in rows for name in names_of_blobs(row))
+    return names, after
 
 
 async def _referring(session: ReadSession, after: int) -> Sequence[Row]:

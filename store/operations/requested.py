@@ -92,18 +92,17 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
 
             redacted = await redact(url, removal.rollout_id, removal.redaction, rewrite=removal.rewrite, actor=actor)
             _check_clean(is_clean=redacted.is_clean)
-            kept = (
+            shared = (
                 f"; long texts that other events also use stay: {redacted.kept_blobs:,}" if redacted.kept_blobs else ""
             )
-            return (
-                f"payload of {_events(len(redacted.events))} of {removal.rollout_id}{kept} ({removal.redaction.reason})"
-            )
+            events, reason = _events(len(redacted.events)), removal.redaction.reason
+            return f"payload of {events} of {removal.rollout_id}{shared} ({reason})"
         case RemoveByText():
             from store.operations.forgetting import forget
 
-            found = await forget(url, removal.search, reason=removal.reason, rewrite=removal.rewrite, actor=actor)
-            _check_clean(is_clean=found.is_clean)
-            return f"payload of {_events(len(found.matches))} of {_rollouts(found.rollouts)} ({removal.reason})"
+            forgotten = await forget(url, removal.search, reason=removal.reason, rewrite=removal.rewrite, actor=actor)
+            _check_clean(is_clean=forgotten.is_clean)
+            return f"payload of {_events(len(forgotten.matches))} of {_rollouts(forgotten.rollouts)} ({removal.reason})"
 
 
 def _check_clean(*, is_clean: bool) -> None:

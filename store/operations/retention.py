@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 
-from store.db.dialect import Dialect
+from store.db.dialect import Dialect, existing_store
 from store.db.queries import removal as removal_queries
 from store.db.queries.removal import Payload
 from store.db.schema.sealed import refuse_sealed
@@ -15,7 +15,7 @@ from store.operations.damage import store_damage_reported
 from store.operations.policy import RetentionPolicy
 from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
-from store.runtime.loop_thread import LoopThread
+from store.runtime.loop_thread import run_in_thread
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.log_scan import REFERRING
 
@@ -89,14 +89,10 @@ async def remove_payload(
     began = time.monotonic()
     dialect = database(url, clock, read_only=not apply)
     reporter = ProgressReporter(on_progress)
-    thread = LoopThread("rollbook retention")
-    try:
-        async with store_damage_reported(url, reporter):
-            report = await thread.run(
-                _run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor, on_progress=reporter)
-            )
-    finally:
-        thread.leave()
+    async with store_damage_reported(url, reporter):
+        report = await run_in_thread(
+            "rollbook retention", _run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor, on_progress=reporter)
+        )
     return report.model_copy(update={"seconds": time.monotonic() - began})
 
 
@@ -112,8 +108,7 @@ async def _run(
     if apply:
         # This check comes before `open`, because `open` may upgrade the file.
         await refuse_sealed(dialect.url)
-    await dialect.open(create=False)
-    try:
+    async with existing_store(dialect):
         size_before = await dialect.size_bytes()
         if apply:
             async with remover(dialect, str(policy), actor=actor) as removing:
@@ -121,8 +116,8 @@ async def _run(
                     on_progress(OperationProgress("removing payload", done, total, "rollouts"))
                     await removing.remove(payload)
                 async with dialect.read(snapshot=True) as session:
-                    found = await blobs_without_event(session)
-                await removing.remove_blobs(found)
+                    blobs = await blobs_without_event(session)
+                await removing.remove_blobs(blobs)
             removed = removing.removed
             if vacuum:
                 on_progress(OperationProgress("freeing space"))
@@ -130,8 +125,6 @@ async def _run(
         else:
             removed = await _count(dialect, policy, on_progress)
         size_after = await dialect.size_bytes()
-    finally:
-        await dialect.close()
     return report_of(policy, removed, is_applied=apply, size_before=size_before, size_after=size_after)
 
 
@@ -156,33 +149,22 @@ def report_of(
     )
 
 
-class _Counter:
-    """Counts payload instead of removing it."""
-
-    def __init__(self) -> None:
-        self.removed = Removed()
-        self.referring: set[int] = set()
-        """The positions of events that may refer to blobs."""
-
-    def add(self, payload: list[Payload]) -> None:
-        removed = self.removed
-        removed.rollouts |= {each.rollout_id for each in payload}
-        removed.events += len(payload)
-        sizes = [each.body_bytes for each in payload if each.body_bytes is not None]
-        removed.bodies += len(sizes)
-        removed.body_bytes += sum(sizes)
-        self.referring |= {each.position for each in payload if each.type in REFERRING}
-
-
 async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgress) -> Removed:
-    counter = _Counter()
+    """Return the sizes of the payload that a policy selects."""
+    removed = Removed()
+    referring = set[int]()
     async for done, total, payload in selected_payload(dialect, policy):
         on_progress(OperationProgress("counting payload", done, total, "rollouts"))
-        counter.add(payload)
+        sizes = [event.body_bytes for event in payload if event.body_bytes is not None]
+        removed.rollouts |= {event.rollout_id for event in payload}
+        removed.events += len(payload)
+        removed.bodies += len(sizes)
+        removed.body_bytes += sum(sizes)
+        referring |= {event.position for event in payload if event.type in REFERRING}
     async with dialect.read(snapshot=True) as session:
-        sizes = (await blobs_without_event(session, counter.referring)).sizes
-    counter.removed.blobs, counter.removed.blob_bytes = len(sizes), sum(sizes.values())
-    return counter.removed
+        blobs = (await blobs_without_event(session, referring)).sizes
+    removed.blobs, removed.blob_bytes = len(blobs), sum(blobs.values())
+    return removed
 
 
 async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[tuple[int, int, list[Payload]]]:
@@ -201,8 +183,8 @@ async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGe
     for start in range(0, len(selected), _ROLLOUTS_AT_ONCE):
         some = selected[start : start + _ROLLOUTS_AT_ONCE]
         async with dialect.read() as session:
-            found = await removal_queries.payload_of(session, some)
-        payload = [each for each in found if each.type not in KEPT]
+            events = await removal_queries.payload_of(session, some)
+        payload = [event for event in events if event.type not in KEPT]
         if excess is not None:
             payload, excess = _oldest(payload, some, excess)
         yield start, len(selected), payload
@@ -212,13 +194,13 @@ async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGe
 
 def _oldest(payload: list[Payload], rollouts: list[str], excess: int) -> tuple[list[Payload], int]:
     """Return the payload of the first rollouts whose bodies together have `excess` bytes, and the excess without it."""
-    of_each: dict[str, list[Payload]] = {rollout_id: [] for rollout_id in rollouts}
-    for each in payload:
-        of_each[each.rollout_id].append(each)
+    by_rollout: dict[str, list[Payload]] = {rollout_id: [] for rollout_id in rollouts}
+    for event in payload:
+        by_rollout[event.rollout_id].append(event)
     taken: list[Payload] = []
-    for its in of_each.values():
+    for events in by_rollout.values():
         if excess <= 0:
             break
-        taken += its
-        excess -= sum(each.body_bytes or 0 for each in its)
+        taken += events
+        excess -= sum(event.body_bytes or 0 for event in events)
     return taken, excess

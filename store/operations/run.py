@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from store.db.dialect import Dialect, dialect_for
+from store.db.dialect import Dialect, dialect_for, existing_store
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import Operation, RunResult
 from store.db.url import parse
@@ -86,23 +86,20 @@ async def run(order: RunOrder) -> RunOutcome:
     """
     parsed = parse(order.url)
     dialect = dialect_for(parsed)(parsed, None)
-    store_id = await dialect.open(create=False)
-    try:
+    async with existing_store(dialect) as store_id:
         runs = _Runs(dialect, store_id, order)
         outcome = await runs.run(order.operation, order.seen)
         if runs.is_suspect:
             async with dialect.read() as session:
-                known = (await operation_runs.all_runs(session)).get("verify")
-            whole = await runs.run("verify", None if known is None else known.attempted_at)
-            if whole.state != "skipped":
-                detail = f"{outcome.detail}; then the whole store: {whole.detail}"
-                outcome = outcome.model_copy(update={"detail": detail, "differences": whole.differences})
+                verification = (await operation_runs.all_runs(session)).get("verify")
+            verify_outcome = await runs.run("verify", None if verification is None else verification.attempted_at)
+            if verify_outcome.state != "skipped":
+                detail = f"{outcome.detail}; then the whole store: {verify_outcome.detail}"
+                outcome = outcome.model_copy(update={"detail": detail, "differences": verify_outcome.differences})
         return outcome
-    finally:
-        await dialect.close()
 
 
-class _TakenOver(RuntimeError):
+class _LostClaim(RuntimeError):
     """Another process runs the operation, because this process did not extend its claim in time."""
 
 
@@ -127,10 +124,10 @@ class _Runs:
             return RunOutcome(state="skipped")
         self._is_ending = False
         try:
-            async with self._kept(operation), store_damage_reported(self._order.url):
+            async with self._claim_renewal(operation), store_damage_reported(self._order.url):
                 return await self._work(operation)
         except Exception as error:
-            is_expected = isinstance(error, StoreError | OSError | _TakenOver)
+            is_expected = isinstance(error, StoreError | OSError | _LostClaim)
             self.is_suspect |= operation == "verify_sample" and not isinstance(error, Closed | Unavailable | OSError)
             if not is_expected:
                 logger.exception("the operation %s failed", operation)
@@ -139,7 +136,7 @@ class _Runs:
             return RunOutcome(state="failed", detail=text)
 
     @asynccontextmanager
-    async def _kept(self, operation: Operation) -> AsyncGenerator[None]:
+    async def _claim_renewal(self, operation: Operation) -> AsyncGenerator[None]:
         """Extend the claim until the result is stored. Cancel the block if another process has taken over."""
         lease = self._order.lease_seconds
 
@@ -150,7 +147,7 @@ class _Runs:
                 with suppress(Unavailable):
                     has_claim = await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease)
                     if not (has_claim or self._is_ending):
-                        raise _TakenOver(
+                        raise _LostClaim(
                             "another process has taken over the operation, because this one did not extend its claim"
                         )
 
@@ -168,7 +165,7 @@ class _Runs:
         if operation == "verify":
             from store.verification.verify import verify
 
-            report = await verify(self._dialect, self._store_id, None, _no_calls)
+            report = await verify(self._dialect, self._store_id)
             self._is_ending = True
             await last.record(self._dialect, report, runner=self._runner)
             detail = f"{report.events:,} events and {sum(report.rows.values()):,} rows"
@@ -184,7 +181,11 @@ class _Runs:
             case "compress":
                 result = await self._compress(began)
             case "remove" | "archive" | "redact" | "forget":
-                result = await self._remove_requested(began)
+                removal = self._order.removal
+                if removal is None:
+                    raise Invalid("removal", "no removal is given")
+                detail = await run_requested(self._order.url, removal, self._order.actor)
+                result = RunResult(began, None, None, detail)
         self._is_ending = True
         await operation_runs.succeed(self._dialect, operation, result, runner=self._runner)
         return RunOutcome(state="done", detail=result.detail, differences=result.differences)
@@ -225,12 +226,6 @@ class _Runs:
         size = report.body_bytes + report.blob_bytes
         return RunResult(began, None, None, f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({policy})")
 
-    async def _remove_requested(self, began: int) -> RunResult:
-        removal = self._order.removal
-        if removal is None:
-            raise Invalid("removal", "no removal is given")
-        return RunResult(began, None, None, await run_requested(self._order.url, removal, self._order.actor))
-
     async def _compress(self, began: int) -> RunResult:
         from store.operations.compression import compression
 
@@ -241,10 +236,6 @@ class _Runs:
             f"compressed: payload of {bodies:,} events, data of {events:,} events; new dictionaries: {dictionaries}"
         )
         return RunResult(began, None, None, detail)
-
-
-def _no_calls() -> int:
-    return 0
 
 
 def _give_name(unfinished: Path, name: str, at: int) -> Path:
@@ -258,11 +249,11 @@ def _give_name(unfinished: Path, name: str, at: int) -> Path:
 
 
 def _finish_naming(unfinished: Path, name: str) -> None:
-    found = unfinished.stat()
-    if found.st_nlink > 1:
+    status = unfinished.stat()
+    if status.st_nlink > 1:
         unfinished.unlink()  # the file already has its new name too
     else:
-        _give_name(unfinished, name, round(found.st_mtime * MICROSECONDS))
+        _give_name(unfinished, name, round(status.st_mtime * MICROSECONDS))
 
 
 def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
@@ -271,9 +262,6 @@ def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
     for file in oldest:
         file.unlink(missing_ok=True)
     return oldest
-
-
-# -- the process -------------------------------------------------------------------------------------------------------
 
 
 def _end_with_server() -> None:

@@ -210,3 +210,12 @@ class LoopThread:
 def _closed(work: object) -> Closed:
     name: str = getattr(work, "__name__", "_")
     return Closed("a call" if name.startswith("_") else name)
+
+
+async def run_in_thread(name: str, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop of a new thread, for example because writes to SQLite block their loop."""
+    thread = LoopThread(name)
+    try:
+        return await thread.run(work)
+    finally:
+        thread.leave()

@@ -1,12 +1,8 @@
 """Comparison of the streams of the log with all tables, in one snapshot of the database and in limited memory.
 
-A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. The name of a
-stream is its kind, a slash, and its key, which is the id of the rollout, worker, thread or set of resources. The
-version of an event is its number in its stream, and its position is its place in the log. To fold a stream means to
-compute the table rows that follow from its events.
-
-Events are read stream by stream. For each page of events, the table rows of the same streams are read and compared with
-the folded rows. A span is one recorded operation of a rollout. A rollout with very many spans is compared in parts.
+The name of a stream is its kind, a slash, and its key, which is the id of the rollout, worker, thread or set of
+resources. Events are read stream by stream. For each page of events, the table rows of the same streams are read and
+compared with the folded rows. A rollout with very many spans is compared in parts.
 """
 
 import asyncio
@@ -22,7 +18,7 @@ from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.models.enums import Frozen
 from store.projections import rollouts as row_of
-from store.verification.fold import Compared, Finding, Live, Stream, compare, differing, fold
+from store.verification.fold import Finding, Live, PageResult, Stream, compare, differing, fold
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
@@ -30,6 +26,12 @@ LARGE = 20_000
 
 Calls = Callable[[], int]
 """Function that returns the number of calls that the writer of this process has finished since it started."""
+
+
+def no_calls() -> int:
+    """Return 0, for a process without a writer."""
+    return 0
+
 
 _KEYS_AT_ONCE = 2000
 # The writer counts as busy if it finishes more calls than this during the comparison of one page (about 50 ms).
@@ -119,14 +121,14 @@ class Comparison:
         self.events = 0
         self.streams = 0
 
-    async def of(self, stretch: StreamRange) -> AsyncGenerator[Compared]:
+    async def of(self, stretch: StreamRange) -> AsyncGenerator[PageResult]:
         """Compare a range of streams page by page, and yield the result for each page."""
         prefix, place, after = stretch.prefix, stretch.place, stretch.after
         self._queue = _Queue(self._session, stretch)
         unfinished: Stream | None = None
         while True:
             rows = await scan.events_between(self._session, place, stretch.before, stretch.last, limit=BATCH)
-            self._look_around()
+            self._choose_pace()
             streams = await asyncio.to_thread(fold, prefix, rows, unfinished, is_polite=self._is_polite)
             is_last = len(rows) < BATCH
             unfinished = None if is_last or not streams else streams.pop()
@@ -139,16 +141,16 @@ class Comparison:
                 after = large.key
             if streams or is_last:
                 until = stretch.until if is_last else streams[-1].key
-                yield await self._compared(prefix, streams, after, until)
+                yield await self._compare_page(prefix, streams, after, until)
                 after = after if until is None else until
             if is_last:
                 return
             if unfinished is not None and unfinished.held >= LARGE:
                 findings = await self._part_of_large(unfinished)
                 if findings:
-                    yield Compared(findings={unfinished.name: findings})
+                    yield PageResult(findings={unfinished.name: findings})
 
-    def _look_around(self) -> None:
+    def _choose_pace(self) -> None:
         """Decide whether the comparison of the next page is polite, which means that it lets other threads run often.
 
         The comparison is polite while the writer of this process is busy. The writer releases the interpreter lock at
@@ -160,7 +162,9 @@ class Comparison:
         self._is_polite = calls > self._calls_before + _AT_WORK
         self._calls_before = calls
 
-    async def _compared(self, prefix: str, streams: Sequence[Stream], after: str | None, until: str | None) -> Compared:
+    async def _compare_page(
+        self, prefix: str, streams: Sequence[Stream], after: str | None, until: str | None
+    ) -> PageResult:
         live: Live = {}
         for table in _TABLES[prefix]:
             live[table] = await scan.rows_between(self._session, table, after, until)
@@ -168,19 +172,14 @@ class Comparison:
             live[core_tables.queue] = await self._queue.take(until)
         return await asyncio.to_thread(self._compare, prefix, streams, live)
 
-    def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
+    def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> PageResult:
         self.streams += len(streams)
         for table, rows in live.items():
             # The rows of the queue are hashed in the order of the queue. Here they are in the order of rollouts, so
             # they are read again elsewhere.
             if table.info["family"] == "projection" and table is not core_tables.queue:
-                self._count(table, rows)
+                self._hash.update(table, rows)
         return compare(prefix, streams, live, is_polite=self._is_polite)
-
-    def _count(self, table: Table, rows: Sequence[Row]) -> None:
-        self._hash.update(table, rows)
-
-    # -- a rollout with very many spans --------------------------------------------------------------------------------
 
     async def _part_of_large(self, stream: Stream) -> list[Finding]:
         """Compare the collected rows of spans, rewards and run events with the tables, and drop the collected rows."""
@@ -190,9 +189,9 @@ class Comparison:
         for start in range(0, len(stream.spans), _KEYS_AT_ONCE):
             expected = stream.spans[start : start + _KEYS_AT_ONCE]
             keys = [(row[0], row[1], row[2]) for row in expected]
-            found = await scan.spans_with(self._session, keys)
-            findings.extend(differing(core_tables.spans, expected, found))
-        stream.missing_spans += sum(1 for finding in findings if finding.found is None)
+            rows = await scan.spans_with(self._session, keys)
+            findings.extend(differing(core_tables.spans, expected, rows))
+        stream.missing_spans += sum(1 for finding in findings if finding.actual is None)
         stream.wrong_spans.update(finding.key[1:] for finding in findings)
         rewards = await scan.rewards_between(self._session, stream.key, stream.compared_until, stream.last_position)
         findings.extend(differing(core_tables.rewards, stream.rewards, rewards))
@@ -204,12 +203,12 @@ class Comparison:
 
     async def _run_events_of_large(self, stream: Stream) -> list[Finding]:
         until = stream.compared_version if stream.state is None else stream.state.stream_version
-        found = await scan.run_events_between(self._session, stream.key, stream.compared_version, until)
-        findings = differing(core_tables.run_events, stream.run.run_events, found)
+        rows = await scan.run_events_between(self._session, stream.key, stream.compared_version, until)
+        findings = differing(core_tables.run_events, stream.run.run_events, rows)
         stream.compared_version, stream.run.run_events = until, []
         return findings
 
-    async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
+    async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> PageResult:
         """Compare the rest of a large rollout, and the table rows with ids after `after` and before this rollout."""
         session = self._session
         live: Live = {
@@ -218,25 +217,25 @@ class Comparison:
         }
         live[core_tables.queue] = await self._queue.take(stream.key)
         findings = await self._part_of_large(stream)
-        compared = await asyncio.to_thread(self._compare, prefix, [stream], live)
-        found = 0
+        page = await asyncio.to_thread(self._compare, prefix, [stream], live)
+        span_rows = 0
         for table in _PIECEWISE:
             async for rows in scan.rows_of(session, table, stream.key):
-                found += len(rows) if table is core_tables.spans else 0
-                await asyncio.to_thread(self._count, table, rows)
+                span_rows += len(rows) if table is core_tables.spans else 0
+                await asyncio.to_thread(self._hash.update, table, rows)
         if stream.fault is not None:
-            return compared
+            return page
         beyond = await scan.rewards_between(session, stream.key, stream.compared_until, None)
         before = await scan.rewards_between(session, stream.key, -(2**63), 0)
         findings.extend(Finding(core_tables.rewards, None, row) for row in (*before, *beyond))
         for first, last in ((-(2**63), 0), (stream.compared_version, None)):
             extra = await scan.run_events_between(session, stream.key, first, last)
             findings.extend(Finding(core_tables.run_events, None, row) for row in extra)
-        if found != stream.compared_spans - stream.missing_spans:
+        if span_rows != stream.compared_spans - stream.missing_spans:
             findings.extend(await self._extra_spans(stream))
         if findings:
-            compared.findings.setdefault(stream.name, []).extend(findings)
-        return compared
+            page.findings.setdefault(stream.name, []).extend(findings)
+        return page
 
     async def _extra_spans(self, stream: Stream) -> list[Finding]:
         """Return the rows of spans that do not belong to an event of the stream."""

@@ -27,17 +27,13 @@ async def check_dictionaries(session: ReadSession, differences: Differences) -> 
         codec, type_, digest, trained_at, samples, content = row
         wrong = [] if codec == number else [("codec", number, codec)]
         number = codec + 1
-        wrong += _wrong_bytes(digest, samples, content)
+        wrong += [*_wrong_content(digest, content), *_wrong_list(samples, is_emptied=not content)]
         if trained_at <= 0:
             wrong.append(("trained_at", "a time", trained_at))
         if not any(column == "samples" for column, _, _ in wrong):
             wrong += await _wrong_samples(session, type_, dictionaries.decode_positions(samples))
-        for column, expected, found in wrong:
-            differences.add("dictionaries", f"dictionary {codec}", column, expected, found)
-
-
-def _wrong_bytes(digest: bytes, samples: bytes, content: bytes) -> list[_Difference]:
-    return [*_wrong_content(digest, content), *_wrong_list(samples, is_emptied=not content)]
+        for column, expected, actual in wrong:
+            differences.add("dictionaries", f"dictionary {codec}", column, expected, actual)
 
 
 def _wrong_content(digest: bytes, content: bytes) -> Iterator[_Difference]:

@@ -21,7 +21,7 @@ class Differences:
         self.first: list[Difference] = []
         self.count = 0
 
-    def add(self, check: str, key: str, field: str | None, expected: Any, found: Any) -> None:
+    def add(self, check: str, key: str, field: str | None, expected: Any, actual: Any) -> None:
         """Add a difference.
 
         Args:
@@ -29,12 +29,12 @@ class Differences:
             key: the object that differs, such as an event or the primary key of a row.
             field: the field that differs; None if the object is missing, is unexpected, or differs as a whole.
             expected: the correct value; None if there should be no value.
-            found: the value that was found; None if there is no value.
+            actual: the value that was found; None if there is no value.
         """
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(
-                Difference(check=check, key=key, field=field, expected=_shown(expected), found=_shown(found))
+                Difference(check=check, key=key, field=field, expected=_json_value(expected), found=_json_value(actual))
             )
 
     def join(self, others: list[Difference], count: int) -> None:
@@ -44,18 +44,18 @@ class Differences:
 
     def add_type_fault(self, fault: TypeFault) -> None:
         """Add the difference for a value whose type is not the type of its column."""
-        self.add(_check_of(fault.table), fault.key, fault.column, fault.expected, fault.found)
+        self.add(_check_of(fault.table), fault.key, fault.column, fault.expected, fault.actual)
 
     def add_row(self, finding: Finding) -> None:
         """Add one difference for a row that is missing or unexpected, or else one for each column that differs."""
-        table, expected, found = finding.table, finding.expected, finding.found
+        table, expected, actual = finding.table, finding.expected, finding.actual
         check, key = _check_of(table), "/".join(str(part) for part in finding.key)
-        if expected is None or found is None:
-            self.add(check, key, None, _named(table, expected), _named(table, found))
+        if expected is None or actual is None:
+            self.add(check, key, None, _named(table, expected), _named(table, actual))
             return
-        for column, wanted, there in zip(table.columns, expected, found, strict=True):
-            if wanted != there:
-                self.add(check, key, column.name, wanted, there)
+        for column, correct, stored in zip(table.columns, expected, actual, strict=True):
+            if correct != stored:
+                self.add(check, key, column.name, correct, stored)
 
 
 def _check_of(table: Table) -> str:
@@ -64,8 +64,12 @@ def _check_of(table: Table) -> str:
 
 def _named(table: Table, row: Row | None) -> dict[str, Any] | None:
     # SQLAlchemy's names are a subclass of `str` that orjson does not accept as a key.
-    return None if row is None else {str(column.name): _shown(row[index]) for index, column in enumerate(table.columns)}
+    return (
+        None
+        if row is None
+        else {str(column.name): _json_value(row[index]) for index, column in enumerate(table.columns)}
+    )
 
 
-def _shown(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes | bytearray | memoryview) else value

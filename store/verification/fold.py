@@ -1,11 +1,7 @@
 """Fold of the log: the rows of each stream are computed from the events of the stream.
 
-A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. The version of
-an event is its number in its stream, and its position is its place in the log. A span is one recorded operation of a
-rollout. The functions that compute the rows are those with which the store writes them.
-
-The functions of this module do no I/O: the caller reads the events and the table rows. `compare` compares the computed
-rows with the rows of the tables.
+The functions that compute the rows are those with which the store writes them. This module does no I/O: the caller
+reads the events and the table rows. `compare` compares the computed rows with the rows of the tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +53,7 @@ class Stream:
     """The rows of the rollout's spans, in the order of the log, without the dropped rows."""
     rewards: list[Row] = field(default_factory=list[Row])
     run: RunRows = field(default_factory=RunRows)
-    """The rows of the tables of runs. A run is the execution of a rollout."""
+    """The rows of the tables of runs."""
     last_number: int = 0
     """The greatest number of a span in the stream."""
     drawn: int = 0
@@ -144,7 +140,7 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
                 run.add(event, fact, state)
             stream.events += 1
     except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
-        _refuse(stream, row, refused, events)
+        _set_fault(stream, row, refused, events)
     stream.state = state
     stream.last_number = last
     stream.last_position = row[0] if row else stream.last_position
@@ -160,7 +156,7 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
                 stream.state = evolve(stream.state, event)
             stream.events += 1
     except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
-        _refuse(stream, row, refused, events)
+        _set_fault(stream, row, refused, events)
     stream.last_position = row[0] if row else stream.last_position
 
 
@@ -174,12 +170,12 @@ def _event(position: int, stream: str, version: int, type_: str, shape: int, at:
     return Event(position, stream, version, 0, at, None, None, fact)
 
 
-def _described(refused: Exception) -> str:
+def _reason_of(refused: Exception) -> str:
     return str(refused) if isinstance(refused, StoreError) else f"{type(refused).__name__}: {refused}"
 
 
-def _refuse(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
-    stream.fault = _described(refused)
+def _set_fault(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
+    stream.fault = _reason_of(refused)
     stream.fault_at = row[_VERSION]
     stream.events += 1 + sum(1 for _ in rest)
 
@@ -192,9 +188,6 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Finding:
     """A difference between a row of a table and the row that follows from the log."""
@@ -202,17 +195,17 @@ class Finding:
     table: Table
     expected: Row | None
     """The row that follows from the log; None if there should be no row."""
-    found: Row | None
+    actual: Row | None
     """The row of the table; None if the table has no such row."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The row's primary key."""
-        return key_of(self.table, self.expected or self.found or ())
+        return key_of(self.table, self.expected or self.actual or ())
 
 
 @dataclass(slots=True)
-class Compared:
+class PageResult:
     """Result of the comparison of some streams with the tables."""
 
     streams: list[Stream] = field(default_factory=list[Stream])
@@ -255,13 +248,15 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
             queued = row_of.queued(state)
             return {
                 core_tables.rollouts: [row_of.rollout(state)],
-                core_tables.attempts: [row_of.attempt(state.attempts[each]) for each in sorted(state.attempts)],
+                core_tables.attempts: [
+                    row_of.attempt(state.attempts[attempt_id]) for attempt_id in sorted(state.attempts)
+                ],
                 core_tables.queue: [] if queued is None else [queued],
                 core_tables.forks: stream.run.forks,
                 core_tables.fork_masks: stream.run.fork_masks,
                 core_tables.checkpoints: stream.run.checkpoints,
                 core_tables.artifacts: list(stream.run.artifacts.values()),
-                core_tables.run_keys: [stream.run.run_keys[each] for each in sorted(stream.run.run_keys)],
+                core_tables.run_keys: [stream.run.run_keys[key] for key in sorted(stream.run.run_keys)],
                 core_tables.labels: [*row_of.labels(state)],
                 core_tables.notes: stream.run.notes,
             }
@@ -275,7 +270,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
             return {}
 
 
-def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> Compared:
+def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> PageResult:
     """Compare streams with table rows, and return the differences.
 
     A stream that could not be folded is not compared. Rows that a stream has dropped were compared earlier.
@@ -286,13 +281,13 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
         live: all table rows that belong to keys in this range.
         is_polite: whether to let other threads run after each stream.
     """
-    compared = Compared(list(streams))
+    page = PageResult(list(streams))
     by_key = {table: _by_first(table, rows) for table, rows in live.items()}
     is_of_rollouts = prefix == "rollout/"
     for stream in streams:
         if is_polite:
             sleep(0)
-        found = {table: groups.pop(stream.key, _NONE) for table, groups in by_key.items()}
+        live_rows = {table: groups.pop(stream.key, _NONE) for table, groups in by_key.items()}
         if stream.fault is not None:
             continue
         try:
@@ -300,7 +295,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             check_at = retry.check_at(stream.state) if isinstance(stream.state, RolloutState) else None
             stream.spans.sort(key=_span_key)
         except Exception as refused:  # noqa: BLE001 (events that another program wrote may contain any values)
-            stream.fault, stream.fault_at = _described(refused), stream.events
+            stream.fault, stream.fault_at = _reason_of(refused), stream.events
             continue
         if is_of_rollouts and stream.state is not None:
             expected[core_tables.spans] = stream.spans
@@ -308,44 +303,44 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             expected[core_tables.run_events] = stream.run.run_events
         findings = [
             finding
-            for table, rows in found.items()
+            for table, rows in live_rows.items()
             if table in expected and expected[table] != rows
             for finding in differing(table, expected[table], rows)
         ]
         if is_of_rollouts:
-            counter = next(iter(found[core_tables.span_counters]), None)
+            counter = next(iter(live_rows[core_tables.span_counters]), None)
             correct = correct_counter(stream, counter)
             if correct is not None:
                 findings.append(Finding(core_tables.span_counters, correct, counter))
-            if not is_watched(check_at, next((row[1] for row in found[core_tables.watch]), None)):
-                compared.unwatched.append(stream.name)
+            if not is_watched(check_at, next((row[1] for row in live_rows[core_tables.watch]), None)):
+                page.unwatched.append(stream.name)
         if findings:
-            compared.findings[stream.name] = findings
-    _add_extra(compared, prefix, by_key)
-    return compared
+            page.findings[stream.name] = findings
+    _add_extra(page, prefix, by_key)
+    return page
 
 
-def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
+def _add_extra(page: PageResult, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
     """Add a difference for each table row that does not belong to a stream."""
     for table, groups in left.items():
         if table is core_tables.span_counters or table is core_tables.watch:
             continue  # these rows are not computed from the log: a rollout with a counter, for example, need not exist
         for key, rows in groups.items():
             extra = [Finding(table, None, row) for row in rows]
-            compared.findings.setdefault(prefix + key, []).extend(extra)
+            page.findings.setdefault(prefix + key, []).extend(extra)
 
 
-def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
+def differing(table: Table, expected: Sequence[Row], actual: Sequence[Row]) -> list[Finding]:
     """Return the differences between expected and found rows of a table. Rows with the same key are compared."""
     # Drivers may return rows of their own type. Such a row is equal to a tuple of the same values.
-    if list(expected) == list(found):
+    if list(expected) == list(actual):
         return []
-    wanted = {key_of(table, row): row for row in expected}
-    there = {key_of(table, row): row for row in found}
+    expected_by_key = {key_of(table, row): row for row in expected}
+    actual_by_key = {key_of(table, row): row for row in actual}
     return [
-        Finding(table, wanted.get(key), there.get(key))
-        for key in {**wanted, **there}
-        if not wanted.get(key) == there.get(key)  # noqa: SIM201 (rows of drivers define `==` but not `!=`)
+        Finding(table, expected_by_key.get(key), actual_by_key.get(key))
+        for key in {**expected_by_key, **actual_by_key}
+        if not expected_by_key.get(key) == actual_by_key.get(key)  # noqa: SIM201 (rows of drivers define `==` but not `!=`)
     ]
 
 
@@ -361,25 +356,25 @@ def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
     return {key: list(group) for key, group in groupby(rows, itemgetter(column))}
 
 
-def correct_counter(stream: Stream, found: Row | None) -> Row | None:
+def correct_counter(stream: Stream, counter: Row | None) -> Row | None:
     """Return the row to write instead of a wrong or missing row of a span counter; None if the row is correct.
 
     The counter contains the greatest span number that was drawn or recorded. It may be ahead of the log, because most
     draws append no event. If the row is wrong, it is unknown which of the reserved numbers were drawn, so the new value
     is at least the last reserved number. The new value is never less than the old value.
     """
-    value, reserved = (0, None) if found is None else (found[1], found[2])
+    value, reserved = (0, None) if counter is None else (counter[1], counter[2])
     if value >= max(stream.last_number, stream.drawn) and (reserved or 0) == stream.reserved:
         return None
     is_unsearched = reserved is None and stream.reserved == 0
     return stream.key, max(value, stream.last_number, stream.reserved), None if is_unsearched else stream.reserved
 
 
-def is_watched(check_at: int | None, found: int | None) -> bool:
+def is_watched(check_at: int | None, stored_at: int | None) -> bool:
     """Return whether the time of a rollout's next check is correct.
 
     Args:
         check_at: the latest correct time of the watchdog's next check; None if the rollout has no time limit.
         found: the time in the table `watch`; None if there is no row for the rollout. An earlier check is harmless.
     """
-    return found is None if check_at is None else found is not None and found <= check_at
+    return stored_at is None if check_at is None else stored_at is not None and stored_at <= check_at

@@ -3,7 +3,7 @@
 It is not part of the log: a verification changes neither the log nor the projections. Decisions 60 and 64.
 """
 
-from store.db.dialect import Dialect, dialect_for
+from store.db.dialect import Dialect, dialect_for, existing_store
 from store.db.queries import log as log_queries
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import RunResult
@@ -36,8 +36,5 @@ async def record_at(url: str, report: VerifyReport) -> None:
     """Store the result of a verification in the database at a URL. It must exist and have the current schema."""
     parsed = parse(url)
     dialect = dialect_for(parsed)(parsed, None)
-    await dialect.open(create=False)
-    try:
+    async with existing_store(dialect):
         await record(dialect, report)
-    finally:
-        await dialect.close()

@@ -1,8 +1,7 @@
 """Check of the log's consistency: the hash chain over all commits, the hashes of bodies, and the running totals.
 
-An event belongs to a commit, and its position is its place in the log. The body of an event contains its payload. The
-hash of a commit covers its events and the hash of the commit before. The running totals of a commit count all events,
-attempts, bytes of bodies and so on up to this commit.
+The hash of a commit covers its events and the hash of the commit before. The running totals of a commit count all
+events, attempts, bytes of bodies and so on up to this commit.
 
 This module does no I/O. The caller passes the rows of commits, and of events with their bodies, in the log's order.
 """
@@ -104,7 +103,7 @@ class LogCheck:
         while self._commits:
             self._finish()
         for row in rest:
-            self._stray(row)
+            self._report_stray(row)
 
     def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
         """Check the events of a commit, and events before it that belong to no commit.
@@ -120,10 +119,10 @@ class LogCheck:
                 break
             used += 1
             if position < first:
-                self._stray(row)
+                self._report_stray(row)
                 continue
             if position != following:
-                self._missing(following, position - 1, commit_id)
+                self._report_missing(following, position - 1, commit_id)
             following = position + 1
             if row[1] != commit_id:
                 self._report("chain", f"event {position}", "commit_id", commit_id, row[1])
@@ -139,11 +138,11 @@ class LogCheck:
         self._next = following
         return used
 
-    def _stray(self, row: Row) -> None:
+    def _report_stray(self, row: Row) -> None:
         self.events += 1
         self._report("chain", f"event {row[0]}", None, None, f"{row[_TYPE]} that does not belong to a commit")
 
-    def _missing(self, first: int, last: int, commit_id: int) -> None:
+    def _report_missing(self, first: int, last: int, commit_id: int) -> None:
         named = f"event {first}" if first == last else f"events {first} to {last}"
         self._report("chain", named, None, f"part of commit {commit_id}", None)
 
@@ -177,8 +176,10 @@ class LogCheck:
         commit_id, _, first, last = commit[:4]
         self.commits += 1
         if self._next <= last:
-            self._missing(self._next or first, last, commit_id)
-        self._check_place(commit_id, first, last)
+            self._report_missing(self._next or first, last, commit_id)
+        # Numbers may be left out: a rollback on Postgres leaves gaps, and a sequence may be moved forward.
+        if first <= self._last_position or last < first:
+            self._report("chain", f"commit {commit_id}", "first_position", self._last_position + 1, first)
         self._check_link(commit)
         self._check_totals(commit)
         self._previous = memoryview(commit[_CHAIN]).tobytes()
@@ -186,32 +187,25 @@ class LogCheck:
         self._digests, self._counted = [], []
         self._stamp, self._is_size_known, self._next = None, True, 0
 
-    def _check_place(self, commit_id: int, first: int, last: int) -> None:
-        key = f"commit {commit_id}"
-        # Numbers may be left out: a rollback on Postgres leaves gaps, and a sequence may be moved forward.
-        next_position = self._last_position + 1
-        if first < next_position or last < first:
-            self._report("chain", key, "first_position", next_position, first)
-
     def _check_link(self, commit: Row) -> None:
-        commit_id, _, first, last, recorded_at, _, found = commit[:7]
+        commit_id, _, first, last, recorded_at, _, chain_hash = commit[:7]
         key = f"commit {commit_id} (events {first} to {last})"
         if self._stamp is not None and recorded_at != self._stamp:
             self._report("chain", key, "recorded_at", self._stamp, recorded_at)
         expected = log_rows.link(self._previous, commit_id, first, last, recorded_at, self._digests)
-        if expected != found:
-            self._report("chain", key, "chain_hash", expected.hex(), memoryview(found).hex())
+        if expected != chain_hash:
+            self._report("chain", key, "chain_hash", expected.hex(), memoryview(chain_hash).hex())
 
     def _check_totals(self, commit: Row) -> None:
-        found = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
+        totals = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
         expected = totals_after(tuple(self._totals), self._counted)
         if not self._is_size_known:
             # The size of a removed body is unknown, so the total of all sizes cannot be checked.
-            expected = (*expected[:_BODY_BYTES], found[_BODY_BYTES])
-        for name, wanted, there in zip(TOTALS, expected, found, strict=True):
-            if wanted != there:
-                self._report("totals", f"commit {commit[0]}", name, wanted, there)
-        self._totals = found
+            expected = (*expected[:_BODY_BYTES], totals[_BODY_BYTES])
+        for name, expected_total, total in zip(TOTALS, expected, totals, strict=True):
+            if expected_total != total:
+                self._report("totals", f"commit {commit[0]}", name, expected_total, total)
+        self._totals = totals
 
 
 def _digest(row: Row) -> bytes:

@@ -1,7 +1,6 @@
 """Scan of the whole log, in order, with checks of events, bodies, blobs, dictionaries and blocks of data. Decision 70.
 
-The body of an event contains its payload. A blob is a large value that is stored once under its hash, and several
-events may refer to it.
+Several events may refer to one blob.
 """
 
 import asyncio
@@ -73,7 +72,7 @@ class SoundRange(Frozen):
     """The hash of the last commit in hex."""
 
 
-class Walked(Frozen):
+class LogResult(Frozen):
     """The result of a scan of the log."""
 
     commits: int
@@ -92,8 +91,8 @@ async def bounds(session: ReadSession) -> Bounds:
     """Return the end of the log in the snapshot of the session."""
     commit = await log_queries.last_commit(session)
     lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
-    found = await session.fetch(session.dialect.sql(lasts), {})
-    return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
+    positions = await session.fetch(session.dialect.sql(lasts), {})
+    return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in positions))
 
 
 async def event_count(session: ReadSession) -> int:
@@ -102,7 +101,7 @@ async def event_count(session: ReadSession) -> int:
     return 0 if commit is None else commit[_EVENT_TOTAL]
 
 
-async def walk(session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> Walked:
+async def walk(session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> LogResult:
     """Check the hash chain over all commits, the running totals, the bodies and the blobs, up to the given end.
 
     The session must be a snapshot. `on_progress` receives the number of checked events.
@@ -117,14 +116,7 @@ async def walk(session: ReadSession, until: Bounds, on_progress: OnProgress = ig
     await _read(session, check, differences, until, report=report)
     await check_unclaimed(session, check.bodies, differences, until)
     await check_beside_commits(session, differences)
-    return Walked(
-        commits=check.commits,
-        events=check.events,
-        last_position=check.last_position,
-        head=check.head,
-        differences=differences.first,
-        difference_count=differences.count,
-    )
+    return _result(check, differences)
 
 
 async def ranges(session: ReadSession, until: Bounds, count: int) -> list[LogRange]:
@@ -143,7 +135,7 @@ async def ranges(session: ReadSession, until: Bounds, count: int) -> list[LogRan
             cuts.append(row)
     cuts = [row for row in cuts if row[0] < until.commit_id and 0 < row[3] < until.position]
     ends = [*(Bounds(commit_id=row[0], position=row[3]) for row in cuts), until]
-    return [LogRange(after=after, until=each) for after, each in zip([0, *(row[0] for row in cuts)], ends, strict=True)]
+    return [LogRange(after=after, until=end) for after, end in zip([0, *(row[0] for row in cuts)], ends, strict=True)]
 
 
 def _weight(commit: Row) -> int:
@@ -153,7 +145,7 @@ def _weight(commit: Row) -> int:
 
 async def _first_commit(session: ReadSession, after: int, until: int, least_weight: int) -> Row | None:
     """Return the first commit between `after` and `until` with at least this weight; None if there is none."""
-    found: Row | None = None
+    first: Row | None = None
     low, high = after, until
     while high - low > 1:
         middle = (low + high) // 2
@@ -161,8 +153,8 @@ async def _first_commit(session: ReadSession, after: int, until: int, least_weig
         if row is None or row[0] <= low or _weight(row) < least_weight:
             low = middle
         else:
-            found, high = row, row[0]
-    return found
+            first, high = row, row[0]
+    return first
 
 
 async def walk_range(session: ReadSession, part: LogRange) -> SoundRange | None:
@@ -185,7 +177,7 @@ async def walk_range(session: ReadSession, part: LogRange) -> SoundRange | None:
     )
 
 
-async def walk_end(session: ReadSession, until: Bounds, commits: int) -> Walked:
+async def walk_end(session: ReadSession, until: Bounds, commits: int) -> LogResult:
     """Check the last commits of the log as `walk` does. The state before them is taken as correct.
 
     Blobs and removed bodies are not checked, because these checks read whole tables.
@@ -196,10 +188,14 @@ async def walk_end(session: ReadSession, until: Bounds, commits: int) -> Walked:
         commits: the number of commits to check. Fewer are checked if they have very many events or large bodies.
     """
     differences = Differences()
-    base = await _base(session, commits)
+    base = await _commit_before(session, commits)
     check = LogCheck(differences.add, after=base)
     await _read(session, check, differences, until, after=base)
-    return Walked(
+    return _result(check, differences)
+
+
+def _result(check: LogCheck, differences: Differences) -> LogResult:
+    return LogResult(
         commits=check.commits,
         events=check.events,
         last_position=check.last_position,
@@ -209,7 +205,7 @@ async def walk_end(session: ReadSession, until: Bounds, commits: int) -> Walked:
     )
 
 
-async def _base(session: ReadSession, commits: int) -> Row | None:
+async def _commit_before(session: ReadSession, commits: int) -> Row | None:
     """Return the commit before the last commits of the log; None if the log has no commit before them."""
     ids = await log_queries.last_commit_ids(session, commits + 1)
     rows = await log_queries.commits(session, after=min(ids, default=1) - 1, limit=commits + 1)
@@ -247,19 +243,20 @@ async def _read(
             last_commit = commits[-1][0] if commits else last_commit
             check.add_commits(commits)
         if not rest:
-            found = await scan.events_and_bodies(session, after=after_position, until=until.position, limit=limit)
-            rest = await blobs.filled(session, found, lengths=True)
+            rows = await scan.events_and_bodies(session, after=after_position, until=until.position, limit=limit)
+            rest = await blobs.filled(session, rows, lengths=True)
             if not rest:
                 break
             await check_texts(session, rest, differences)
             after_position = rest[-1][0]
-            limit = _next_limit(rest)
+            limit = _next_limit(rest, _EVENTS_AT_ONCE)
         if check.wants_commits and not more_commits:
             check.end(rest)
             rest = ()
             continue
-        dropped = await _dropped(session, rest)
-        rest = rest[await asyncio.to_thread(check.add_events, rest, dropped) :]
+        lacking = {row[_POSITION] for row in rest if row[-1] is None and row[_HASH] is not None}
+        removals = await _removals(session, lacking)
+        rest = rest[await asyncio.to_thread(check.add_events, rest, removals) :]
         report()
     check.end(())
     while commits := await log_queries.commits(session, after=last_commit, until=until.commit_id):
@@ -268,21 +265,16 @@ async def _read(
         check.end(())
 
 
-def _next_limit(rows: Sequence[Row]) -> int:
-    """Return the number of events to read next, so that their bodies have at most about `_BYTES_AT_ONCE` bytes.
+def _next_limit(rows: Sequence[Row], most: int) -> int:
+    """Return the number of rows to read next, at most `most`, so that they have about `_BYTES_AT_ONCE` bytes.
 
-    The estimate uses the sizes of the bodies in `rows`, which were read last.
+    The estimate uses the sizes of the last columns of `rows`, which were read last.
     """
     size = sum(len(row[-1]) for row in rows if row[-1] is not None)
-    return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
+    return max(1, min(most, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
 
-async def _dropped(session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
-    """Return, for each event whose body is missing, whether another event ordered the removal of the body."""
-    return await _ordered(session, {row[_POSITION] for row in rows if row[-1] is None and row[_HASH] is not None})
-
-
-async def _ordered(session: ReadSession, positions: set[int]) -> dict[int, bool]:
+async def _removals(session: ReadSession, positions: set[int]) -> dict[int, bool]:
     """Return, for those of the positions that are in `dropped`, whether the event they refer to orders the removal."""
     if not positions:
         return {}
@@ -318,11 +310,11 @@ def _order(type_: str, data: str) -> BodyDropped | StoreBodiesDropped | None:
 
 async def _check_drops(session: ReadSession, differences: Differences) -> None:
     """Report differences between the rows of `dropped` and the events that order the removal of bodies."""
-    found: dict[int, PositionsHash] = {}
+    hashes: dict[int, PositionsHash] = {}
     async for rows in scan.drops(session):
         for position, event_position, _, type_, data in rows:
             if _orders(type_, data, position):
-                found.setdefault(event_position, PositionsHash()).add(position)
+                hashes.setdefault(event_position, PositionsHash()).add(position)
             else:
                 expected = f"an event at {event_position} that orders the removal"
                 differences.add("dropped", str(position), "event_position", expected, type_)
@@ -332,7 +324,7 @@ async def _check_drops(session: ReadSession, differences: Differences) -> None:
     ):
         after = events[-1][_POSITION]
         for row in events:
-            fact, rows_of_it = _order(row[_TYPE], row[_DATA]), found.get(row[_POSITION], PositionsHash())
+            fact, rows_of_it = _order(row[_TYPE], row[_DATA]), hashes.get(row[_POSITION], PositionsHash())
             if not isinstance(fact, StoreBodiesDropped):
                 continue  # the comparison with the tables reports that the data of this event cannot be decoded
             for name, expected, there in (
@@ -376,11 +368,11 @@ async def check_texts(session: ReadSession, rows: Sequence[Row], differences: Di
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
         there = await blobs.existing(session, sorted(name for name in named if "\0" not in name))
         missing = {name: positions for name, positions in named.items() if name not in there}
-        ordered = await _ordered(session, {position for each in missing.values() for position in each})
+        ordered = await _removals(session, {position for positions in missing.values() for position in positions})
         for name, positions in sorted(missing.items()):
-            kept = [position for position in positions if not ordered.get(position, False)]
-            if kept:
-                differences.add("blobs", name, None, f"the blob to which event {kept[-1]} refers", None)
+            unexplained = [position for position in positions if not ordered.get(position, False)]
+            if unexplained:
+                differences.add("blobs", name, None, f"the blob to which event {unexplained[-1]} refers", None)
 
 
 async def check_beside_commits(session: ReadSession, differences: Differences) -> None:
@@ -395,11 +387,9 @@ async def check_blobs(session: ReadSession, differences: Differences) -> None:
     """Report blobs whose content was changed, and blobs to which no event refers. The session must be a snapshot."""
     after, limit = "", 100
     while rows := await blobs.blobs_after(session, after, limit):
-        await asyncio.to_thread(_check, rows, differences)
-        after = rows[-1][0]
-        size = sum(len(row[-1]) for row in rows)
-        limit = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
-    for name in sorted(await _left_over(session)):
+        await asyncio.to_thread(_check_contents, rows, differences)
+        after, limit = rows[-1][0], _next_limit(rows, _MOST_AT_ONCE)
+    for name in sorted(await _unused_blobs(session)):
         differences.add("blobs", name, None, None, "a blob to which no event refers")
 
 
@@ -422,7 +412,7 @@ async def _check_data_blocks(session: ReadSession, differences: Differences) -> 
         differences.add("data_blocks", f"block {first}", None, None, "a block to which no event refers")
 
 
-def _check(rows: Sequence[Row], differences: Differences) -> None:
+def _check_contents(rows: Sequence[Row], differences: Differences) -> None:
     for name, codec, raw_len, stored in rows:
         try:
             raw, rest = raw_and_rest(codec, stored)
@@ -438,7 +428,7 @@ def _check(rows: Sequence[Row], differences: Differences) -> None:
             differences.add("blobs", name, "raw_len", len(raw), raw_len)
 
 
-async def _left_over(session: ReadSession) -> set[str]:
+async def _unused_blobs(session: ReadSession) -> set[str]:
     # The tables of runs show quickly which blobs may be without a reference. These tables may be wrong, so the log is
     # searched for events that refer to these blobs.
     accused = set(await blobs.unclaimed(session))

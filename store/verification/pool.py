@@ -1,9 +1,8 @@
 """Worker processes that verify a long log, so that verification uses several cores. Decision 12.
 
-A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. Each worker
-process opens the same database read-only, takes a snapshot with the same state as the other processes, and does one job
-after another. If a job returns None, for example because it found a difference, the caller's process repeats the job.
-Only the caller's process reports and repairs differences.
+Each worker process opens the same database read-only, takes a snapshot with the same state as the other processes, and
+does one job after another. If a job returns None, for example because it found a difference, the caller's process
+repeats the job. Only the caller's process reports and repairs differences.
 """
 
 import asyncio
@@ -19,14 +18,14 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import Dialect, ReadSession, existing_store
 from store.db.url import parse
 from store.errors import NotFound
 from store.models.enums import Frozen
-from store.verification.compare import Comparison, StreamRange
+from store.verification.compare import Comparison, StreamRange, no_calls
 from store.verification.differences import Differences
 from store.verification.log_scan import Bounds, LogRange, SoundRange, bounds, check_beside_commits, walk_range
-from store.verification.state_hash import Hashed, StateHash
+from store.verification.state_hash import PartHashes, StateHash
 
 WORTHWHILE = 100_000
 """The minimum number of events in the log for which the processes save more time than their start takes."""
@@ -56,10 +55,10 @@ class ProofJob(Frozen, Generic[Result]):
         Return None if `do` returned None in that process, or if the response is malformed.
         """
         try:
-            found: Any = None if answer == b"null\n" else self.result.model_validate_json(answer)
+            result: Any = None if answer == b"null\n" else self.result.model_validate_json(answer)
         except ValidationError:
             return None
-        return found
+        return result
 
 
 class Walk(ProofJob[SoundRange]):
@@ -89,31 +88,31 @@ class CheckRest(ProofJob[SoundRest]):
         return None if differences.count else SoundRest()
 
 
-class Sound(Frozen):
+class StreamsResult(Frozen):
     """The result for a range of streams whose table rows are all correct."""
 
     events: int
     streams: int
-    hashed: Hashed
+    hashes: PartHashes
 
 
-class Compare(ProofJob[Sound]):
+class Compare(ProofJob[StreamsResult]):
     """The job that compares a range of streams with the tables. It stops at the first difference and returns None."""
 
-    result = Sound
+    result = StreamsResult
     kind: Literal["compare"] = "compare"
     stretch: StreamRange
     cuts: list[str]
     """The rollout ids at which the rollouts are divided into parts for the hash over all rows."""
 
-    async def do(self, session: ReadSession) -> Sound | None:
+    async def do(self, session: ReadSession) -> StreamsResult | None:
         state_hash = StateHash(self.cuts)
-        comparison = Comparison(session, lambda: 0, state_hash)
+        comparison = Comparison(session, no_calls, state_hash)
         async with aclosing(comparison.of(self.stretch)) as pages:
-            async for compared in pages:
-                if not compared.is_sound:
+            async for page in pages:
+                if not page.is_sound:
                     return None
-        return Sound(events=comparison.events, streams=comparison.streams, hashed=state_hash.found())
+        return StreamsResult(events=comparison.events, streams=comparison.streams, hashes=state_hash.part_hashes())
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Annotated[Walk | CheckRest | Compare, Field(discriminator="kind")])
@@ -167,7 +166,7 @@ class Team:
 
     def __init__(self, helpers: Sequence[_Helper]) -> None:
         self._set(helpers)
-        self._begun: list[asyncio.Task[Any]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     def __len__(self) -> int:
         return len(self._helpers)
@@ -198,7 +197,7 @@ class Team:
         The returned task returns the result of the job, or None if the caller's process has to do the job.
         """
         task = asyncio.create_task(self._do(job))
-        self._begun.append(task)
+        self._tasks.append(task)
         return task
 
     async def _do(self, job: ProofJob[Result]) -> Result | None:
@@ -212,7 +211,7 @@ class Team:
 
     def end(self) -> None:
         """Cancel all unfinished jobs."""
-        for task in self._begun:
+        for task in self._tasks:
             task.cancel()
 
 
@@ -231,27 +230,24 @@ async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[T
     """
     kind = type(dialect)
     order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
+    is_private = dialect.url.path is None and dialect.url.dsn is None
+    cores = os.cpu_count() or 1
+    size = 0 if events < WORTHWHILE or is_private or cores < 2 else min(cores, _MOST)
     helpers: list[_Helper] = []
-    found: Team | None = None
+    processes: Team | None = None
     try:
         # If a process cannot be started, the team consists of the processes before it.
         with contextlib.suppress(OSError):
-            for _ in range(_size(dialect, events)):
+            for _ in range(size):
                 process = start()
                 helpers.append(_Helper(process, order))
-        found = Team(helpers)
-        yield found
+        processes = Team(helpers)
+        yield processes
     finally:
-        if found is not None:
-            found.end()
+        if processes is not None:
+            processes.end()
         for helper in helpers:
             helper.end()
-
-
-def _size(dialect: Dialect, events: int) -> int:
-    is_private = dialect.url.path is None and dialect.url.dsn is None
-    cores = os.cpu_count() or 1
-    return 0 if events < WORTHWHILE or is_private or cores < 2 else min(cores, _MOST)
 
 
 def start() -> subprocess.Popen[bytes]:
@@ -282,34 +278,28 @@ async def same_state(dialect: Dialect, team: Team) -> AsyncGenerator[ReadSession
         yield session
 
 
-# -- in the other process ----------------------------------------------------------------------------------------------
-
-
-async def _obey(order: Order) -> None:
+async def _work(order: Order) -> None:
     module, _, name = order.dialect.partition(":")
     kind: type[Dialect] = getattr(importlib.import_module(module), name)
     dialect = kind(parse(order.url), None, read_only=True)
-    found = await dialect.open(create=False)
-    try:
-        if found != order.store_id:
+    async with existing_store(dialect) as store_id:
+        if store_id != order.store_id:
             # The URL may contain a relative path, and the working directory may have changed.
             raise NotFound("store", order.store_id)
-        line = _heard()
+        line = _next_line()
         while line == _LOOK:
             async with dialect.read(snapshot=True) as session:
-                _tell(await bounds(session))
-                while (line := _heard()) not in {_LOOK, b""}:
-                    _tell(await job_of(line).do(session))
-    finally:
-        await dialect.close()
+                _send(await bounds(session))
+                while (line := _next_line()) not in {_LOOK, b""}:
+                    _send(await job_of(line).do(session))
 
 
-def _heard() -> bytes:
+def _next_line() -> bytes:
     return sys.stdin.buffer.readline()
 
 
-def _tell(found: Frozen | None) -> None:
-    sys.stdout.buffer.write((b"null" if found is None else found.model_dump_json().encode()) + b"\n")
+def _send(reply: Frozen | None) -> None:
+    sys.stdout.buffer.write((b"null" if reply is None else reply.model_dump_json().encode()) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -317,7 +307,7 @@ def main() -> None:
     """Read the order from the first line of standard input, and then do one job for each line."""
     # The garbage collector would take a tenth of the time, and it frees only reference cycles, which rows do not form.
     gc.disable()
-    asyncio.run(_obey(Order.model_validate_json(_heard())))
+    asyncio.run(_work(Order.model_validate_json(_next_line())))
 
 
 if __name__ == "__main__":

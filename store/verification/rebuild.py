@@ -1,8 +1,5 @@
 """Rebuild: repair of the projections while the store is in use. Only rows that differ from the log are written.
 
-A projection is a table whose rows are computed from the log. A stream contains the events of one rollout (a task for an
-agent), worker, thread or set of resources. To fold a stream means to compute the rows that follow from its events.
-
 First, all streams are folded and compared with the tables, without the write lock of the database. Then each repair
 takes the lock for a few rows: it folds the events that were recorded since the comparison, compares these rows again,
 and writes the correct rows in the same transaction. If the process is killed at any moment, each row is either
@@ -13,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -30,12 +28,12 @@ from store.models import RebuildReport
 from store.projections import rollouts as row_of
 from store.runtime.progress import OnProgress, ProgressReporter, ignore
 from store.verification import pool
-from store.verification.compare import Calls
+from store.verification.compare import Calls, no_calls
 from store.verification.differences import Differences
 from store.verification.fold import (
-    Compared,
     Finding,
     Live,
+    PageResult,
     Stream,
     correct_counter,
     differing,
@@ -83,7 +81,7 @@ class _Slice:
 
 
 async def rebuild(
-    dialect: Dialect, store_id: str, job: Job, calls: Calls, on_progress: OnProgress = ignore
+    dialect: Dialect, store_id: str, job: Job, calls: Calls = no_calls, on_progress: OnProgress = ignore
 ) -> RebuildReport:
     """Compare every projection with the log, repair the rows that differ, and return a report.
 
@@ -119,17 +117,17 @@ async def rebuild(
             raise
         written.update(deleted)
         proof = await _repair(dialect, store_id, job, calls, reporter, differences, written)
-    found = proof.state_hash
+    final_hash = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:
-            found = await state_hash(session)
+            final_hash = await state_hash(session)
     return RebuildReport(
         events=proof.events,
         streams=proof.streams,
         rows=proof.rows,
         written=dict(written),
         differences=differences.first,
-        state_hash=found,
+        state_hash=final_hash,
         seconds=time.monotonic() - started,
     )
 
@@ -153,21 +151,22 @@ async def _repair(
     if epochs:
         for row in epochs:
             differences.add("queue_epoch", *row)
-        await job(_EpochRepair([row[3]["id"] for row in epochs if row[3] is not None]).run)
+        extra: list[Row] = [(row[3]["id"],) for row in epochs if row[3] is not None]
+        await job(partial(_repair_epochs, extra))
         written["queue_epoch"] += len(epochs)
     async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
         position = await _last_position(session)
         proof = Proof(session, team, calls, on_progress)
         await proof.begin()
-        async for compared in proof.run():
-            _check_sound(compared)
-            for finding in chain.from_iterable(compared.findings.values()):
+        async for page in proof.run():
+            _check_sound(page)
+            for finding in chain.from_iterable(page.findings.values()):
                 differences.add_row(finding)
-            for part in _slices(compared, position):
-                mending = _Mending(dialect, part)
-                written.update(await job(mending.run))
-                for wrong in mending.wrong_checks:
-                    differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.found)
+            for part in _slices(page, position):
+                repair = _SliceRepair(dialect, part)
+                written.update(await job(repair.run))
+                for wrong in repair.wrong_checks:
+                    differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.actual)
     return proof
 
 
@@ -196,21 +195,15 @@ def _refuse_faults_of_log(faults: TypeFaults) -> None:
     # Without this check, rows that follow from an unreadable event would be deleted.
     for fault in faults.first:
         if fault.table in (core_tables.events, core_tables.commits):
-            raise Corrupt(f"the row {fault.key} of {fault.table.name}, {fault.column}", fault.found, fault.expected)
+            raise Corrupt(f"the row {fault.key} of {fault.table.name}, {fault.column}", fault.actual, fault.expected)
 
 
-class _EpochRepair:
-    """The repair of the table `queue_epoch`."""
-
-    def __init__(self, extra: Sequence[int]) -> None:
-        self._extra = extra
-
-    async def run(self, session: WriteSession) -> None:
-        """Delete the rows with other ids than 1. The call of `begin` restores the row with the id 1."""
-        await session.begin()
-        if self._extra:
-            await session.write(Changes({}, {}, {core_tables.queue_epoch: [(number,) for number in self._extra]}))
-        await session.commit()
+async def _repair_epochs(extra: list[Row], session: WriteSession) -> None:
+    """Delete the rows of `queue_epoch` with other ids than 1. The call of `begin` restores the row with the id 1."""
+    await session.begin()
+    if extra:
+        await session.write(Changes({}, {}, {core_tables.queue_epoch: extra}))
+    await session.commit()
 
 
 async def _last_position(session: ReadSession) -> int:
@@ -218,8 +211,8 @@ async def _last_position(session: ReadSession) -> int:
     return 0 if last is None else last[0]
 
 
-def _check_sound(compared: Compared) -> None:
-    for stream in compared.streams:
+def _check_sound(page: PageResult) -> None:
+    for stream in page.streams:
         if stream.fault is not None:
             raise Corrupt(
                 f"{stream.name}, event {stream.fault_at}",
@@ -228,17 +221,17 @@ def _check_sound(compared: Compared) -> None:
             )
 
 
-def _slices(compared: Compared, position: int) -> Iterable[_Slice]:
-    known = {stream.name: stream for stream in compared.streams}
-    names = dict.fromkeys((*compared.findings, *compared.unwatched))
+def _slices(page: PageResult, position: int) -> Iterable[_Slice]:
+    by_name = {stream.name: stream for stream in page.streams}
+    names = dict.fromkeys((*page.findings, *page.unwatched))
     current = _Slice(position=position)
     for name in names:
-        findings = compared.findings.get(name, [])
+        findings = page.findings.get(name, [])
         of_stream = [finding for finding in findings if finding.table not in _OF_EVENTS]
-        if of_stream or name in compared.unwatched:
+        if of_stream or name in page.unwatched:
             # A large rollout is compared in parts, so the result may not contain its stream yet. Then the stream is
             # folded from its first event under the lock.
-            current.streams[name] = known.get(name) or _unfolded(name)
+            current.streams[name] = by_name.get(name) or _unfolded(name)
             current.findings.extend(of_stream)
         of_events = iter(finding for finding in findings if finding.table in _OF_EVENTS)
         while some := list(islice(of_events, ROWS_AT_ONCE)):
@@ -258,7 +251,7 @@ def _unfolded(name: str) -> Stream:
     return Stream(f"{kind}/{key}", key)
 
 
-class _Mending:
+class _SliceRepair:
     """The repair of one slice, in one transaction with the write lock."""
 
     def __init__(self, dialect: Dialect, part: _Slice) -> None:
@@ -273,19 +266,17 @@ class _Mending:
     async def run(self, session: WriteSession) -> Counter[str]:
         """Repair the rows and commit. Return the number of written or deleted rows by projection."""
         tail = await session.begin()
-        await self._catch_up(session)
+        streams = self._part.streams
+        # Events were appended since the comparison, and some streams were not folded before.
+        await self._fold([name for name in streams if streams[name].state is not None], self._part.position, session)
+        await self._fold([name for name in streams if streams[name].state is None], 0, session)
         await self._find_holders(session)
-        await self._states(session)
-        await self._facts(session, tail.next_position)
+        await self._repair_states(session)
+        await self._repair_signals(session)
+        await self._repair_event_rows(session, tail.next_position)
         written = await self._write(session, tail.queue_epoch)
         await session.commit()
         return written
-
-    async def _catch_up(self, session: ReadSession) -> None:
-        """Fold the events that were appended since the comparison, and the streams that were not folded before."""
-        streams = self._part.streams
-        await self._fold([name for name in streams if streams[name].state is not None], self._part.position, session)
-        await self._fold([name for name in streams if streams[name].state is None], 0, session)
 
     async def _fold(self, names: Sequence[str], after: int, session: ReadSession) -> None:
         if not names:
@@ -296,9 +287,9 @@ class _Mending:
                 of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
                     fold(kind, of_stream, streams[name])
-                    # Rows that are computed from one event are repaired in `_facts`.
+                    # Rows that are computed from one event are repaired in `_repair_event_rows`.
                     streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
-        _check_sound(Compared([streams[name] for name in names]))
+        _check_sound(PageResult([streams[name] for name in names]))
 
     async def _find_holders(self, session: ReadSession) -> None:
         """Add the rollouts whose rows contain a plan key that the correct row of another rollout contains.
@@ -308,29 +299,26 @@ class _Mending:
         streams = self._part.streams
         while True:
             states = [stream.state for stream in streams.values()]
-            wanted = [state.plan_key for state in states if isinstance(state, RolloutState) and state.plan_key]
-            if not wanted:
+            keys = [state.plan_key for state in states if isinstance(state, RolloutState) and state.plan_key]
+            if not keys:
                 return
-            holders = await scan.rows_with(session, core_tables.rollouts.c.plan_key, wanted)
+            holders = await scan.rows_with(session, core_tables.rollouts.c.plan_key, keys)
             others = [name for row in holders if (name := f"rollout/{row[0]}") not in streams]
             if not others:
                 return
             streams.update({name: _unfolded(name) for name in others})
             await self._fold(others, 0, session)
 
-    # -- states of streams ---------------------------------------------------------------------------------------------
-
-    async def _states(self, session: ReadSession) -> None:
+    async def _repair_states(self, session: ReadSession) -> None:
         streams = self._part.streams
         expected: dict[Table, list[Row]] = {}
         for stream in streams.values():
             for table, rows in rows_of(stream).items():
                 expected.setdefault(table, []).extend(rows)
         live = await self._live(session, expected.get(core_tables.queue, []))
-        for table, found in live.items():
-            for finding in differing(table, expected.get(table, []), found):
-                self._mend(finding)
-        await self._signals(session)
+        for table, stored in live.items():
+            for finding in differing(table, expected.get(table, []), stored):
+                self._replace(finding)
 
     async def _live(self, session: ReadSession, queued: Sequence[Row]) -> Live:
         streams = self._part.streams
@@ -350,13 +338,13 @@ class _Mending:
                 live[table] = await scan.rows_with(session, key, ids[kind])
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
-        found = await scan.queue_at(session, sorted(wrong | places.keys()))
+        queue_rows = await scan.queue_at(session, sorted(wrong | places.keys()))
         # A found row may belong to a rollout outside of this slice. Such a row is left out, unless the log gives its
         # place in the queue to a rollout of this slice.
-        live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
+        live[core_tables.queue] = [row for row in queue_rows if row[0] in places or f"rollout/{row[1]}" in streams]
         return live
 
-    async def _signals(self, session: ReadSession) -> None:
+    async def _repair_signals(self, session: ReadSession) -> None:
         """Repair counters of span numbers, and the times of the watchdog's next checks.
 
         A counter that is too low is raised at least to the greatest number in the log. The watchdog ends attempts that
@@ -366,8 +354,8 @@ class _Mending:
         if not rollouts:
             return
         ids = list(rollouts)
-        found = await scan.rows_with(session, core_tables.span_counters.c.rollout_id, ids)
-        counters = {row[0]: row for row in found}
+        counter_rows = await scan.rows_with(session, core_tables.span_counters.c.rollout_id, ids)
+        counters = {row[0]: row for row in counter_rows}
         for key, stream in rollouts.items():
             counter = correct_counter(stream, counters.get(key))
             if counter is not None:
@@ -380,9 +368,7 @@ class _Mending:
                 self._upserts.setdefault(core_tables.watch, []).append((wrong.rollout_id, wrong.expected))
             self.wrong_checks.append(wrong)
 
-    # -- rows of single events -----------------------------------------------------------------------------------------
-
-    async def _facts(self, session: ReadSession, next_position: int) -> None:
+    async def _repair_event_rows(self, session: ReadSession, next_position: int) -> None:
         """Repair rows that are computed from one event.
 
         The correct row never changes, so it is written without another comparison. A row that should not exist is
@@ -391,46 +377,44 @@ class _Mending:
         findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
         for finding in findings:
             if finding.expected is not None:
-                self._mend(finding)
+                self._replace(finding)
         extra = [finding for finding in findings if finding.expected is None]
         spans = [finding for finding in extra if finding.table is core_tables.spans]
         if spans:
             keys: list[Any] = [finding.key for finding in spans]
             still = {key_of(core_tables.spans, row): row for row in await scan.spans_with(session, keys)}
             for finding in spans:
-                if finding.found == still.get(finding.key):
-                    self._mend(finding)
-        await self._extra_run_events(session, extra)
+                if finding.actual == still.get(finding.key):
+                    self._replace(finding)
+        await self._replace_run_events(session, extra)
         rewards = [finding for finding in extra if finding.table is core_tables.rewards]
-        claimed = await self._claimed(
+        keys_in_log = await self._reward_keys(
             session, [finding.key[1] for finding in rewards if finding.key[1] < next_position]
         )
         for finding in rewards:
-            if finding.key not in claimed:
-                self._mend(finding)
+            if finding.key not in keys_in_log:
+                self._replace(finding)
 
-    async def _extra_run_events(self, session: ReadSession, extra: Sequence[Finding]) -> None:
+    async def _replace_run_events(self, session: ReadSession, extra: Sequence[Finding]) -> None:
         for finding in extra:
             if finding.table is core_tables.run_events:
                 rollout_id, version = finding.key
                 now = await scan.run_events_between(session, rollout_id, version - 1, version)
-                if [finding.found] == list(now):
-                    self._mend(finding)
+                if [finding.actual] == list(now):
+                    self._replace(finding)
 
-    async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
+    async def _reward_keys(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
         """Return the keys of the rows of all rewards in the events at some positions."""
-        claimed: set[tuple[Any, ...]] = set()
+        keys_in_log: set[tuple[Any, ...]] = set()
         for row in await scan.events_at(session, positions):
             event = log_queries.event_of(row)
             if isinstance(event.fact, SpanRecorded):
                 rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)
-                claimed.update(key_of(core_tables.rewards, reward) for reward in rewards)
-        return claimed
+                keys_in_log.update(key_of(core_tables.rewards, reward) for reward in rewards)
+        return keys_in_log
 
-    # -- writing -------------------------------------------------------------------------------------------------------
-
-    def _mend(self, finding: Finding) -> None:
-        if finding.found is not None:
+    def _replace(self, finding: Finding) -> None:
+        if finding.actual is not None:
             self._deletes.setdefault(finding.table, {})[finding.key] = None
         if finding.expected is not None:
             self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected

@@ -1,8 +1,7 @@
 """Verification of a sample: the end of the log, and the tables of some streams, in one snapshot of the database.
 
-A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. Streams are
-chosen by random events, so a stream with many events is chosen more often. The time that a sample takes does not grow
-with the log.
+Streams are chosen by random events, so a stream with many events is chosen more often. The time that a sample takes
+does not grow with the log.
 """
 
 import random
@@ -15,9 +14,9 @@ from store.db.queries import scan
 from store.models import Difference
 from store.models.enums import Frozen
 from store.verification import log_scan
-from store.verification.compare import STRETCHES, Comparison, StreamRange
+from store.verification.compare import STRETCHES, Comparison, StreamRange, no_calls
 from store.verification.differences import Differences
-from store.verification.fold import Compared
+from store.verification.fold import PageResult
 from store.verification.sequences import check_sequences
 from store.verification.state_hash import StateHash
 from store.verification.verify import check_store, differences_in
@@ -69,8 +68,8 @@ async def verify_sample(
         differences.join(walked.differences, walked.difference_count)
         await check_sequences(session, bounds.commit_id, walked.last_position, differences)
         sample = _Sample(session)
-        found = await differences_in(session, sample.run(bounds.position, streams))
-        differences.join(found.first, found.count)
+        table_differences = await differences_in(session, sample.run(bounds.position, streams))
+        differences.join(table_differences.first, table_differences.count)
     return SampleReport(
         commit_id=bounds.commit_id,
         commits=walked.commits,
@@ -87,9 +86,9 @@ class _Sample:
     def __init__(self, session: ReadSession) -> None:
         self._session = session
         # The hash over the compared rows is not used, because it has no meaning for a sample.
-        self.comparison = Comparison(session, lambda: 0, StateHash([]))
+        self.comparison = Comparison(session, no_calls, StateHash([]))
 
-    async def run(self, last_position: int, count: int) -> AsyncIterator[Compared]:
+    async def run(self, last_position: int, count: int) -> AsyncIterator[PageResult]:
         """Compare the streams of `count` random events with positions up to `last_position`."""
         chosen: set[str] = set()
         # The choice only has to be different each time. It is no secret.
@@ -100,16 +99,16 @@ class _Sample:
             if name is None or name in chosen or self.comparison.events >= _MOST_EVENTS:
                 continue
             chosen.add(name)
-            if (stretch := await self._only(name)) is not None:
-                async for compared in self.comparison.of(stretch):
-                    yield compared
+            if (stretch := await self._range_of(name)) is not None:
+                async for page in self.comparison.of(stretch):
+                    yield page
 
-    async def _only(self, name: str) -> StreamRange | None:
+    async def _range_of(self, name: str) -> StreamRange | None:
         """Return the range that contains a stream and no other; None if the stream has no tables.
 
         The range begins after the stream before, so rows without a stream in between are found too.
         """
-        kind = next((each for each in STRETCHES if each.prefix and name.startswith(each.prefix)), None)
+        kind = next((streams for streams in STRETCHES if streams.prefix and name.startswith(streams.prefix)), None)
         if kind is None:
             return None
         before = await scan.stream_before(self._session, name, kind.first)

@@ -1,9 +1,9 @@
-"""The state hash: one hash over the rows of all projections, which are the tables that are computed from the log.
+"""The state hash: one hash over the rows of all projections.
 
 The same commands at the same timestamps give the same state hash on every database. For this purpose, some values are
 left out. Positions, commit ids and numbers of events are left out, because they depend on the place of an event in the
-log. Of the queue and of the rewards of a rollout, only the order counts. A released claim is a claim that was undone:
-the row of its attempt is left out, because reads do not return this attempt.
+log. Of the queue and of the rewards of a rollout, only the order counts. The row of the attempt of a released claim is
+left out, because reads do not return this attempt.
 """
 
 import hashlib
@@ -55,10 +55,10 @@ class _Canon:
         names = [str(column.name) for column in table.columns]
         places = _PLACES_OF_RUNS if table in (*core_tables.RUNS, *core_tables.ANNOTATIONS) else _PLACES
         self.names = tuple(sorted(name for name in names if name not in places))
-        shown = [names.index(name) for name in self.names]
+        indexes = [names.index(name) for name in self.names]
         # With a single index `itemgetter` returns the value instead of a tuple.
         self._pick: Callable[[Row], tuple[Any, ...]] = (
-            itemgetter(*shown) if shown[1:] else itemgetter(slice(shown[0], shown[0] + 1))
+            itemgetter(*indexes) if indexes[1:] else itemgetter(slice(indexes[0], indexes[0] + 1))
         )
         self._floats = tuple(names.index(name) for name in self.names if isinstance(table.c[name].type, Double))
         self._released = names.index("released_position") if "released_position" in names else None
@@ -102,7 +102,7 @@ _CUT = frozenset(
 _first = itemgetter(0)
 
 
-class Hashed(Frozen):
+class PartHashes(Frozen):
     """The hashes of some rows, as one process sends them to another process."""
 
     digests: dict[str, str]
@@ -148,25 +148,25 @@ class StateHash:
             yield part, rows[start:end]
             start = end
 
-    def take(self, others: Hashed) -> None:
+    def take(self, others: PartHashes) -> None:
         """Add the hashes of parts that another process has hashed completely."""
         self._digests.update(others.digests)
         self._rows.update(others.rows)
 
-    def found(self) -> Hashed:
+    def part_hashes(self) -> PartHashes:
         """Return the hashes of all rows that were added up to now."""
         digests = {name: hasher.hexdigest() for name, hasher in self._hashers.items()}
-        return Hashed(digests={**self._digests, **digests}, rows=dict(self._rows))
+        return PartHashes(digests={**self._digests, **digests}, rows=dict(self._rows))
 
     def hexdigest(self) -> str:
         """Return the state hash, in hex."""
-        digests, whole = self.found().digests, hashlib.sha256()
+        digests, combined = self.part_hashes().digests, hashlib.sha256()
         for table in core_tables.PROJECTIONS:
-            whole.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
+            combined.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
             parts = len(self._cuts) + 1 if table in _CUT else 1
             for part in range(parts):
-                whole.update(f"{part}:{digests.get(f'{table.name} {part}', '')}\0".encode())
-        return whole.hexdigest()
+                combined.update(f"{part}:{digests.get(f'{table.name} {part}', '')}\0".encode())
+        return combined.hexdigest()
 
 
 def cuts_in(ids: Sequence[str]) -> list[str]:
@@ -190,8 +190,8 @@ def _places(count: int) -> list[int]:
 
 async def state_hash(session: ReadSession) -> str:
     """Return the state hash of all rows of the projections. The session must be a snapshot."""
-    found = StateHash(await cuts(session))
+    total = StateHash(await cuts(session))
     for table in core_tables.PROJECTIONS:
         async for rows in scan.all_rows(session, table):
-            found.update(table, rows)
-    return found.hexdigest()
+            total.update(table, rows)
+    return total.hexdigest()

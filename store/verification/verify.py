@@ -1,8 +1,5 @@
 """Check, in one snapshot of the database, that the log is complete and that the tables agree with it.
 
-A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. To fold a stream
-means to compute the table rows that follow from its events. A projection is a table with such rows.
-
 For a long log, other processes (the team) compare ranges of streams, and check ranges of the log. If another process
 finds a difference in a range of streams, this process compares the range again and reports the difference. If another
 process finds a difference in the log, this process checks the whole log again.
@@ -31,10 +28,10 @@ from store.errors import Closed, Unavailable
 from store.models import Seal, VerifyReport
 from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification import log_scan, pool, state_hash
-from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
+from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange, no_calls
 from store.verification.differences import Differences
-from store.verification.fold import Compared
-from store.verification.pool import CheckRest, Compare, Sound, SoundRest, Team, Walk
+from store.verification.fold import PageResult
+from store.verification.pool import CheckRest, Compare, SoundRest, StreamsResult, Team, Walk
 from store.verification.sequences import check_sequences
 from store.verification.watch import wrong_checks
 
@@ -81,7 +78,7 @@ class Proof:
         self._on_progress = on_progress
         self._total = 0
         self._cuts: list[str] = []
-        self._begun: dict[StreamRange, asyncio.Task[Sound | None]] = {}
+        self._tasks: dict[StreamRange, asyncio.Task[StreamsResult | None]] = {}
         self.events = 0
         self.streams = 0
         self.rows: dict[str, int] = {}
@@ -93,34 +90,34 @@ class Proof:
         """Give the ranges of streams to the team. `run` yields the results."""
         self._total = await log_scan.event_count(self._session)
         self._cuts = await state_hash.cuts(self._session)
-        stretches = _cut(self._cuts) if len(self._team) else STRETCHES
-        # Only the range of rollouts is divided. The other ranges may take longest, so they are begun first.
+        stretches = _ranges_between(self._cuts) if len(self._team) else STRETCHES
+        # Only the range of rollouts is divided. The other ranges may take longest, so they are tasks first.
         first = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
-        begun = {stretch: self._team.begin(Compare(stretch=stretch, cuts=self._cuts)) for stretch in first}
-        self._begun = {stretch: begun[stretch] for stretch in stretches}
+        tasks = {stretch: self._team.begin(Compare(stretch=stretch, cuts=self._cuts)) for stretch in first}
+        self._tasks = {stretch: tasks[stretch] for stretch in stretches}
 
-    async def run(self) -> AsyncIterator[Compared]:
+    async def run(self) -> AsyncIterator[PageResult]:
         """Compare all streams, and yield results in the order of the streams. Call `begin` first.
 
         For a range that the team has compared without a difference, nothing is yielded.
         """
         self._report(0)
-        found = state_hash.StateHash(self._cuts)
+        total_hash = state_hash.StateHash(self._cuts)
         async for rows in scan.all_rows(self._session, core_tables.queue):
-            found.update(core_tables.queue, rows)
-        for stretch, elsewhere in self._begun.items():
-            sound = await elsewhere
+            total_hash.update(core_tables.queue, rows)
+        for stretch, task in self._tasks.items():
+            sound = await task
             if sound is not None:
                 self._count(sound.events, sound.streams)
-                found.take(sound.hashed)
+                total_hash.take(sound.hashes)
                 continue
-            comparison = Comparison(self._session, self._calls, found)
-            async for compared in comparison.of(stretch):
+            comparison = Comparison(self._session, self._calls, total_hash)
+            async for page in comparison.of(stretch):
                 self._report(comparison.events)
-                yield compared
+                yield page
             self._count(comparison.events, comparison.streams)
-        self.rows = found.found().rows
-        self.state_hash = found.hexdigest()
+        self.rows = total_hash.part_hashes().rows
+        self.state_hash = total_hash.hexdigest()
 
     def _count(self, events: int, streams: int) -> None:
         self.events += events
@@ -163,12 +160,12 @@ class LogWalk:
             ranges = await log_scan.ranges(self._session, self._until, _RANGES * len(self._team))
             self._ranges = [(part, self._team.begin(Walk(part=part))) for part in ranges]
 
-    async def run(self) -> log_scan.Walked:
+    async def run(self) -> log_scan.LogResult:
         """Return the result of the check. If there is a difference, this process checks the whole log again."""
         self._on_progress(OperationProgress("checking the log"))
-        return await self._elsewhere() or await log_scan.walk(self._session, self._until, self._on_progress)
+        return await self._team_result() or await log_scan.walk(self._session, self._until, self._on_progress)
 
-    async def _elsewhere(self) -> log_scan.Walked | None:
+    async def _team_result(self) -> log_scan.LogResult | None:
         """Return the result of the team; None if there is no team, or if there is a difference.
 
         If a process failed, this process does its part.
@@ -176,43 +173,43 @@ class LogWalk:
         if self._rest is None or not self._ranges:
             return None
         total = await log_scan.event_count(self._session)
-        found: list[log_scan.SoundRange] = []
+        ranges: list[log_scan.SoundRange] = []
         events = 0
         for part, task in self._ranges:
             sound = await task or await log_scan.walk_range(self._session, part)
             if sound is None:
                 return None
-            found.append(sound)
+            ranges.append(sound)
             events += sound.events
             self._on_progress(OperationProgress("checking the log", min(events, total), total))
-        differences, bodies = Differences(), sum(each.bodies for each in found)
+        differences, bodies = Differences(), sum(part.bodies for part in ranges)
         await log_scan.check_unclaimed(self._session, bodies, differences, self._until)
         if await self._rest is None:
             await log_scan.check_beside_commits(self._session, differences)
         if differences.count:
             return None
-        return log_scan.Walked(
-            commits=sum(each.commits for each in found),
+        return log_scan.LogResult(
+            commits=sum(part.commits for part in ranges),
             events=events,
-            last_position=found[-1].last_position,
-            head=found[-1].head,
+            last_position=ranges[-1].last_position,
+            head=ranges[-1].head,
             differences=[],
             difference_count=0,
         )
 
 
-def _cut(cuts: Sequence[str]) -> list[StreamRange]:
+def _ranges_between(cuts: Sequence[str]) -> list[StreamRange]:
     """Return ranges that together contain every stream. The rollouts are divided into several ranges."""
-    found: list[StreamRange] = []
+    ranges: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
         for after, until in zip([None, *places], [*places, None], strict=True):
-            found.append(stretch.model_copy(update={"after": after, "until": until}))
-    return found
+            ranges.append(stretch.model_copy(update={"after": after, "until": until}))
+    return ranges
 
 
 async def verify(
-    dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls, on_progress: OnProgress = ignore
+    dialect: Dialect, store_id: str, seal: Seal | None = None, calls: Calls = no_calls, on_progress: OnProgress = ignore
 ) -> VerifyReport:
     """Verify the whole store in one snapshot of the database, and return a report.
 
@@ -293,7 +290,7 @@ async def _verify(
     differences.join(walked.differences, walked.difference_count)
     await check_sequences(session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:
-        await _seal(session, store_id, seal, differences)
+        await _check_seal(session, store_id, seal, differences)
     differences.join(of_tables.first, of_tables.count)
     return VerifyReport(
         store_id=store_id,
@@ -314,7 +311,7 @@ async def _verify(
 async def check_store(session: ReadSession, store_id: str, differences: Differences) -> None:
     """Report missing or foreign triggers and indexes, and wrong rows of the tables that describe the store."""
     await check_guards(session, differences)
-    await _store_info(session, store_id, differences)
+    await _check_store_info(session, store_id, differences)
     async for row in wrong_epochs(session):
         differences.add("queue_epoch", *row)
 
@@ -330,7 +327,7 @@ async def check_guards(session: ReadSession, differences: Differences) -> None:
         differences.add("guards", sentence, None, None, guard.definition)
 
 
-async def _store_info(session: ReadSession, store_id: str, differences: Differences) -> None:
+async def _check_store_info(session: ReadSession, store_id: str, differences: Differences) -> None:
     """Report a store id that changed since the store was opened, and an unexpected log format."""
     columns = core_tables.store_info.c
     statement = select(columns.store_id, columns.log_format)
@@ -338,9 +335,9 @@ async def _store_info(session: ReadSession, store_id: str, differences: Differen
     if len(rows) != 1:
         differences.add("store_info", "store", None, "one row", f"{len(rows)} rows")
         return
-    for name, expected, found in zip(("store_id", "log_format"), (store_id, LOG_FORMAT), rows[0], strict=True):
-        if found != expected:
-            differences.add("store_info", "store", name, expected, found)
+    for name, expected, actual in zip(("store_id", "log_format"), (store_id, LOG_FORMAT), rows[0], strict=True):
+        if actual != expected:
+            differences.add("store_info", "store", name, expected, actual)
 
 
 async def wrong_epochs(session: ReadSession) -> AsyncIterator[tuple[str, None, Any, Any]]:
@@ -355,7 +352,7 @@ async def wrong_epochs(session: ReadSession) -> AsyncIterator[tuple[str, None, A
         yield str(number), None, None, {"id": number, "epoch": epoch}
 
 
-async def _seal(session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:
+async def _check_seal(session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:
     if seal.store_id != store_id:
         differences.add("seal", "store", "store_id", seal.store_id, store_id)
         return
@@ -376,23 +373,23 @@ async def _seal(session: ReadSession, store_id: str, seal: Seal, differences: Di
         differences.add("seal", key, "last_position", seal.position, commit[3])
 
 
-async def differences_in(session: ReadSession, results: AsyncIterator[Compared]) -> Differences:
+async def differences_in(session: ReadSession, results: AsyncIterator[PageResult]) -> Differences:
     """Return the differences in the results of comparisons of streams, which are computed in the given session."""
     differences = Differences()
-    async for compared in results:
-        unwatched = set(compared.unwatched)
+    async for page in results:
+        unwatched = set(page.unwatched)
         states = {
             stream.key: stream.state
-            for stream in compared.streams
+            for stream in page.streams
             if stream.name in unwatched and isinstance(stream.state, RolloutState)
         }
         for wrong in await wrong_checks(session, states):
-            differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.found)
-        for stream in compared.streams:
+            differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.actual)
+        for stream in page.streams:
             if stream.fault is not None:
                 key = f"{stream.name}, event {stream.fault_at}"
                 differences.add("events", key, None, "an event that follows from the events before it", stream.fault)
-        for findings in compared.findings.values():
+        for findings in page.findings.values():
             for finding in findings:
                 differences.add_row(finding)
     return differences

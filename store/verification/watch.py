@@ -22,7 +22,7 @@ class WrongCheck(NamedTuple):
     rollout_id: str
     expected: int | None
     """The latest correct time; None if the rollout has no time limit, and so must have no row."""
-    found: int | None
+    actual: int | None
     """The time in the table; None if there is no row."""
 
 
@@ -37,7 +37,7 @@ async def wrong_checks(session: ReadSession, states: Mapping[str, RolloutState])
     """
     ids = list(states)
     watch, signals = core_tables.watch.c.rollout_id, core_tables.attempt_signals.c.rollout_id
-    found: dict[str, int] = {row[0]: row[1] for row in await scan.rows_with(session, watch, ids)}
+    stored: dict[str, int] = {row[0]: row[1] for row in await scan.rows_with(session, watch, ids)}
     beats = {(row[0], row[1]): row for row in await scan.rows_with(session, signals, ids)}
     wrong: list[WrongCheck] = []
     for key, state in states.items():
@@ -46,6 +46,6 @@ async def wrong_checks(session: ReadSession, states: Mapping[str, RolloutState])
         if latest is not None and beat is not None:
             latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
         at = retry.check_at(state)
-        if not is_watched(at, found.get(key)):
-            wrong.append(WrongCheck(key, at, found.get(key)))
+        if not is_watched(at, stored.get(key)):
+            wrong.append(WrongCheck(key, at, stored.get(key)))
     return wrong

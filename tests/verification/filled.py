@@ -122,7 +122,7 @@ async def record(url: str, clock: Clock | None, fact: BodyDropped) -> int:
 async def rebuild_until_repair(ready: Connection, url: str, repairs: int) -> None:
     """Rebuild in small transactions, and wait to be killed before the commit of one of them, counted from 1."""
     count = 0
-    write = rebuild._Mending._write  # pyright: ignore[reportPrivateUsage]
+    write = rebuild._SliceRepair._write  # pyright: ignore[reportPrivateUsage]
 
     async def write_and_wait(self: Any, session: Any, queue_epoch: int) -> Any:
         nonlocal count
@@ -133,7 +133,7 @@ async def rebuild_until_repair(ready: Connection, url: str, repairs: int) -> Non
         return written
 
     rebuild.ROWS_AT_ONCE = 50  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
-    rebuild._Mending._write = write_and_wait  # pyright: ignore[reportPrivateUsage]
+    rebuild._SliceRepair._write = write_and_wait  # pyright: ignore[reportPrivateUsage]
     async with await open_store(url) as store:
         await store.log.rebuild()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Select, Table, func, select
+from sqlalchemy import func, select
 
 from store.db.dialect import ReadSession
 from store.db.queries import counts, lost_workers, operation_runs, pages, scan
@@ -13,7 +13,7 @@ from store.db.queries import log as log_queries
 from store.db.schema.history import HEAD
 from store.db.tables import core as core_tables
 from store.domain.events import AttemptStarted, WorkerStatusChanged
-from store.operations.doctor.results import Found, ok, problem, warning
+from store.operations.doctor.results import Verdict, ok, problem, warning
 from store.operations.doctor.target import Target
 from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
 from store.verification import log_scan
@@ -34,7 +34,7 @@ _DAY: Final = 86_400 * MICROSECONDS
 _GONE: Final = frozenset({"lost", "stopped"})
 
 
-async def check_schema(target: Target) -> Found:
+async def check_schema(target: Target) -> Verdict:
     """Open the store for reading, which checks the revision of its schema."""
     dialect = target.dialect
     store_id = await dialect.open(create=False)
@@ -42,7 +42,7 @@ async def check_schema(target: Target) -> Found:
     return ok(f"the store {store_id} has schema revision {HEAD}, which this program needs")
 
 
-async def check_guards(target: Target) -> Found:
+async def check_guards(target: Target) -> Verdict:
     """Check the triggers, unique keys and indexes that protect the log and the tables."""
     differences = Differences()
     async with target.dialect.read() as session:
@@ -57,7 +57,7 @@ async def check_guards(target: Target) -> Found:
     )
 
 
-async def check_sequences(target: Target) -> Found:
+async def check_sequences(target: Target) -> Verdict:
     """Check that the sequences for commit ids and positions are not behind the log."""
     dialect = target.dialect
     differences = Differences()
@@ -72,7 +72,7 @@ async def check_sequences(target: Target) -> Found:
     return problem(text, remedy(differences.first), "damage")
 
 
-async def check_counts(target: Target) -> Found:
+async def check_counts(target: Target) -> Verdict:
     """Compare the last commit with the last event, and the totals of the log with the numbers of rows in two tables."""
     dialect = target.dialect
     async with dialect.read(snapshot=True) as session:
@@ -80,7 +80,7 @@ async def check_counts(target: Target) -> Found:
         bounds = await log_scan.bounds(session)
         totals = dict(zip(pages.TOTALS, await pages.totals(session), strict=True))
         counted = {
-            table.name: (await session.fetch(dialect.sql(_count(table)), {}))[0][0]
+            table.name: (await session.fetch(dialect.sql(select(func.count()).select_from(table)), {}))[0][0]
             for table in (core_tables.rollouts, core_tables.workers)
             if totals[table.name] <= _MOST_COUNTED
         }
@@ -101,21 +101,22 @@ async def check_counts(target: Target) -> Found:
     )
 
 
-async def check_last_verification(target: Target) -> Found:
+async def check_last_verification(target: Target) -> Verdict:
     """Check the stored result of the last verification."""
     async with target.dialect.read() as session:
-        found = (await operation_runs.all_runs(session)).get("verify")
-    if found is None or found.ended_at is None:
+        run = (await operation_runs.all_runs(session)).get("verify")
+    if run is None or run.ended_at is None:
         return ok("the store was never verified")
-    when = f"the store was last verified at {_utc(found.ended_at)}"
-    if found.differences:
-        text = f"{when}, and {found.differences} differences were found"
+    ended_at = datetime.fromtimestamp(to_seconds(run.ended_at), UTC).isoformat(timespec="seconds")
+    when = f"the store was last verified at {ended_at.replace('+00:00', 'Z')}"
+    if run.differences:
+        text = f"{when}, and {run.differences} differences were found"
         return problem(text, f"rollbook verify {target.option}", "damage")
-    upto = "" if found.commit_id is None else f", up to commit {found.commit_id}"
+    upto = "" if run.commit_id is None else f", up to commit {run.commit_id}"
     return ok(f"{when}{upto}, and was intact")
 
 
-async def check_time(target: Target) -> Found:
+async def check_time(target: Target) -> Verdict:
     """Check that the last event is not in the future, because later events get times after it."""
     async with target.dialect.read() as session:
         recorded_at, _ = await pages.last_times(session)
@@ -126,7 +127,7 @@ async def check_time(target: Target) -> Found:
     return ok("the last commit is not in the future")
 
 
-async def check_attempts(target: Target) -> Found:
+async def check_attempts(target: Target) -> Verdict:
     """Search for attempts that should have been ended, and for attempts of workers that send no heartbeats any more."""
     dialect, now = target.dialect, system_clock()
     before = now - round(_OVERDUE_SECONDS * MICROSECONDS)
@@ -147,7 +148,7 @@ async def check_attempts(target: Target) -> Found:
     return ok(f"{_many(len(attempts), 'active attempt', 'active attempts')}, and none is overdue")
 
 
-async def check_heartbeats(target: Target) -> Found:
+async def check_heartbeats(target: Target) -> Verdict:
     """Search for workers whose heartbeats are missing. No event records heartbeats, so a verification ignores them."""
     dialect = target.dialect
     async with dialect.read(snapshot=True) as session:
@@ -155,8 +156,8 @@ async def check_heartbeats(target: Target) -> Found:
         missing = [worker for worker in suspects if await _has_sent_heartbeat(session, worker)]
     if not missing:
         return ok("every worker that sent a heartbeat or claimed a rollout has a row of heartbeats")
-    shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-    text = f"{_many(len(missing), 'worker lacks its row', 'workers lack their rows')} in worker_signals: {shown}"
+    names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+    text = f"{_many(len(missing), 'worker lacks its row', 'workers lack their rows')} in worker_signals: {names}"
     return warning(text, "the next heartbeat writes the row again; restore a backup if you need the statistics")
 
 
@@ -176,7 +177,7 @@ async def _has_sent_heartbeat(session: ReadSession, worker_id: str) -> bool:
     return any(isinstance(event, AttemptStarted) and event.via == "dequeue" for event in started)
 
 
-async def check_queue(target: Target) -> Found:
+async def check_queue(target: Target) -> Verdict:
     """Check that a worker is alive while rollouts wait in the queue."""
     dialect, now = target.dialect, system_clock()
     async with dialect.read(snapshot=True) as session:
@@ -191,15 +192,6 @@ async def check_queue(target: Target) -> Found:
     if not alive and seconds > _WAITING_SECONDS:
         return warning(f"{text}, and no worker has sent a heartbeat recently", f"rollbook runner AGENT {target.option}")
     return ok(f"{text}, and {_many(alive, 'worker is', 'workers are')} active")
-
-
-def _count(table: Table) -> Select[Any]:
-    counted: Any = select(func.count())
-    return counted.select_from(table)
-
-
-def _utc(micros: int) -> str:
-    return datetime.fromtimestamp(to_seconds(micros), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _many(number: int, one: str, several: str) -> str:

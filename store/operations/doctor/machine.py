@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from store.operations.doctor.results import Found, ok, warning
+from store.operations.doctor.results import Verdict, ok, warning
 from store.operations.doctor.target import Target
 from store.wire.probe import who_answers
 
@@ -20,13 +20,13 @@ _LISTENING: Final = "0A"
 _CONNECT_SECONDS: Final = 1.0
 
 
-async def check_open_files(target: Target) -> Found:
+async def check_open_files(target: Target) -> Verdict:
     """Check the number of files and connections that a process may open."""
     del target
     return open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
-def open_files(soft: int, hard: int) -> Found:
+def open_files(soft: int, hard: int) -> Verdict:
     """Return the result for the limits of a process. `RLIM_INFINITY` means that there is no limit."""
     soft_text, hard_text = ("unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}" for limit in (soft, hard))
     text = f"a process may open {soft_text} files, and a server raises its limit to at most {hard_text}"
@@ -38,7 +38,7 @@ def open_files(soft: int, hard: int) -> Found:
     return ok(text)
 
 
-def clocks(there: float, before: float, after: float, tolerance: float) -> Found:
+def clocks(there: float, before: float, after: float, tolerance: float) -> Verdict:
     """Return the result for the clocks of this machine and of another one.
 
     Args:
@@ -55,12 +55,12 @@ def clocks(there: float, before: float, after: float, tolerance: float) -> Found
     return warning(text, "set both clocks: timedatectl set-ntp true")
 
 
-async def check_port(target: Target) -> Found:
+async def check_port(target: Target) -> Verdict:
     """Check whether another program listens on the port of `rollbook serve`."""
     return await asyncio.to_thread(_port, target.port)
 
 
-def _port(port: int) -> Found:
+def _port(port: int) -> Verdict:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_SECONDS).close()
     except OSError:

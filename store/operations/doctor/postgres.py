@@ -10,7 +10,7 @@ from store.db.schema import postgres as schema
 from store.db.tables.core import commits, events
 from store.errors import Unavailable
 from store.operations.doctor.machine import clocks
-from store.operations.doctor.results import Found, ok, problem, warning
+from store.operations.doctor.results import Verdict, ok, problem, warning
 from store.operations.doctor.target import Target
 from store.runtime import postgres_url
 
@@ -31,7 +31,7 @@ _DIRECT: Final = (
 _DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 
-async def check_connection(target: Target) -> Found:
+async def check_connection(target: Target) -> Verdict:
     """Connect to the server, and check its version and its encoding."""
     try:
         target.connection = await target.opened.enter_async_context(schema.connected(target.dsn))
@@ -45,7 +45,7 @@ async def check_connection(target: Target) -> Found:
     return ok(text)
 
 
-async def check_server(target: Target) -> Found:
+async def check_server(target: Target) -> Verdict:
     """Check the version, and whether the server is the primary."""
     text = f"Postgres {await _value(target, 'current_setting($1)', 'server_version')}"
     if await _value(target, "pg_is_in_recovery()"):
@@ -56,7 +56,7 @@ async def check_server(target: Target) -> Found:
     return ok(f"{text} is the primary")
 
 
-async def check_free_connections(target: Target) -> Found:
+async def check_free_connections(target: Target) -> Verdict:
     """Compare the number of connections with the maximum."""
     ((most, reserved, used),) = await target.connection.fetch(
         "SELECT current_setting('max_connections')::int,"
@@ -67,7 +67,7 @@ async def check_free_connections(target: Target) -> Found:
     return free_connections(most - reserved, used)
 
 
-def free_connections(most: int, used: int) -> Found:
+def free_connections(most: int, used: int) -> Verdict:
     """Return the result for a server with at most `most` connections of ordinary roles, of which `used` are in use."""
     text = f"{used} of {most} connections are in use"
     if most - used < _CONNECTIONS_PER_PROCESS:
@@ -78,27 +78,27 @@ def free_connections(most: int, used: int) -> Found:
     return ok(text)
 
 
-async def check_clock(target: Target) -> Found:
+async def check_clock(target: Target) -> Verdict:
     """Compare the clock of this machine with that of the server."""
     before = time.time()
     there = await _value(target, "extract(epoch FROM clock_timestamp())::float8")
     return clocks(there, before, time.time(), _MOST_SKEW_SECONDS)
 
 
-async def check_timeouts(target: Target) -> Found:
+async def check_timeouts(target: Target) -> Verdict:
     """Check that no timeout ends the long reads and the idle connections of a store."""
     rows = await target.connection.fetch(
         "SELECT name, setting::bigint FROM pg_settings WHERE name = ANY($1::text[])", list(_TIMEOUTS)
     )
     short = {name: value for name, value in rows if 0 < value < _TIMEOUTS[name]}
     if short:
-        shown = ", ".join(f"{name} = {value} ms" for name, value in sorted(short.items()))
-        text = f"short timeouts end long reads such as verify, or idle connections: {shown}"
+        settings = ", ".join(f"{name} = {value} ms" for name, value in sorted(short.items()))
+        text = f"short timeouts end long reads such as verify, or idle connections: {settings}"
         return warning(text, await _alter(target, *(f"{name} = 0" for name in sorted(short))))
     return ok("no timeout ends the statements or connections of a store early")
 
 
-async def check_durability(target: Target) -> Found:
+async def check_durability(target: Target) -> Verdict:
     """Check that the server has written a commit to disk when it acknowledges the commit."""
     rows = await target.connection.fetch(
         "SELECT name, setting FROM pg_settings WHERE name = ANY($1::text[]) AND setting = 'off'", list(_DURABLE)
@@ -113,7 +113,7 @@ async def check_durability(target: Target) -> Found:
     return warning(text, f"{remedy}; SELECT pg_reload_conf()")
 
 
-async def check_role(target: Target) -> Found:
+async def check_role(target: Target) -> Verdict:
     """Check that the role may append to the log."""
     log = target.dialect.qualified
     role, is_owner, can_append, can_change = (

@@ -15,8 +15,8 @@ the server does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a check found."""
+class Verdict:
+    """The verdict of a check."""
 
     outcome: CheckOutcome
     text: str
@@ -48,30 +48,30 @@ class Diagnosis(Frozen):
     @property
     def problems(self) -> list[CheckResult]:
         """The checks that found a problem."""
-        return [each for each in self.checks if each.outcome == "problem"]
+        return [check for check in self.checks if check.outcome == "problem"]
 
 
-def ok(text: str) -> Found:
+def ok(text: str) -> Verdict:
     """Return the result of a check that found nothing wrong."""
-    return Found("ok", text)
+    return Verdict("ok", text)
 
 
-def warning(text: str, remedy: str) -> Found:
+def warning(text: str, remedy: str) -> Verdict:
     """Return the result of a check that found something that may become a problem."""
-    return Found("warning", text, remedy)
+    return Verdict("warning", text, remedy)
 
 
-def problem(text: str, remedy: str, kind: ProblemKind = "other") -> Found:
+def problem(text: str, remedy: str, kind: ProblemKind = "other") -> Verdict:
     """Return the result of a check that found a problem."""
-    return Found("problem", text, remedy, kind)
+    return Verdict("problem", text, remedy, kind)
 
 
-def skipped(reason: str) -> Found:
+def skipped(reason: str) -> Verdict:
     """Return the result of a check that was not made."""
-    return Found("skipped", reason)
+    return Verdict("skipped", reason)
 
 
-def of_error(error: StoreError, option: str) -> Found:
+def of_error(error: StoreError, option: str) -> Verdict:
     """Return the problem that an error of the store describes.
 
     Args:

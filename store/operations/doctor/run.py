@@ -13,7 +13,7 @@ from typing import Final
 from store.db.url import passwords
 from store.errors import StoreError
 from store.operations.doctor import database, machine, postgres, server, sqlite
-from store.operations.doctor.results import CheckResult, Diagnosis, Found, of_error, problem, skipped
+from store.operations.doctor.results import CheckResult, Diagnosis, Verdict, of_error, problem, skipped
 from store.operations.doctor.target import POSTGRES, SERVER, SQLITE, Target
 
 DEFAULT_PORT: Final = 4747
@@ -27,7 +27,7 @@ class Check:
     """A check, and the conditions under which it is made."""
 
     name: str
-    run: Callable[[Target], Awaitable[Found]]
+    run: Callable[[Target], Awaitable[Verdict]]
     kind: str | None = None
     """The kind of store that is checked, as in `Target`; `database` for all except servers; None for all."""
     needs: tuple[str, ...] = ()
@@ -90,16 +90,16 @@ async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | 
     """
     began = time.monotonic()
     target = Target.of(url, port=DEFAULT_PORT if port is None else port, api_key=api_key)
-    secrets = _secrets(target)
+    secrets = passwords(target.url) | {target.api_key or ""} - {""}
     results: dict[str, CheckResult] = {}
     try:
         for check in CHECKS:
             if check.concerns(target) and (check is not _PORT or port is not None):
-                found = await _found(check, target, results)
-                remedy = None if found.remedy is None else _without(secrets, found.remedy)
-                text = _without(secrets, found.text)
+                verdict = await _verdict_of(check, target, results)
+                remedy = None if verdict.remedy is None else _without(secrets, verdict.remedy)
+                text = _without(secrets, verdict.text)
                 results[check.name] = CheckResult(
-                    name=check.name, outcome=found.outcome, found=text, remedy=remedy, problem=found.problem
+                    name=check.name, outcome=verdict.outcome, found=text, remedy=remedy, problem=verdict.problem
                 )
     finally:
         # A database that does not answer must not delay the results.
@@ -109,7 +109,7 @@ async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | 
     return Diagnosis(db=target.url.shown, checks=list(results.values()), seconds=time.monotonic() - began)
 
 
-async def _found(check: Check, target: Target, results: dict[str, CheckResult]) -> Found:
+async def _verdict_of(check: Check, target: Target, results: dict[str, CheckResult]) -> Verdict:
     for needed in check.needs:
         if needed in results and results[needed].outcome in {"problem", "skipped"}:
             return skipped(f"the check of the {needed} did not succeed")
@@ -125,16 +125,8 @@ async def _found(check: Check, target: Target, results: dict[str, CheckResult]) 
         return problem(f"the check failed with {type(error).__name__}: {error}", f"rollbook verify {target.option}")
 
 
-def _secrets(target: Target) -> list[str]:
-    """Return the passwords and keys that no result may contain, the longest first."""
-    found = passwords(target.url)
-    if target.api_key:
-        found.add(target.api_key)
-    return sorted(found, key=len, reverse=True)
-
-
 def _without(secrets: Iterable[str], text: str) -> str:
-    for secret in secrets:
-        # A short password may be a part of an ordinary word.
+    # A short password may be a part of an ordinary word, or of a longer password.
+    for secret in sorted(secrets, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
     return text

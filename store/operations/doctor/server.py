@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Final, cast
 
 from store.operations.doctor.machine import clocks
-from store.operations.doctor.results import Found, ok, problem, skipped, warning
+from store.operations.doctor.results import Verdict, ok, problem, skipped, warning
 from store.operations.doctor.target import Target
 from store.wire.paths import HEALTH, PARTITIONS, STORE
 from store.wire.probe import ProbeResponse, get
@@ -21,7 +21,7 @@ _MOST_SKEW_SECONDS: Final = 2.0
 """The header Date has whole seconds."""
 
 
-async def check_answer(target: Target) -> Found:
+async def check_answer(target: Target) -> Verdict:
     """Check that a server with this partition answers."""
     began = time.monotonic()
     try:
@@ -41,7 +41,7 @@ async def check_answer(target: Target) -> Found:
     return ok(text)
 
 
-async def check_database(target: Target) -> Found:
+async def check_database(target: Target) -> Verdict:
     """Check that the database of the server answers."""
     answer = await _get(target, target.base.partition(PARTITIONS)[0] + _READY)
     if answer.status == 404:
@@ -52,7 +52,7 @@ async def check_database(target: Target) -> Found:
     return ok("the server is ready, and its database answers")
 
 
-async def check_access(target: Target) -> Found:
+async def check_access(target: Target) -> Verdict:
     """Check that the server accepts the key, or needs none."""
     answer = await _get(target, target.base + STORE)
     if answer.status in {401, 403}:
@@ -62,7 +62,7 @@ async def check_access(target: Target) -> Found:
     return ok("the server accepts the key" if target.api_key else "the server needs no key")
 
 
-async def check_version(target: Target) -> Found:
+async def check_version(target: Target) -> Verdict:
     """Compare the version of the server with that of this program."""
     answer = await _get(target, target.base + STORE)
     there, here = answer.body.get("version"), metadata.version("rollbook")
@@ -76,7 +76,7 @@ async def check_version(target: Target) -> Found:
     return ok(f"the server and this program have the same version, {here}{mode}")
 
 
-async def check_clock(target: Target) -> Found:
+async def check_clock(target: Target) -> Verdict:
     """Compare the clock of this machine with the header Date of the server."""
     before = time.time()
     answer = await _get(target, target.base + HEALTH)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from store.db.drivers.sqlite.errors import LOCK_SECONDS
-from store.db.schema import sqlite as schema
+from store.db.schema import sqlite_files, sqlite_place
+from store.db.schema.sqlite import not_found
 from store.errors import ReadOnly
-from store.operations.doctor.results import Found, ok, problem, warning
+from store.operations.doctor.results import Verdict, ok, problem, warning
 from store.operations.doctor.target import Target
 
 _OLDEST: Final = (3, 35, 0)
@@ -23,11 +24,11 @@ _LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 _LEAST_FREE_BYTES: Final = 128 * 1024 * 1024
 
 
-async def check_file(target: Target) -> Found:
+async def check_file(target: Target) -> Verdict:
     """Check that the file exists, is a SQLite database that can be read, and has one name."""
     path = _path(target)
     size = await asyncio.to_thread(_size_of_database, path)
-    second = await asyncio.to_thread(schema.second_name, path)
+    second = await asyncio.to_thread(sqlite_place.second_name, path)
     if second is not None:
         reason, cure = second
         return problem(f"{reason}, so commits may be lost: SQLite keeps a write-ahead log for each name", cure)
@@ -35,47 +36,47 @@ async def check_file(target: Target) -> Found:
 
 
 def _size_of_database(path: Path) -> int:
-    schema.check_place(path)
-    with schema.store_errors(path):
+    sqlite_place.check_place(path)
+    with sqlite_files.store_errors(path):
         if not path.exists() or not path.stat().st_size:
-            raise schema.not_found(path)
+            raise not_found(path)
         _pragma(path, "schema_version")
         return path.stat().st_size
 
 
-async def check_file_system(target: Target) -> Found:
+async def check_file_system(target: Target) -> Verdict:
     """Check that the file is not on a network file system."""
-    kind = await asyncio.to_thread(schema.check_file_system, _path(target))
+    kind = await asyncio.to_thread(sqlite_place.check_file_system, _path(target))
     return ok(f"the file system is {kind}, which is local" if kind else "this system does not list its file systems")
 
 
-async def check_version(target: Target) -> Found:
+async def check_version(target: Target) -> Verdict:
     """Check the version of the SQLite library of this Python."""
     del target
     return version(sqlite3.sqlite_version_info)
 
 
-def version(found: tuple[int, ...]) -> Found:
+def version(number: tuple[int, ...]) -> Verdict:
     """Return the result for a version of SQLite."""
-    text = f"this Python uses SQLite {'.'.join(map(str, found))}"
-    if found < _OLDEST:
+    text = f"this Python uses SQLite {'.'.join(map(str, number))}"
+    if number < _OLDEST:
         needed = ".".join(map(str, _OLDEST))
         return problem(f"{text}, and Rollbook needs {needed}", "use a Python with a newer SQLite")
     return ok(text)
 
 
-async def check_permission(target: Target) -> Found:
+async def check_permission(target: Target) -> Verdict:
     """Check that this user can write the file and create files beside it."""
     path = _path(target)
     try:
-        await asyncio.to_thread(schema.refuse_unwritable, path)
+        await asyncio.to_thread(sqlite_place.refuse_unwritable, path)
     except ReadOnly as error:
         name = shlex.quote(str(path))
         return problem(str(error).partition(";")[0], f"chmod u+w {name} {shlex.quote(str(path.parent))}")
     return ok("this user can write the file and its directory")
 
 
-async def check_write_ahead_log(target: Target) -> Found:
+async def check_write_ahead_log(target: Target) -> Verdict:
     """Check the journal mode, and the size of the write-ahead log."""
     path = _path(target)
     log = path.resolve().with_name(f"{path.resolve().name}-wal")
@@ -91,14 +92,14 @@ async def check_write_ahead_log(target: Target) -> Found:
     return ok(f"the journal mode is WAL, and the write-ahead log has {_megabytes(size)}")
 
 
-async def check_disk_space(target: Target) -> Found:
+async def check_disk_space(target: Target) -> Verdict:
     """Check that the disk has room for the next writes, and for a copy of the database."""
     path = _path(target)
     usage = await asyncio.to_thread(shutil.disk_usage, path.parent)
     return disk_space(usage.free, path.stat().st_size)
 
 
-def disk_space(free: int, size: int) -> Found:
+def disk_space(free: int, size: int) -> Verdict:
     """Return the result for a disk with `free` bytes and a database with `size` bytes."""
     text = f"the disk has {_megabytes(free)} free, and the database takes {_megabytes(size)}"
     if free < _LEAST_FREE_BYTES:
@@ -118,8 +119,8 @@ def _path(target: Target) -> Path:
 
 def _pragma(path: Path, name: str) -> object:
     with (
-        schema.store_errors(path),
-        closing(sqlite3.connect(schema.read_only_uri(path), uri=True, timeout=LOCK_SECONDS)) as connection,
+        sqlite_files.store_errors(path),
+        closing(sqlite3.connect(sqlite_files.read_only_uri(path), uri=True, timeout=LOCK_SECONDS)) as connection,
     ):
         return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
