@@ -60,8 +60,11 @@ class Program(Commands):
     def commands(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """All commands by name, in the order of the help. This reads all modules; `get_command` reads one."""
         places = {name: place for place, name in enumerate(_ORDER)}
-        found = _all_declared()
-        return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))}
+        placeholders = _all_declared()
+        return {
+            name: placeholders[name]
+            for name in sorted(placeholders, key=lambda name: (places.get(name, len(places)), name))
+        }
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command with this name, or None if there is no such command."""
@@ -101,7 +104,7 @@ def _declared_as(name: str) -> _Declared | None:
     written = f'"{name}"'.encode(), f"def {name.replace('-', '_')}(".encode()
     for path in _modules():
         source = path.read_bytes()
-        if any(each in source for each in written):
+        if any(text in source for text in written):
             for command in _declared(path):
                 if command.name == name:
                     return command

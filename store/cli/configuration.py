@@ -89,17 +89,20 @@ def _defaults(table: Any, db: Any, path: tuple[str, ...], command: Any, file: st
     place = f"[{'.'.join(path)}]"
     if not isinstance(table, Mapping):
         raise typer.BadParameter(f"{file}: {path[-1]} must be a table: {place}")
-    given = cast("Mapping[str, Any]", table)
+    entries = cast("Mapping[str, Any]", table)
     nested: Mapping[str, Any] = getattr(command, "commands", {})
     options = {} if nested else _options(command)
-    unknown = sorted(given.keys() - nested.keys() - options.keys())
+    unknown = sorted(entries.keys() - nested.keys() - options.keys())
     if unknown:
-        known = ", ".join(sorted({*nested, *options}))
-        raise typer.BadParameter(f"{file}: {place} has no option {unknown[0]!r} (known: {known})")
+        names = ", ".join(sorted({*nested, *options}))
+        raise typer.BadParameter(f"{file}: {place} has no option {unknown[0]!r} (known: {names})")
     if nested:
-        return {name: _defaults(given.get(name, {}), db, (*path, name), each, file) for name, each in nested.items()}
+        return {
+            name: _defaults(entries.get(name, {}), db, (*path, name), subcommand, file)
+            for name, subcommand in nested.items()
+        }
     values = {_EVERYWHERE: db} if db is not None and _EVERYWHERE in options else {}
-    return {options[name]: _as_text(value) for name, value in {**values, **given}.items()}
+    return {options[name]: _as_text(value) for name, value in {**values, **entries}.items()}
 
 
 def _options(command: Any) -> dict[str, str]:
@@ -116,5 +119,5 @@ def _options(command: Any) -> dict[str, str]:
 def _as_text(value: Any) -> Any:
     """Return a value as text, in the form of the command line. A boolean is returned unchanged."""
     if isinstance(value, list):
-        return [_as_text(each) for each in cast("list[Any]", value)]
+        return [_as_text(item) for item in cast("list[Any]", value)]
     return value if isinstance(value, bool) else str(value)

@@ -31,10 +31,10 @@ _CODES: tuple[tuple[type[StoreError], int], ...] = (
 class Ambiguous(StoreError):
     """The given beginning of an id matches several ids."""
 
-    def __init__(self, kind: str, given: str, candidates: list[str], *, are_all: bool) -> None:
+    def __init__(self, kind: str, prefix: str, candidates: list[str], *, are_all: bool) -> None:
         more = "" if are_all else "\n  …"
         listed = "".join(f"\n  {candidate}" for candidate in candidates)
-        super().__init__(f"{given!r} is the beginning of several {kind} ids; add more characters:{listed}{more}")
+        super().__init__(f"{prefix!r} is the beginning of several {kind} ids; add more characters:{listed}{more}")
 
 
 class Commands(TyperGroup):

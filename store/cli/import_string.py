@@ -1,7 +1,4 @@
-"""Import of the objects that users of the command line name as `package.module:NAME`.
-
-A pipeline is an object of the user that executes runs phase by phase.
-"""
+"""Import of the objects that users of the command line name as `package.module:NAME`."""
 
 from __future__ import annotations
 
@@ -43,14 +40,14 @@ def named(option: str, target: str, kind: type[Any]) -> Any:
     module, _, attribute = target.partition(":")
     if not module or not attribute:
         raise Invalid(option, f"{target!r} is not of the form package.module:NAME")
-    found: Any = imported(option, module)
+    target_object: Any = imported(option, module)
     for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, type) and issubclass(cast("type[Any]", found), kind):
-        found = found()
-    if not isinstance(found, kind):
-        raise Invalid(option, f"{target!r} is {'missing' if found is None else f'not a {kind.__name__}'}")
-    return found
+        target_object = getattr(target_object, part, None)
+    if isinstance(target_object, type) and issubclass(cast("type[Any]", target_object), kind):
+        target_object = target_object()
+    if not isinstance(target_object, kind):
+        raise Invalid(option, f"{target!r} is {'missing' if target_object is None else f'not a {kind.__name__}'}")
+    return target_object
 
 
 def pipeline_named(option: str, target: str) -> Pipeline:
@@ -64,5 +61,5 @@ def pipeline_named(option: str, target: str) -> Pipeline:
     from store.cli.example_parts import PIPELINES
     from store.training import Pipeline
 
-    found: Pipeline = named(option, PIPELINES.get(target, target), Pipeline)
-    return found
+    pipeline: Pipeline = named(option, PIPELINES.get(target, target), Pipeline)
+    return pipeline

@@ -14,96 +14,101 @@ if TYPE_CHECKING:
     Search = Callable[[Store, str, int], Awaitable[tuple[Sequence[str], int]]]
 
 Kind = Literal["rollout", "resources", "worker", "attempt"]
-Found = tuple[Kind, str]
+Match = tuple[Kind, str]
 
 _PAGE: Final = 200
 _LISTED: Final = 10
 
 
-async def rollout(store: Store, given: str) -> str:
-    """Return the id of the rollout whose id is `given`, or begins with `given`.
+async def rollout(store: Store, prefix: str) -> str:
+    """Return the id of the rollout whose id is `prefix`, or begins with `prefix`.
 
-    The beginning may omit the prefix of the id, for example `ro-`. If no id begins with `given`, it may be a group with
-    only one rollout, such as the flow of an imported run.
+    The beginning may omit the start of the id, for example `ro-`. If no id begins with `prefix`, it may be a group
+    with only one rollout, such as the flow of an imported run.
 
     Raises:
         NotFound: there is no such rollout.
-        Ambiguous: several rollout ids begin with `given`.
+        Ambiguous: several rollout ids begin with `prefix`.
     """
     from store.models.queries import RolloutQuery
 
     try:
-        return (await anything(store, given, ("rollout",)))[1]
+        return (await anything(store, prefix, ("rollout",)))[1]
     except NotFound:
-        of_group = await store.find_rollouts(RolloutQuery.of(group_in=[given], limit=1))
+        of_group = await store.find_rollouts(RolloutQuery.of(group_in=[prefix], limit=1))
         if of_group.total != 1:
             raise
         return of_group.items[0].rollout_id
 
 
-async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:
-    """Return the kind and the id of the object whose id is `given`, or begins with `given`.
+async def anything(store: Store, prefix: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Match:
+    """Return the kind and the id of the object whose id is `prefix`, or begins with `prefix`.
 
     Raises:
-        NotFound: no id of these kinds begins with `given`.
-        Ambiguous: several ids begin with `given`.
-        Invalid: `given` is empty.
+        NotFound: no id of these kinds begins with `prefix`.
+        Ambiguous: several ids begin with `prefix`.
+        Invalid: `prefix` is empty.
     """
-    if not given:
+    if not prefix:
         raise Invalid("ID", "is empty; give at least the beginning of an id")
-    found: list[Found] = []
+    matches: list[Match] = []
     are_all = True
     for kind in kinds:
-        ids, complete = await _candidates(store, kind, given)
-        if given in ids:
-            return kind, given
-        found.extend((kind, each) for each in ids)
+        ids, complete = await _candidates(store, kind, prefix)
+        if prefix in ids:
+            return kind, prefix
+        matches.extend((kind, object_id) for object_id in ids)
         are_all = are_all and complete
-    return _only(found, given, kinds, are_all=are_all)
+    return _only(matches, prefix, kinds, are_all=are_all)
 
 
-async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
-    """Return the id of an attempt. `given` is the id, its beginning, the number of the attempt, or `latest`.
+async def attempt(store: Store, rollout_id: str, text: str, as_at: AsAt | None = None) -> str:
+    """Return the id of an attempt. `text` is the id, its beginning, the number of the attempt, or `latest`.
 
-    If `given` consists of digits, it must be the number of an attempt, or a complete id without its prefix `at-`.
+    If `text` consists of digits, it must be the number of an attempt, or a complete id without its prefix `at-`.
     Digits never stand for the beginning of an id.
 
     Args:
         store: the store with the rollout.
         rollout_id: the rollout of the attempt.
-        given: the text that the user gave.
+        text: the text that the user gave.
         as_at: search the attempts that the store contained at this moment; None for now.
 
     Raises:
         NotFound: the rollout has no such attempt.
-        Ambiguous: several attempt ids begin with `given`.
+        Ambiguous: several attempt ids begin with `text`.
     """
     attempts = await store.query_attempts(rollout_id, as_at=as_at)
-    if given == "latest" and attempts:
+    if text == "latest" and attempts:
         return attempts[-1].attempt_id
-    numbered = [each.attempt_id for each in attempts if given == str(each.sequence_id)]
-    exact = [each.attempt_id for each in attempts if given in {each.attempt_id, each.attempt_id.partition("-")[2]}]
+    numbered = [item.attempt_id for item in attempts if text == str(item.sequence_id)]
+    exact = [item.attempt_id for item in attempts if text in {item.attempt_id, item.attempt_id.partition("-")[2]}]
     if numbered or exact:
         return (numbered or exact)[0]
-    if given.isascii() and given.isdigit():
+    if text.isascii() and text.isdigit():
         listing = f"`rollbook ls attempts {rollout_id}` lists them"
-        raise NotFound("attempt", given, f"{rollout_id} has no attempt {given}; {listing}")
-    found: list[Found] = [("attempt", each.attempt_id) for each in attempts if _begins(each.attempt_id, given)]
-    return _only(found, given, ("attempt",), are_all=True)[1]
+        raise NotFound("attempt", text, f"{rollout_id} has no attempt {text}; {listing}")
+    matches: list[Match] = [("attempt", item.attempt_id) for item in attempts if _begins(item.attempt_id, text)]
+    return _only(matches, text, ("attempt",), are_all=True)[1]
 
 
-async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
-    """Return `[given]` if an object has exactly this id, otherwise ids that begin with `given`.
+async def _candidates(store: Store, kind: Kind, prefix: str) -> tuple[list[str], bool]:
+    """Return `[prefix]` if an object has exactly this id, otherwise ids that begin with `prefix`.
 
     The second value is False if more ids may match than are returned.
     """
-    if await _EXISTS[kind](store, given):
-        return [given], True
+    getters = {
+        "rollout": store.get_rollout_by_id,
+        "resources": store.get_resources_by_id,
+        "worker": store.get_worker_by_id,
+    }
+    if await getters[kind](prefix) is not None:
+        return [prefix], True
     matching: list[str] = []
     seen = 0
     while True:
-        ids, total = await _SEARCHES[kind](store, given, seen)
-        matching.extend(each for each in ids if _begins(each, given))
+        ids, total = await _SEARCHES[kind](store, prefix, seen)
+        matching.extend(object_id for object_id in ids if _begins(object_id, prefix))
         seen += len(ids)
         if seen >= total or not ids:
             return matching, True
@@ -111,60 +116,43 @@ async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], 
             return matching, False
 
 
-def _begins(whole: str, given: str) -> bool:
-    return whole.startswith(given) or whole.partition("-")[2].startswith(given)
+def _begins(object_id: str, prefix: str) -> bool:
+    return object_id.startswith(prefix) or object_id.partition("-")[2].startswith(prefix)
 
 
-def _only(found: Sequence[Found], given: str, kinds: Sequence[Kind], *, are_all: bool) -> Found:
+def _only(matches: Sequence[Match], prefix: str, kinds: Sequence[Kind], *, are_all: bool) -> Match:
     name = " or ".join(kinds)
-    match found:
+    match matches:
         case []:
             listed = "attempts --rollout ID" if kinds == ("attempt",) else "rollouts"
-            text = f"no id of a {name} begins with {given!r}; `rollbook ls {listed}` lists them"
-            raise NotFound(name, given, text)
+            text = f"no id of a {name} begins with {prefix!r}; `rollbook ls {listed}` lists them"
+            raise NotFound(name, prefix, text)
         case [only]:
             return only
         case _:
-            candidates = [f"{kind} {each}" if len(kinds) > 1 else each for kind, each in found]
-            raise Ambiguous(name, given, candidates[:_LISTED], are_all=are_all and len(candidates) <= _LISTED)
+            candidates = [f"{kind} {object_id}" if len(kinds) > 1 else object_id for kind, object_id in matches]
+            raise Ambiguous(name, prefix, candidates[:_LISTED], are_all=are_all and len(candidates) <= _LISTED)
 
 
 async def _rollouts(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
     from store.models.queries import RolloutQuery
 
     page = await store.find_rollouts(RolloutQuery.of(rollout_id_contains=part, limit=_PAGE, offset=offset))
-    return [each.rollout_id for each in page], page.total
+    return [item.rollout_id for item in page], page.total
 
 
 async def _resources(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
     from store.models.queries import ResourcesQuery
 
     page = await store.find_resources(ResourcesQuery.of(resources_id_contains=part, limit=_PAGE, offset=offset))
-    return [each.resources_id for each in page], page.total
+    return [item.resources_id for item in page], page.total
 
 
 async def _workers(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
     from store.models.queries import WorkerQuery
 
     page = await store.find_workers(WorkerQuery.of(worker_id_contains=part, limit=_PAGE, offset=offset))
-    return [each.worker_id for each in page], page.total
-
-
-async def _is_rollout(store: Store, given: str) -> bool:
-    return await store.get_rollout_by_id(given) is not None
-
-
-async def _is_resources(store: Store, given: str) -> bool:
-    return await store.get_resources_by_id(given) is not None
-
-
-async def _is_worker(store: Store, given: str) -> bool:
-    return await store.get_worker_by_id(given) is not None
+    return [item.worker_id for item in page], page.total
 
 
 _SEARCHES: Final[dict[str, Search]] = {"rollout": _rollouts, "resources": _resources, "worker": _workers}
-_EXISTS: Final[dict[str, Callable[[Store, str], Awaitable[bool]]]] = {
-    "rollout": _is_rollout,
-    "resources": _is_resources,
-    "worker": _is_worker,
-}

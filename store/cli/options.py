@@ -1,8 +1,4 @@
-"""Options that several commands share.
-
-A run is a rollout that a pipeline executes in several steps. The log is the list of all events of a store; a position
-is the number of an event in the log.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -40,17 +36,17 @@ def lifetime(text: str) -> float:
 
 def size(text: str) -> int:
     """Return the size in bytes of a text such as `10GB` or `500MB`."""
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a size; write a number with a unit, for example 10GB or 500MB")
-    return round(float(found[1]) * _UNITS[found[2]])
+    return round(float(match[1]) * _UNITS[match[2]])
 
 
-def _rollout_given(context: typer.Context, given: str | None) -> str:
-    found = context.params.get("rollout_alias") if given is None else given
-    if found is None:
+def _rollout_given(context: typer.Context, rollout: str | None) -> str:
+    prefix = context.params.get("rollout_alias") if rollout is None else rollout
+    if prefix is None:
         raise typer.BadParameter("is missing; `rollbook ls rollouts` lists the ids")
-    return found
+    return prefix
 
 
 def _statuses(allowed: Any) -> Any:

@@ -18,7 +18,7 @@ from store.errors import Invalid
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.models import AnnotateResult, Annotations, Note
+    from store.models import AnnotateResult, Annotations
 
 _FROM_INPUT: Final = "-"
 
@@ -70,9 +70,9 @@ def annotate(
     line(f"  labels  {labels_text(done.labels)}")
 
 
-def _note(given: str | None) -> str | None:
-    if given != _FROM_INPUT:
-        return given
+def _note(option: str | None) -> str | None:
+    if option != _FROM_INPUT:
+        return option
     try:
         return sys.stdin.read().strip()
     except UnicodeDecodeError:
@@ -90,16 +90,8 @@ def print_notes(annotations: Annotations) -> None:
         return
     heading("Notes")
     for note in annotations.notes:
-        line(f"  {_title(note)}", style="dim")
-        for text in _lines(note):
+        by = f" by {printable(note.actor)}" if note.actor else ""
+        when = f"{local(note.at)} ({ago(note.at, time.time())})" if is_terminal() else utc(note.at)
+        line(f"  event {note.number}, {when}{by}", style="dim")
+        for text in ["(the text was deleted)"] if note.text is None else note.text.splitlines():
             line(f"    {printable(text)}")
-
-
-def _title(note: Note) -> str:
-    by = f" by {printable(note.actor)}" if note.actor else ""
-    when = f"{local(note.at)} ({ago(note.at, time.time())})" if is_terminal() else utc(note.at)
-    return f"event {note.number}, {when}{by}"
-
-
-def _lines(note: Note) -> list[str]:
-    return ["(the text was deleted)"] if note.text is None else note.text.splitlines()

@@ -14,7 +14,7 @@ from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
-    from store.operations import CompactReport
+    pass
 
 app = typer.Typer()
 
@@ -42,14 +42,11 @@ def compact(
             f" {duration(report.seconds)}"
         )
         if report.bodies:
-            line(f"payload   {_compressed(report)}")
+            new = "dictionary" if report.dictionaries == 1 else "dictionaries"
+            bodies = f"{report.bodies:,} bodies were stored in another form"
+            line(f"payload   {bodies}; {report.dictionaries:,} new {new}")
         if report.events:
             line(f"events    the data of {report.events:,} events was stored in blocks")
     if not report.is_complete:
         note("a transaction still reads an old state, so some space is not free; run the same command again later")
         raise typer.Exit(FAILED)
-
-
-def _compressed(report: CompactReport) -> str:
-    new = "dictionary" if report.dictionaries == 1 else "dictionaries"
-    return f"{report.bodies:,} bodies were stored in another form; {report.dictionaries:,} new {new}"

@@ -61,23 +61,23 @@ def migrate(
         json_document(
             [
                 {
-                    "partition": each.partition,
-                    "before": each.before,
-                    "after": each.after,
-                    "copy": None if each.copy is None else str(each.copy),
+                    "partition": migration.partition,
+                    "before": migration.before,
+                    "after": migration.after,
+                    "copy": None if migration.copy is None else str(migration.copy),
                 }
-                for each in done
+                for migration in done
             ]
         )
         return
-    for each in done:
-        if each.before is None:
-            line(f"{each.partition}: created at revision {each.after}")
-        elif not each.is_changed:
-            line(f"{each.partition}: already at revision {each.after}")
+    for migration in done:
+        if migration.before is None:
+            line(f"{migration.partition}: created at revision {migration.after}")
+        elif not migration.is_changed:
+            line(f"{migration.partition}: already at revision {migration.after}")
         else:
-            kept = f"; a copy of the old file is kept as {each.copy}" if each.copy else ""
-            line(f"{each.partition}: upgraded from revision {each.before} to {each.after}{kept}")
+            backup = f"; a copy of the old file is kept as {migration.copy}" if migration.copy else ""
+            line(f"{migration.partition}: upgraded from revision {migration.before} to {migration.after}{backup}")
 
 
 @app.command(rich_help_panel="Train")

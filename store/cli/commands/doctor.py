@@ -14,7 +14,7 @@ from store.cli.output.printing import is_terminal, json_document, line, note, pr
 from store.cli.output.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from store.operations import CheckResult, Diagnosis
+    from store.operations import CheckResult
 
 app = typer.Typer()
 
@@ -35,32 +35,30 @@ def doctor(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     from store.operations import diagnose
 
     with working("checking"):
-        found = asyncio.run(diagnose(db, api_key=os.environ.get(_KEY_VARIABLE) or None))
+        diagnosis = asyncio.run(diagnose(db, api_key=os.environ.get(_KEY_VARIABLE) or None))
     if json:
-        json_document(found.model_dump())
+        json_document(diagnosis.model_dump())
     else:
-        _print(found)
-    kinds = {each.problem for each in found.problems}
+        if is_terminal():
+            _print_lines(diagnosis.checks)
+        else:
+            print_table(_COLUMNS, diagnosis.checks)
+        outcomes = [check.outcome for check in diagnosis.checks]
+        problems, warnings = outcomes.count("problem"), outcomes.count("warning")
+        note(
+            f"{_count(problems, 'problem')}, {_count(warnings, 'warning')} in {len(outcomes)} checks of {diagnosis.db}"
+        )
+    kinds = {check.problem for check in diagnosis.problems}
     if kinds:
         raise typer.Exit(next(code for kind, code in _CODES.items() if kind in kinds))
 
 
-def _print(found: Diagnosis) -> None:
-    if is_terminal():
-        _print_lines(found.checks)
-    else:
-        print_table(_COLUMNS, found.checks)
-    outcomes = [each.outcome for each in found.checks]
-    problems, warnings = outcomes.count("problem"), outcomes.count("warning")
-    note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')} in {len(outcomes)} checks of {found.db}")
-
-
 def _print_lines(checks: list[CheckResult]) -> None:
-    width = max(len(each.name) for each in checks)
-    for each in checks:
-        line(f"{each.outcome:<8} {each.name:<{width}}  {printable(each.found)}", style=_STYLES[each.outcome])
-        if each.remedy is not None:
-            line(f"{'':<8} {'':<{width}}  remedy: {printable(each.remedy)}")
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        line(f"{check.outcome:<8} {check.name:<{width}}  {printable(check.found)}", style=_STYLES[check.outcome])
+        if check.remedy is not None:
+            line(f"{'':<8} {'':<{width}}  remedy: {printable(check.remedy)}")
 
 
 def _count(number: int, what: str) -> str:
@@ -68,8 +66,8 @@ def _count(number: int, what: str) -> str:
 
 
 _COLUMNS: Final[tuple[Column[CheckResult], ...]] = (
-    Column("outcome", lambda each: each.outcome),
-    Column("check", lambda each: each.name),
-    Column("found", lambda each: each.found),
-    Column("remedy", lambda each: each.remedy or ""),
+    Column("outcome", lambda check: check.outcome),
+    Column("check", lambda check: check.name),
+    Column("found", lambda check: check.found),
+    Column("remedy", lambda check: check.remedy or ""),
 )

@@ -1,7 +1,6 @@
 """Commands on run folders: `rollbook import-runs`, `export-run`, `mirror`.
 
-A run folder contains one run, a rollout that was executed in several steps, as files. The reports directory contains
-run folders.
+The reports directory contains run folders.
 """
 
 from __future__ import annotations

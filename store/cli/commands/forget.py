@@ -86,7 +86,7 @@ def _print(report: ForgetReport) -> None:
 
 
 def _list(matches: Sequence[Match]) -> None:
-    for each in matches[:_PRINTED]:
-        line(f"{each.stream} event {each.number} {each.type} {printable(each.field)}: {printable(each.excerpt)}")
+    for match in matches[:_PRINTED]:
+        line(f"{match.stream} event {match.number} {match.type} {printable(match.field)}: {printable(match.excerpt)}")
     if len(matches) > _PRINTED:
         line(f"… and {len(matches) - _PRINTED:,} more; --json shows them")

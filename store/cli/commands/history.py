@@ -199,18 +199,15 @@ class _Lines:
         self._cursor = event.cursor
         sentence = printable(self._narrator.describe(event))
         if self._is_terminal:
-            self._print_styled(event, sentence)
+            kind, _, name = event.stream.partition("/")
+            subject = name if kind in {"rollout", "resources"} else event.stream
+            stamp = f"{event.position:>7}  {local(event.at, date=False)}  "
+            dim, plain = ("", "") if self._is_plain else ("\x1b[2m", "\x1b[0m")
+            line(f"{dim}{stamp}{plain}{printable(subject):<15}  {dim}{event.type:<22}{plain}  {sentence}")
             return
         cause = "" if event.cause is None else f"@{event.cause}"
         cells = (str(event.position), utc(event.at), event.stream, event.type, event.actor or "", cause)
         line("\t".join((*map(printable, cells), sentence)))
-
-    def _print_styled(self, event: LoggedEvent, sentence: str) -> None:
-        kind, _, name = event.stream.partition("/")
-        subject = name if kind in {"rollout", "resources"} else event.stream
-        stamp = f"{event.position:>7}  {local(event.at, date=False)}  "
-        dim, plain = ("", "") if self._is_plain else ("\x1b[2m", "\x1b[0m")
-        line(f"{dim}{stamp}{plain}{printable(subject):<15}  {dim}{event.type:<22}{plain}  {sentence}")
 
     def finish(self) -> None:
         """Print the command that continues after the last printed event."""

@@ -173,17 +173,17 @@ def keys_list(
     from store.sql.api_keys import Keys
 
     try:
-        found = _run(db, Keys.all if every else _unrevoked, create=False, read_only=True)
+        rows = _run(db, Keys.all if every else _unrevoked, create=False, read_only=True)
     except NotFound:
         # Keys are stored in the default partition. If only that partition is missing, there are no keys yet.
         if parse(db).partition == DEFAULT_PARTITION:
             raise
         asyncio.run(_check_store(db))
-        found = []
+        rows = []
     if json:
-        json_document([_as_json(key) for key in found])
+        json_document([_as_json(key) for key in rows])
     else:
-        print_table(_COLUMNS, found)
+        print_table(_COLUMNS, rows)
 
 
 @keys.command("revoke")
@@ -212,19 +212,19 @@ async def _unrevoked(keys: Keys) -> list[Key]:
     return sorted(await keys.unrevoked(), key=lambda key: (key.created_at, key.key_id))
 
 
-def _only(keys: list[Key], given: str) -> str:
+def _only(keys: list[Key], prefix: str) -> str:
     """Return the only key id that begins with `given`.
 
     Raises:
         NotFound: no key id begins with `given`.
         Ambiguous: several key ids begin with `given`.
     """
-    found = [key.key_id for key in keys if given and key.key_id.startswith(given)]
-    if not found:
-        raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys ls --all` shows them")
-    if len(found) > 1:
-        raise Ambiguous("key", given, found[:10], are_all=len(found) <= 10)
-    return found[0]
+    ids = [key.key_id for key in keys if prefix and key.key_id.startswith(prefix)]
+    if not ids:
+        raise NotFound("key", prefix, f"no key id begins with {prefix!r}; `rollbook keys ls --all` shows them")
+    if len(ids) > 1:
+        raise Ambiguous("key", prefix, ids[:10], are_all=len(ids) <= 10)
+    return ids[0]
 
 
 def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool, read_only: bool = False) -> T:
@@ -233,7 +233,10 @@ def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool, read_on
     async def run() -> T:
         if create:
             # Keys are stored in the default partition, so the partition in the URL is created separately.
-            await _make_store(db)
+            from store import open_store
+
+            if not db.startswith(("memory:", "http:", "https:")) and with_partition(db, DEFAULT_PARTITION) != db:
+                await (await open_store(db)).close()
         keys = await Keys.open(db, create=create, read_only=read_only)
         try:
             return await work(keys)
@@ -247,16 +250,6 @@ async def _check_store(db: str) -> None:
     from store import open_store
 
     await (await open_store(db, create=False, read_only=True)).close()
-
-
-async def _make_store(db: str) -> None:
-    from store import open_store
-
-    if not db.startswith(("memory:", "http:", "https:")) and with_partition(db, DEFAULT_PARTITION) != db:
-        await (await open_store(db)).close()
-
-
-# -- output ----------------------------------------------------------------------------------------------------------
 
 
 def _seconds(micros: int | None) -> float | None:

@@ -1,9 +1,4 @@
-"""`rollbook lineage`, `compare` and `undo`: the attempts of a run.
-
-A run is a rollout that a pipeline executes in several steps, its nodes. A later attempt may repeat only a part of the
-run and build on an earlier attempt, its base, for the rest. The head is the attempt whose results are those of the run.
-The view of an attempt consists of its own events and the events of its base that the attempt did not replace.
-"""
+"""`rollbook lineage`, `compare` and `undo`: the attempts of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ class _Branch:
     node: AttemptNode
 
 
-def _repeated(node: AttemptNode) -> str:
+def _fork_text(node: AttemptNode) -> str:
     from store.planning.plan import of_fork
 
     return "" if node.fork is None else of_fork(node.fork)
@@ -51,7 +46,7 @@ _LINEAGE: Final[tuple[Column[_Branch], ...]] = (
     Column("kind", lambda branch: branch.node.kind),
     Column("base", lambda branch: "" if branch.node.base is None else str(branch.node.base), right=True),
     Column("status", lambda branch: branch.node.status, is_status=True),
-    Column("again", lambda branch: _repeated(branch.node)),
+    Column("again", lambda branch: _fork_text(branch.node)),
     Column("events", lambda branch: str(branch.node.events), right=True),
     time_column("started", lambda branch: branch.node.start_time),
     Column("attempt", lambda branch: branch.node.attempt_id),
@@ -73,11 +68,11 @@ _COMPARED: Final[tuple[Column[NodeDifference], ...]] = (
 
 
 @app.command(rich_help_panel="Runs")
-def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+def lineage(prefix: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """List the attempts of a run, with the base of each attempt and the part that it re-ran, and mark the head."""
 
     async def read(store: Store) -> list[AttemptNode]:
-        return await store.runs.list_lineage(await lookup.rollout(store, given))
+        return await store.runs.list_lineage(await lookup.rollout(store, prefix))
 
     nodes = run_reading(db, read)
     if json:
@@ -95,7 +90,7 @@ def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 
 @app.command(rich_help_panel="Runs")
 def compare(
-    given: RunId,
+    prefix: RunId,
     a: Annotated[int, typer.Argument(metavar="A", min=1, help="The number of an attempt.")],
     b: Annotated[int, typer.Argument(metavar="B", min=1, help="The number of another attempt.")],
     *,
@@ -108,21 +103,21 @@ def compare(
     """Compare two attempts node by node, including the parts that an attempt took over from an earlier attempt."""
 
     async def read(store: Store) -> AttemptDiff:
-        return await store.runs.compare_attempts(await lookup.rollout(store, given), a, b)
+        return await store.runs.compare_attempts(await lookup.rollout(store, prefix), a, b)
 
-    found = run_reading(db, read)
+    comparison = run_reading(db, read)
     if json:
-        json_document(found.model_dump())
+        json_document(comparison.model_dump())
         return
     is_short = is_terminal() and not everything
-    rows = [node for node in found.nodes if node.change != "kept"] if is_short else found.nodes
+    rows = [node for node in comparison.nodes if node.change != "kept"] if is_short else comparison.nodes
     if rows or not is_terminal():
         print_table(_COMPARED, rows)
-    note(", ".join(f"{count:,} {change}" for change, count in found.counts.items()))
-    if totals := _numbers(found.totals):
+    note(", ".join(f"{count:,} {change}" for change, count in comparison.counts.items()))
+    if totals := _numbers(comparison.totals):
         note(f"in total: {totals}")
-    if found.state_patch:
-        note(f"attempt {b} started with changes of the state: {', '.join(sorted(found.state_patch))}")
+    if comparison.state_patch:
+        note(f"attempt {b} started with changes of the state: {', '.join(sorted(comparison.state_patch))}")
 
 
 def _numbers(numbers: dict[str, float]) -> str:
@@ -131,7 +126,7 @@ def _numbers(numbers: dict[str, float]) -> str:
 
 @app.command(rich_help_panel="Runs")
 def undo(
-    given: RunId,
+    prefix: RunId,
     *,
     to: Annotated[
         str | None,
@@ -147,12 +142,16 @@ def undo(
     """Undo a re-run, or redo it: make another attempt the head of the run. Nothing is deleted."""
 
     async def move(store: Store) -> tuple[str, int, int]:
-        run_id = await lookup.rollout(store, given)
+        run_id = await lookup.rollout(store, prefix)
         nodes = {node.sequence_id: node for node in await store.runs.list_lineage(run_id)}
         head = next((node for node in nodes.values() if node.is_head), None)
         if head is None:
             raise Invalid("RUN", f"{run_id} has no attempts yet")
-        target = _undone(nodes, head) if to is None else await _named(store, run_id, nodes, to)
+        if to is None:
+            target = _base_of_latest_rerun(nodes, head)
+        else:
+            attempt_id = await lookup.attempt(store, run_id, to)
+            target = next(node.sequence_id for node in nodes.values() if node.attempt_id == attempt_id)
         await store.runs.move_head(run_id, nodes[target].attempt_id, reason=reason)
         return run_id, head.sequence_id, target
 
@@ -164,12 +163,7 @@ def undo(
     note(f"attempt {before} is kept; `--to {before}` goes back to it")
 
 
-async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: str) -> int:
-    attempt_id = await lookup.attempt(store, run_id, to)
-    return next(node.sequence_id for node in nodes.values() if node.attempt_id == attempt_id)
-
-
-def _undone(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
+def _base_of_latest_rerun(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
     """Return the number of the attempt on which the latest re-run of the run builds.
 
     The latest re-run is the head or, if the head resumed an interrupted attempt, that attempt.

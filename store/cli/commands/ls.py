@@ -106,9 +106,6 @@ ls = typer.Typer(
 app.add_typer(ls)
 
 
-# -- options ---------------------------------------------------------------------------------------------------------
-
-
 def _parameter(name: str, option: Any, default: Any = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
 
@@ -147,56 +144,50 @@ def _condition(query: type[PageQuery], name: str) -> Any:
             return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
 
 
-def _page(given: dict[str, Any], newest_by: str, *, newest_first: bool) -> dict[str, Any]:
+def _page(options: dict[str, Any], newest_by: str, *, newest_first: bool) -> dict[str, Any]:
     """Return the values of the query fields that all lists have, for example of the limit and the sort order.
 
     Args:
-        given: the values of all options of the command.
+        options: the values of all options of the command.
         newest_by: the field to sort by, newest first, if `--sort` is not given.
         newest_first: whether a table shows the newest objects first without any option.
     """
-    limit = given["limit"]
+    limit = options["limit"]
     if limit is None:
-        limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1
+        limit = _ROWS_ON_A_TERMINAL if is_terminal() and not options["json"] else -1
     # JSON has the order of the query without options.
-    by_default = newest_first and not given["sort"] and not given["json"]
-    is_descending = by_default if given["desc"] is None else given["desc"]
-    sort = given["sort"] or (newest_by if is_descending else None)
+    by_default = newest_first and not options["sort"] and not options["json"]
+    is_descending = by_default if options["desc"] is None else options["desc"]
+    sort = options["sort"] or (newest_by if is_descending else None)
     return {
         **({"sort_by": sort} if sort else {}),
-        **({"filter_logic": "or"} if given.get("any_of") else {}),
+        **({"filter_logic": "or"} if options.get("any_of") else {}),
         "sort_order": "desc" if is_descending else "asc",
         "limit": limit,
-        "offset": given["offset"],
-        "as_at": given["as_at"],
+        "offset": options["offset"],
+        "as_at": options["as_at"],
     }
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
-
-
-def _print(found: PaginatedResult[Any], columns: Sequence[Column[Any]], *, as_json: bool, as_at: Past | None) -> None:
+def _print(page: PaginatedResult[Any], columns: Sequence[Column[Any]], *, as_json: bool, as_at: Past | None) -> None:
     if as_at is not None:
         note(f"as of {in_words(as_at)}")
     if as_json:
         json_document(
             {
-                "items": [item.model_dump() for item in found],
-                "limit": found.limit,
-                "offset": found.offset,
-                "total": found.total,
+                "items": [item.model_dump() for item in page],
+                "limit": page.limit,
+                "offset": page.offset,
+                "total": page.total,
             }
         )
         return
-    if not found and is_terminal():
+    if not page and is_terminal():
         note("nothing found")
         return
-    print_table(columns, found.items, is_past=as_at is not None)
-    if len(found) < found.total:
-        note(f"{len(found):,} of {found.total:,}; --limit and --offset choose which")
-
-
-# -- commands ----------------------------------------------------------------------------------------------------------
+    print_table(columns, page.items, is_past=as_at is not None)
+    if len(page) < page.total:
+        note(f"{len(page):,} of {page.total:,}; --limit and --offset choose which")
 
 
 def _command(
@@ -217,18 +208,18 @@ def _command(
 
     def declare(find: Find) -> Find:
         # The class `Store` is imported only for type checkers. Its parameter is not an option.
-        _, _, *own = inspect.signature(find, locals={"Store": None}, eval_str=True).parameters.values()
+        _, _, *extra = inspect.signature(find, locals={"Store": None}, eval_str=True).parameters.values()
 
-        def command(**given: Any) -> None:
-            conditions = {name: None if given[name] == [] else given[name] for name in query.conditions()}
-            wanted = query.of(**conditions, **_page(given, newest_by, newest_first=newest_first))
-            options = {each.name: given[each.name] for each in own}
-            found = run_reading(given["db"], lambda store: find(store, wanted, **options))
-            _print(found, columns, as_json=given["json"], as_at=given["as_at"])
+        def command(**options: Any) -> None:
+            conditions = {name: None if options[name] == [] else options[name] for name in query.conditions()}
+            values = query.of(**conditions, **_page(options, newest_by, newest_first=newest_first))
+            arguments = {parameter.name: options[parameter.name] for parameter in extra}
+            page = run_reading(options["db"], lambda store: find(store, values, **arguments))
+            _print(page, columns, as_json=options["json"], as_at=options["as_at"])
 
         # Typer reads the options from the signature.
         command.__dict__["__signature__"] = inspect.Signature(
-            [_parameter("db", Db, DEFAULT_DB), *own, *_options(query)]
+            [_parameter("db", Db, DEFAULT_DB), *extra, *_options(query)]
         )
         ls.command(find.__name__, help=inspect.getdoc(find))(command)
         return find
@@ -276,7 +267,7 @@ async def resources(store: Store, query: ResourcesQuery) -> PaginatedResult[Reso
 @_command(WorkerQuery, WORKERS, newest_by="last_dequeue_time")
 async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[ObservedWorker]:
     """The workers that claimed rollouts, in the order they were first seen."""
-    found = await store.find_workers(query)
+    page = await store.find_workers(query)
     now = time.time()
-    items = [ObservedWorker.of(each, now) for each in found.items]
-    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
+    items = [ObservedWorker.of(worker, now) for worker in page.items]
+    return PaginatedResult(items=items, limit=page.limit, offset=page.offset, total=page.total)

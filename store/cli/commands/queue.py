@@ -31,7 +31,7 @@ RolloutIds = Annotated[
 @app.command(rich_help_panel="Make")
 def enqueue(
     *,
-    given: Annotated[
+    documents: Annotated[
         list[str] | None, typer.Argument(metavar="[INPUT…]", help="The input of each rollout, as JSON.")
     ] = None,
     db: Db = DEFAULT_DB,
@@ -58,23 +58,23 @@ def enqueue(
     """Put rollouts into the queue, all or none, and print their ids."""
     from store.models import EnqueueRolloutRequest, RolloutConfig
 
-    if bool(given) == (file is not None):
+    if bool(documents) == (file is not None):
         raise typer.BadParameter("give inputs as JSON, or --file FILE")
-    inputs = [_parsed(text) for text in given or ()] if file is None else json_lines.read("--file", file)
+    inputs = [_parsed(text) for text in documents or ()] if file is None else json_lines.read("--file", file)
     metadata = {"rollbook.group": group, "rollbook.step": step}
     retried: list[Any] = ["failed", "timeout", "unresponsive"] if max_attempts > 1 else []
     config = RolloutConfig(max_attempts=max_attempts, timeout_seconds=timeout, retry_condition=retried)
     requests = [
         EnqueueRolloutRequest.model_validate(
             {
-                "input": each,
+                "input": input_,
                 "mode": mode,
                 "resources_id": resources,
                 "config": config,
                 "metadata": {name: value for name, value in metadata.items() if value is not None},
             }
         )
-        for each in inputs
+        for input_ in inputs
     ]
     _print(run_writing(db, _as_operator(lambda store: store.enqueue_many_rollouts(requests))), json=json)
 
@@ -84,11 +84,11 @@ def cancel(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) -
     """Cancel rollouts that have not ended. Attempts that run are not stopped, but are not retried."""
 
     async def write(store: Store) -> list[Rollout]:
-        found = await _found(store, rollouts)
-        for each in found:
-            if each.status in {"succeeded", "failed"}:
-                raise Conflict(f"rollout {each.rollout_id} has ended: {each.status}", "leave it out")
-        return [await _moved(store, each, "cancelled", unless={"cancelled"}) for each in found]
+        targets = await _rollouts_of(store, rollouts)
+        for rollout in targets:
+            if rollout.status in {"succeeded", "failed"}:
+                raise Conflict(f"rollout {rollout.rollout_id} has ended: {rollout.status}", "leave it out")
+        return [await _moved(store, rollout, "cancelled", unless={"cancelled"}) for rollout in targets]
 
     _print(run_writing(db, _as_operator(write)), json=json)
 
@@ -98,11 +98,13 @@ def retry(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) ->
     """Put rollouts that have ended back into the queue, whatever their limit of attempts."""
 
     async def write(store: Store) -> list[Rollout]:
-        found = await _found(store, rollouts)
-        for each in found:
-            if each.status in {"preparing", "running"}:
-                raise Conflict(f"rollout {each.rollout_id} has not ended: {each.status}", "leave it out, or cancel it")
-        return [await _moved(store, each, "requeuing", unless={"queuing", "requeuing"}) for each in found]
+        targets = await _rollouts_of(store, rollouts)
+        for rollout in targets:
+            if rollout.status in {"preparing", "running"}:
+                raise Conflict(
+                    f"rollout {rollout.rollout_id} has not ended: {rollout.status}", "leave it out, or cancel it"
+                )
+        return [await _moved(store, rollout, "requeuing", unless={"queuing", "requeuing"}) for rollout in targets]
 
     _print(run_writing(db, _as_operator(write)), json=json)
 
@@ -126,11 +128,11 @@ def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Calla
     return acting
 
 
-async def _found(store: Store, given: Sequence[str]) -> list[Rollout]:
+async def _rollouts_of(store: Store, prefixes: Sequence[str]) -> list[Rollout]:
     """Return the rollouts with the given ids or beginnings of ids, each once."""
-    ids = dict.fromkeys([await lookup.rollout(store, each) for each in given])
-    found = [await store.get_rollout_by_id(each) for each in ids]
-    return [each for each in found if each is not None]
+    ids = dict.fromkeys([await lookup.rollout(store, prefix) for prefix in prefixes])
+    rollouts = [await store.get_rollout_by_id(rollout_id) for rollout_id in ids]
+    return [rollout for rollout in rollouts if rollout is not None]
 
 
 def _parsed(text: str) -> Any:
@@ -143,9 +145,9 @@ def _parsed(text: str) -> Any:
 
 def _print(rollouts: Sequence[Rollout], *, json: bool) -> None:
     if json:
-        json_document([each.model_dump() for each in rollouts])
+        json_document([rollout.model_dump() for rollout in rollouts])
         return
-    for each in rollouts:
-        line(each.rollout_id)
-    statuses = {each.status for each in rollouts}
+    for rollout in rollouts:
+        line(rollout.rollout_id)
+    statuses = {rollout.status for rollout in rollouts}
     note(f"{len(rollouts):,} rollout{'' if len(rollouts) == 1 else 's'} {', '.join(sorted(statuses))}")

@@ -83,8 +83,8 @@ def _print(report: RedactionReport) -> None:
     payload = f"{_count(report.bodies, 'body', 'bodies')}, {_count(report.blobs, 'blob', 'blobs')}"
     line(f"{report.rollout_id}: {'removed' if report.is_applied else 'would remove'} {payload}")
     line(f"the log {'still contains' if report.is_applied else 'keeps'}:")
-    for each in report.events[:_PRINTED]:
-        line(f"  event {each.number} {each.type}  {printable(compact(each.data))}")
+    for event in report.events[:_PRINTED]:
+        line(f"  event {event.number} {event.type}  {printable(compact(event.data))}")
     if len(report.events) > _PRINTED:
         line(f"  … and {len(report.events) - _PRINTED:,} more events; --json shows them")
     if not report.is_applied:

@@ -1,13 +1,8 @@
-"""`rollbook runs`: the newest runs, or the artifacts that runs saved for a scope.
-
-A run is a rollout that a pipeline executes in phases, and whose steps are recorded as run events. A phase is executed
-for a scope, a subject such as a ticker. An artifact is a named result that a run saves for a scope.
-"""
+"""`rollbook runs`: the newest runs, or the artifacts that runs saved for a scope."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -52,11 +47,11 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _SavedArtifact:
     """An artifact of a run, with its content if the content is available."""
 
     ref: ArtifactRef
-    found: Artifact | None
+    content: Artifact | None
 
 
 def _started(rollout: Rollout) -> float:
@@ -84,14 +79,16 @@ _FOLDERS: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("input", lambda run: compact(run["params"]), shrinks=True),
 )
 
-_MADE: Final[tuple[Column[_Made], ...]] = (
-    Column("run", lambda made: made.ref.rollout_id),
-    Column("attempt", lambda made: str(made.ref.attempt), right=True),
-    time_column("saved", lambda made: made.ref.at),
-    Column("name", lambda made: made.ref.name),
-    Column("phase", lambda made: made.ref.phase or ""),
-    Column("retracted", lambda made: "retracted" if made.ref.retracted else ""),
-    Column("content", lambda made: "" if made.found is None else compact(made.found.content), shrinks=True),
+_ARTIFACTS: Final[tuple[Column[_SavedArtifact], ...]] = (
+    Column("run", lambda artifact: artifact.ref.rollout_id),
+    Column("attempt", lambda artifact: str(artifact.ref.attempt), right=True),
+    time_column("saved", lambda artifact: artifact.ref.at),
+    Column("name", lambda artifact: artifact.ref.name),
+    Column("phase", lambda artifact: artifact.ref.phase or ""),
+    Column("retracted", lambda artifact: "retracted" if artifact.ref.retracted else ""),
+    Column(
+        "content", lambda artifact: "" if artifact.content is None else compact(artifact.content.content), shrinks=True
+    ),
 )
 
 
@@ -129,14 +126,11 @@ def runs(
             from store.run_folders.listing import listed_runs
 
             note(f"the store is unavailable, so these are the run folders below {fallback}: {error}")
-            _print_folders(listed_runs(fallback)[:limit], json=json)
-
-
-def _print_folders(found: list[dict[str, Any]], *, json: bool) -> None:
-    if json:
-        json_document(found)
-    else:
-        print_table(_FOLDERS, found)
+            rows = listed_runs(fallback)[:limit]
+            if json:
+                json_document(rows)
+            else:
+                print_table(_FOLDERS, rows)
 
 
 def _print_runs(db: str, limit: int, *, json: bool) -> None:
@@ -144,27 +138,27 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
     from store.models.queries import RolloutQuery
 
     async def read(store: Store) -> tuple[list[_Run], int, int]:
-        found: list[_Run] = []
+        rows: list[_Run] = []
         looked_at = 0
         while True:
             page = await store.find_rollouts(
                 RolloutQuery.of(sort_by="start_time", sort_order="desc", limit=_AT_ONCE, offset=looked_at)
             )
             summed = await asyncio.gather(*(_summed(store, rollout) for rollout in page))
-            found.extend(run for run in summed if run is not None)
+            rows.extend(run for run in summed if run is not None)
             looked_at += len(page)
-            if len(found) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
-                shown = sorted(found[:limit], key=lambda run: _started(run.rollout), reverse=True)
-                return shown, looked_at, page.total
+            if len(rows) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
+                newest = sorted(rows[:limit], key=lambda run: _started(run.rollout), reverse=True)
+                return newest, looked_at, page.total
 
-    found, looked_at, total = run_reading(db, read)
+    rows, looked_at, total = run_reading(db, read)
     if json:
-        json_document([run.json() for run in found])
-    elif found or not is_terminal():
-        print_table(_RUNS, found)
+        json_document([run.json() for run in rows])
+    elif rows or not is_terminal():
+        print_table(_RUNS, rows)
     else:
         note("no rollout has run events yet")
-    if len(found) < limit and looked_at < total:
+    if len(rows) < limit and looked_at < total:
         note(f"read only the newest {looked_at:,} of {total:,} rollouts")
 
 
@@ -189,22 +183,18 @@ async def _phases(store: Store, rollout: Rollout, kind: str) -> set[tuple[str | 
 def _print_scope(db: str, scope: str, name: str | None, limit: int, *, json: bool) -> None:
     """Print the artifacts that all runs saved for a scope, newest first."""
 
-    async def read(store: Store) -> list[_Made]:
+    async def read(store: Store) -> list[_SavedArtifact]:
         refs = await store.runs.scope_history(scope, name=name, limit=limit)
-        return await _with_contents(store, scope, name, refs)
+        contents: dict[str, Artifact] = {}
+        for rollout_id in dict.fromkeys(ref.rollout_id for ref in refs):
+            of_run = await store.runs.query_artifacts(rollout_id, scope=scope, name=name, view="raw")
+            contents |= {artifact.artifact_id: artifact for artifact in of_run}
+        return [_SavedArtifact(ref, contents.get(ref.artifact_id)) for ref in refs]
 
-    found = run_reading(db, read)
+    artifacts = run_reading(db, read)
     if json:
-        json_document([(made.found or made.ref).model_dump() for made in found])
-    elif found or not is_terminal():
-        print_table(_MADE, found)
-    if not found:
+        json_document([(artifact.content or artifact.ref).model_dump() for artifact in artifacts])
+    elif artifacts or not is_terminal():
+        print_table(_ARTIFACTS, artifacts)
+    if not artifacts:
         note(f"no run has saved an artifact for {scope!r}; give the exact name of the scope")
-
-
-async def _with_contents(store: Store, scope: str, name: str | None, refs: Sequence[ArtifactRef]) -> list[_Made]:
-    contents: dict[str, Artifact] = {}
-    for rollout_id in dict.fromkeys(ref.rollout_id for ref in refs):
-        of_run = await store.runs.query_artifacts(rollout_id, scope=scope, name=name, view="raw")
-        contents |= {artifact.artifact_id: artifact for artifact in of_run}
-    return [_Made(ref, contents.get(ref.artifact_id)) for ref in refs]

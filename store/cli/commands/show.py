@@ -49,7 +49,7 @@ _REWARDS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _RolloutDetails:
     """A rollout with its attempts, spans, annotations and threads."""
 
     rollout: Rollout
@@ -63,10 +63,10 @@ class _Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Subject:
     """The requested object, and remarks about the moment as of which it is shown."""
 
-    thing: _Whole | ResourcesUpdate | ObservedWorker
+    thing: _RolloutDetails | ResourcesUpdate | ObservedWorker
     remarks: list[str]
     is_past: bool
 
@@ -74,7 +74,7 @@ class _Found:
 @app.command(rich_help_panel="Look")
 def show(
     *,
-    given: Annotated[
+    prefix: Annotated[
         str,
         typer.Argument(metavar="ID", help="The id of a rollout, resources or a worker, or the beginning of the id."),
     ],
@@ -105,8 +105,8 @@ def show(
     if attempt is not None and not transcript:
         raise typer.BadParameter("--attempt needs --transcript")
 
-    async def read(store: Store) -> _Found:
-        kind, key = await lookup.anything(store, given)
+    async def read(store: Store) -> _Subject:
+        kind, key = await lookup.anything(store, prefix)
         if at is not None and kind != "rollout":
             raise Invalid(
                 "--at", f"{key} is not a rollout; use --as-at, since only the events of a rollout are numbered"
@@ -117,95 +117,97 @@ def show(
         if transcript and kind != "rollout":
             raise Invalid("--transcript", f"{key} is not a rollout; only rollouts have transcripts")
         thing = await _read(store, kind, key, as_at, at)
-        if transcript and isinstance(thing, _Whole):
+        if transcript and isinstance(thing, _RolloutDetails):
             thing = await _of_attempt(store, thing, attempt, as_at)
-        return _Found(thing, remarks, is_past=as_at is not None or at is not None)
+        return _Subject(thing, remarks, is_past=as_at is not None or at is not None)
 
-    found = run_reading(db, read)
-    if transcript and isinstance(found.thing, _Whole):
-        _print_transcript(found, full=full, json=json)
+    subject = run_reading(db, read)
+    if transcript and isinstance(subject.thing, _RolloutDetails):
+        _print_transcript(subject, full=full, json=json)
     else:
-        _print(found, full=full, json=json)
+        _print(subject, full=full, json=json)
 
 
-async def _of_attempt(store: Store, whole: _Whole, given: str | None, as_at: Past | None) -> _Whole:
+async def _of_attempt(
+    store: Store, details: _RolloutDetails, prefix: str | None, as_at: Past | None
+) -> _RolloutDetails:
     """Return a rollout with the spans of only one attempt, the latest one if `given` is None."""
-    if given is None and not whole.attempts:
-        return whole
-    attempt_id = await lookup.attempt(store, whole.rollout.rollout_id, given or "latest", as_at)
+    if prefix is None and not details.attempts:
+        return details
+    attempt_id = await lookup.attempt(store, details.rollout.rollout_id, prefix or "latest", as_at)
     return replace(
-        whole,
-        attempts=[attempt for attempt in whole.attempts if attempt.attempt_id == attempt_id],
-        spans=[span for span in whole.spans if span.attempt_id == attempt_id],
+        details,
+        attempts=[attempt for attempt in details.attempts if attempt.attempt_id == attempt_id],
+        spans=[span for span in details.spans if span.attempt_id == attempt_id],
     )
 
 
-def _print_transcript(found: _Found, *, full: bool, json: bool) -> None:
+def _print_transcript(subject: _Subject, *, full: bool, json: bool) -> None:
     from store.cli.output.transcript import entries_of, print_transcript
 
-    whole = found.thing
-    assert isinstance(whole, _Whole)
-    for remark in found.remarks:
+    details = subject.thing
+    assert isinstance(details, _RolloutDetails)
+    for remark in subject.remarks:
         note(remark)
-    attempt = whole.attempts[0] if whole.attempts else None
-    entries = entries_of(whole.spans, full=full or json or not is_terminal())
+    attempt = details.attempts[0] if details.attempts else None
+    entries = entries_of(details.spans, full=full or json or not is_terminal())
     if json:
         json_document(
             {
-                "rollout_id": whole.rollout.rollout_id,
+                "rollout_id": details.rollout.rollout_id,
                 "attempt_id": attempt and attempt.attempt_id,
-                "input": whole.rollout.input,
+                "input": details.rollout.input,
                 "entries": [asdict(entry) for entry in entries],
             }
         )
         return
-    _print_title(whole.rollout)
+    _print_title(details.rollout)
     if attempt is not None:
         line(f"  attempt {attempt.sequence_id}  {attempt.attempt_id}  {attempt.status}", style="dim")
     heading("Input")
-    for text in orjson.dumps(whole.rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines():
+    for text in orjson.dumps(details.rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines():
         line(f"  {printable(text)}")
     print_transcript(entries)
     if not entries:
         note("no spans, so there is no transcript yet")
 
 
-def _print(found: _Found, *, full: bool, json: bool) -> None:
+def _print(subject: _Subject, *, full: bool, json: bool) -> None:
     from store.models import ResourcesUpdate
     from store.models.rollouts import ObservedWorker
 
-    for remark in found.remarks:
+    for remark in subject.remarks:
         note(remark)
-    match found.thing:
-        case _Whole() as whole if json:
-            json_document(_whole_json(whole))
-        case _Whole() as whole:
-            _print_rollout(whole, is_past=found.is_past, cuts=is_terminal() and not full)
+    match subject.thing:
+        case _RolloutDetails() as details if json:
+            json_document(_details_json(details))
+        case _RolloutDetails() as details:
+            _print_rollout(details, is_past=subject.is_past, cuts=is_terminal() and not full)
         case thing if json:
             json_document({"resources" if isinstance(thing, ResourcesUpdate) else "worker": thing.model_dump()})
         case ResourcesUpdate() as update:
             _print_resources(update)
         case ObservedWorker() as worker:
-            print_table(WORKERS, [worker], is_past=found.is_past)
+            print_table(WORKERS, [worker], is_past=subject.is_past)
 
 
 async def _read(
     store: Store, kind: lookup.Kind, key: str, as_at: Past | None, at: int | None
-) -> _Whole | ResourcesUpdate | ObservedWorker:
+) -> _RolloutDetails | ResourcesUpdate | ObservedWorker:
     from store.models.rollouts import ObservedWorker
     from store.sql.store import SQLStore
 
     match kind:
         case "resources":
-            found = await store.get_resources_by_id(key, as_at=as_at)
+            item = await store.get_resources_by_id(key, as_at=as_at)
         case "worker":
             worker = await store.get_worker_by_id(key, as_at=as_at)
-            found = worker and ObservedWorker.of(worker, time.time())
+            item = worker and ObservedWorker.of(worker, time.time())
         case _:
             rollout = await store.get_rollout_by_id(key, as_at=as_at, at=at)
             attempts = await store.query_attempts(key, as_at=as_at, at=at)
             has_failed = any(attempt.status in FAILED_ATTEMPT for attempt in attempts)
-            found = rollout and _Whole(
+            item = rollout and _RolloutDetails(
                 rollout,
                 attempts,
                 await store.query_spans(key, as_at=as_at, at=at),
@@ -215,10 +217,10 @@ async def _read(
                 if isinstance(store, SQLStore) and as_at is None and at is None
                 else (),
             )
-    if found is None:
+    if item is None:
         when = "" if as_at is None else f" at {in_words(as_at)}"
         raise NotFound(kind, key, f"{kind} {key} did not exist yet{when}; leave out --as-at to see it as it is now")
-    return found
+    return item
 
 
 async def _annotations(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
@@ -246,52 +248,52 @@ async def _failures(store: Store, rollout_id: str, as_at: Past | None, at: int |
     ]
 
 
-def _whole_json(whole: _Whole) -> dict[str, Any]:
+def _details_json(details: _RolloutDetails) -> dict[str, Any]:
     return {
-        "rollout": whole.rollout.model_dump(),
-        "attempts": [attempt.model_dump() for attempt in whole.attempts],
-        "spans": [span.model_dump() for span in whole.spans],
+        "rollout": details.rollout.model_dump(),
+        "attempts": [attempt.model_dump() for attempt in details.attempts],
+        "spans": [span.model_dump() for span in details.spans],
         "rewards": [
             {"attempt_id": span.attempt_id, "span_id": span.span_id, "name": name, "value": value}
-            for span in whole.spans
+            for span in details.spans
             for name, value in rewards_of(span)
         ],
         "invalid_rewards": [
             {"attempt_id": span.attempt_id, "span_id": span.span_id, "name": name, "value": value}
-            for span in whole.spans
+            for span in details.spans
             for name, value in semconv.invalid_rewards(span.attributes)
         ],
-        **whole.annotations.model_dump(),
-        "failures": whole.failures,
-        "threads": [asdict(thread) for thread in whole.threads],
+        **details.annotations.model_dump(),
+        "failures": details.failures,
+        "threads": [asdict(thread) for thread in details.threads],
     }
 
 
-def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
-    rollout = whole.rollout
+def _print_rollout(details: _RolloutDetails, *, is_past: bool, cuts: bool) -> None:
+    rollout = details.rollout
     _print_title(rollout)
-    for name, text in _facts(whole):
+    for name, text in _facts(details):
         line(f"  {name:<10} {text}")
-    annotate.print_notes(whole.annotations)
+    annotate.print_notes(details.annotations)
     heading("Input")
     lines = orjson.dumps(rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines()
     for text in lines[:_INPUT_LINES] if cuts else lines:
         line("  " + (fitted(printable(text), console().width - 2) if cuts else printable(text)))
     if cuts and len(lines) > _INPUT_LINES:
         note(f"  … {len(lines) - _INPUT_LINES:,} more lines: --full")
-    if whole.attempts:
+    if details.attempts:
         heading("Attempts")
-        print_table(ATTEMPTS, whole.attempts, is_past=is_past, indent="  ")
-    if whole.failures:
+        print_table(ATTEMPTS, details.attempts, is_past=is_past, indent="  ")
+    if details.failures:
         heading("Failures")
-        for failure in whole.failures:
+        for failure in details.failures:
             line(f"  {printable(failure)}")
-    if whole.spans:
+    if details.spans:
         heading("Spans")
-        _print_spans(whole, cuts=cuts)
-    if whole.threads:
+        _print_spans(details, cuts=cuts)
+    if details.threads:
         heading("Threads")
-        for thread in whole.threads:
+        for thread in details.threads:
             line(f"  {_thread_line(thread)}")
 
 
@@ -310,26 +312,26 @@ def _print_title(rollout: Rollout) -> None:
     console().print(Text.assemble((rollout.rollout_id, "bold"), "  ", (rollout.status, STYLES[rollout.status])))
 
 
-def _facts(whole: _Whole) -> list[tuple[str, str]]:
-    rollout = whole.rollout
+def _facts(details: _RolloutDetails) -> list[tuple[str, str]]:
+    rollout = details.rollout
     facts = [("created", _when(rollout.start_time))]
     if rollout.end_time is not None:
         facts.append(("ended", f"{_when(rollout.end_time)}, after {duration(rollout.end_time - rollout.start_time)}"))
     facts += [("mode", rollout.mode or ""), ("resources", rollout.resources_id or "")]
     facts.append(("config", config_text(rollout.config.model_dump())))
-    rewards = _latest_rewards(whole)
+    rewards = _latest_rewards(details)
     more = f" and {len(rewards) - _REWARDS_SHOWN} more" if len(rewards) > _REWARDS_SHOWN else ""
     facts.append(("rewards", printable(", ".join(rewards[:_REWARDS_SHOWN])) + more))
-    facts.append(("labels", annotate.labels_text(whole.annotations.labels) if whole.annotations.labels else ""))
+    facts.append(("labels", annotate.labels_text(details.annotations.labels) if details.annotations.labels else ""))
     facts.append(("metadata", printable(compact(rollout.metadata)) if rollout.metadata else ""))
     return [fact for fact in facts if fact[1]]
 
 
-def _latest_rewards(whole: _Whole) -> list[str]:
+def _latest_rewards(details: _RolloutDetails) -> list[str]:
     """Return the rewards of the latest attempt as text."""
-    latest = whole.attempts[-1].attempt_id if whole.attempts else None
+    latest = details.attempts[-1].attempt_id if details.attempts else None
     texts: list[str] = []
-    for span in whole.spans:
+    for span in details.spans:
         if span.attempt_id == latest:
             texts += [f"{name} {value:g}" for name, value in rewards_of(span)]
             texts += invalid_reward_texts(span.attributes)
@@ -340,15 +342,15 @@ def _when(moment: float) -> str:
     return f"{local(moment)} ({ago(moment, time.time())})" if is_terminal() else utc(moment)
 
 
-def _print_spans(whole: _Whole, *, cuts: bool) -> None:
+def _print_spans(details: _RolloutDetails, *, cuts: bool) -> None:
     from store.adapters.recordings import repeated_calls
 
     by_attempt: defaultdict[str, list[Span]] = defaultdict(list)
-    for span in whole.spans:
+    for span in details.spans:
         by_attempt[span.attempt_id].append(span)
-    numbers = {attempt.attempt_id: attempt.sequence_id for attempt in whole.attempts}
-    left = _SPAN_LINES if cuts else len(whole.spans)
-    repeated = repeated_calls(whole.spans)
+    numbers = {attempt.attempt_id: attempt.sequence_id for attempt in details.attempts}
+    left = _SPAN_LINES if cuts else len(details.spans)
+    repeated = repeated_calls(details.spans)
     for attempt_id, spans in sorted(by_attempt.items(), key=lambda item: numbers.get(item[0], 0)):
         line(f"  attempt {numbers.get(attempt_id, '?')}  {attempt_id}", style="dim")
         for lead, span in tree(*_family(spans)):
@@ -356,8 +358,8 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
                 break
             left -= 1
             line(f"    {lead}{_span_line(span, repeated.get((attempt_id, span.span_id)))}")
-    if cuts and len(whole.spans) > _SPAN_LINES:
-        note(f"  … {len(whole.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")
+    if cuts and len(details.spans) > _SPAN_LINES:
+        note(f"  … {len(details.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")
 
 
 def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Span]]]:
@@ -365,11 +367,11 @@ def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Sp
 
     From the roots, every span is reached exactly once, even if ids repeat or parents form a cycle.
     """
-    known = {span.span_id for span in spans}
+    ids = {span.span_id for span in spans}
     below: defaultdict[str, list[Span]] = defaultdict(list)
     roots: list[Span] = []
     for span in spans:
-        has_parent = span.parent_id in known and span.parent_id != span.span_id
+        has_parent = span.parent_id in ids and span.parent_id != span.span_id
         (below[span.parent_id or ""] if has_parent else roots).append(span)
 
     def children(span: Span) -> list[Span]:

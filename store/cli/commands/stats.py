@@ -121,13 +121,11 @@ async def _count_remote(store: Store) -> StoreCounts:
 
 
 async def _count(db: str) -> StoreCounts:
+    from store.db.dialect import existing_store
+
     dialect = dialect_of(db)
-    store_id = await dialect.open(create=False)
-    try:
-        async with dialect.read(snapshot=True) as session:
-            return await _counts(session, store_id)
-    finally:
-        await dialect.close()
+    async with existing_store(dialect) as store_id, dialect.read(snapshot=True) as session:
+        return await _counts(session, store_id)
 
 
 async def _counts(session: ReadSession, store_id: str) -> StoreCounts:
@@ -139,8 +137,8 @@ async def _counts(session: ReadSession, store_id: str) -> StoreCounts:
         return await session.fetch(session.dialect.sql(statement), {})
 
     async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:
-        found: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
-        return {status: found.get(status, 0) for status in statuses}
+        numbers: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
+        return {status: numbers.get(status, 0) for status in statuses}
 
     commit = core_tables.commits.c
     ((commits, last_position, recorded_at),) = await rows(

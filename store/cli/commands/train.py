@@ -172,23 +172,17 @@ def _exit_codes() -> Generator[None]:
         raise typer.Exit(FAILED) from error
 
 
-# -- arguments -------------------------------------------------------------------------------------------------------
-
-
 def _only_agent(target: str) -> Any:
     from store.training.running.agent import LitAgent
 
     module = imported("MODULE:TRAINER", target.partition(":")[0])
     defined: dict[str, Any] = module.__dict__
-    agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}
+    agents: dict[str, Any] = {name: item for name, item in defined.items() if isinstance(item, LitAgent)}
     if not agents:
         raise Invalid("--agent", f"{module.__name__} defines no agent; name an agent as MODULE:AGENT")
     if len(agents) > 1:
         raise Invalid("--agent", f"choose one: the agents of {module.__name__} are {', '.join(sorted(agents))}")
     return next(iter(agents.values()))
-
-
-# -- progress --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

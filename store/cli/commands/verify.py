@@ -1,7 +1,6 @@
 """`rollbook verify`, `rebuild` and `seal`: verification of the log and the tables, and repair of the tables.
 
-The tables are computed from the log, a chain of hashed commits. A seal is a file with the hash at one position of the
-log. With the seal, a later verification finds out whether the log up to that position was changed.
+With a seal, a later verification finds out whether the log up to the position of the seal was changed.
 """
 
 from __future__ import annotations
@@ -126,32 +125,32 @@ def _print_differences(differences: Sequence[Difference]) -> None:
     if not differences:
         return
     of_check: dict[str, list[Difference]] = {}
-    for each in differences:
-        of_check.setdefault(each.check, []).append(each)
-    print_table(DIFFERENCES, [each for found in of_check.values() for each in found[:_PRINTED]])
-    for check, found in of_check.items():
-        if len(found) > _PRINTED:
-            line(f"… and {len(found) - _PRINTED:,} more of {check}; --json shows them")
+    for difference in differences:
+        of_check.setdefault(difference.check, []).append(difference)
+    print_table(DIFFERENCES, [difference for group in of_check.values() for difference in group[:_PRINTED]])
+    for check, group in of_check.items():
+        if len(group) > _PRINTED:
+            line(f"… and {len(group) - _PRINTED:,} more of {check}; --json shows them")
     line()
 
 
 def _advice(differences: Sequence[Difference], count: int) -> str:
-    found = f"{count:,} difference{'' if count == 1 else 's'}"
+    summary = f"{count:,} difference{'' if count == 1 else 's'}"
     if count > len(differences):
-        found += f", the first {len(differences):,} of them described"
+        summary += f", the first {len(differences):,} of them described"
     if any(difference.check in _OF_THE_LOG for difference in differences):
-        return f"{found}; the log itself is damaged: restore a backup of the database"
+        return f"{summary}; the log itself is damaged: restore a backup of the database"
     if behind := [difference for difference in differences if difference.check == "sequences"]:
         from store.verification.sequences import remedy
 
         names = " and ".join(difference.key for difference in behind)
-        return f"{found}; the log is intact, and {names} is behind it: {remedy(behind)}, then verify again"
+        return f"{summary}; the log is intact, and {names} is behind it: {remedy(behind)}, then verify again"
     if any(difference.check == "guards" for difference in differences):
         return (
-            f"{found}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"
+            f"{summary}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"
             " store, then verify again"
         )
     if beside := sorted({difference.check for difference in differences} & _BESIDE_THE_LOG):
-        advice = f"{found}; the log is intact: delete the rows that differ from {', '.join(beside)}"
+        advice = f"{summary}; the log is intact: delete the rows that differ from {', '.join(beside)}"
         return f"{advice}, then run `rollbook keys enforce`" if "key_policy" in beside else advice
-    return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"
+    return f"{summary}; the log is intact: `rollbook rebuild` repairs the tables"

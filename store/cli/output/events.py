@@ -81,7 +81,7 @@ class Narrator:
         return ", ".join(["started without the queue", *_particulars(data)])
 
     def _rollout_amended(self, _event: HistoryEvent, data: Json) -> str:
-        return _fields_set(data, known=("mode", "resources_id", "config"))
+        return _fields_set(data, names=("mode", "resources_id", "config"))
 
     def _rollout_moved(self, _event: HistoryEvent, data: Json) -> str:
         if data["from"] == data["to"]:
@@ -111,7 +111,10 @@ class Narrator:
                 return f"{attempt} reported {to} again, ended now"
             case _:
                 error = data.get("error")
-                return f"{attempt} reported {to}" + (f": {_error_text(error)}" if error else "")
+                if not error:
+                    return f"{attempt} reported {to}"
+                message = f": {error['message']}" if error.get("message") else ""
+                return f"{attempt} reported {to}: {error['type']}{message}"
 
     def _overdue(self, event: HistoryEvent, data: Json) -> str:
         seen = self._attempts.get(data["attempt_id"])
@@ -125,10 +128,10 @@ class Narrator:
         return f"{'silent' if is_silence else 'ran'} for {duration(event.at - since)} ({limit})"
 
     def _attempt_amended(self, _event: HistoryEvent, data: Json) -> str:
-        shown = dict(data)
-        if shown.get("last_heartbeat_time") is not None:
-            shown["last_heartbeat_time"] = local(shown["last_heartbeat_time"])
-        return f"{self._attempt(data)}: {_fields_set(shown, known=('worker_id', 'last_heartbeat_time'))}"
+        fields = dict(data)
+        if fields.get("last_heartbeat_time") is not None:
+            fields["last_heartbeat_time"] = local(fields["last_heartbeat_time"])
+        return f"{self._attempt(data)}: {_fields_set(fields, names=('worker_id', 'last_heartbeat_time'))}"
 
     def _released(self, _event: HistoryEvent, data: Json) -> str:
         undone = f"claim of attempt {data['sequence']} undone, its client disconnected"
@@ -252,12 +255,12 @@ def _particulars(data: Json) -> list[str]:
     return [*parts, limits] if limits else parts
 
 
-def _fields_set(data: Json, known: tuple[str, ...]) -> str:
-    """Return a text that names the fields that an event set, with the values of the `known` fields."""
+def _fields_set(data: Json, names: tuple[str, ...]) -> str:
+    """Return a text that names the fields that an event set, with the values of the `names` fields."""
     parts: list[str] = []
     for field in data["fields"]:
         name = field.removesuffix("_id").removesuffix("_time").replace("_", " ")
-        if field not in known:
+        if field not in names:
             parts.append(f"{name} replaced")
         elif data.get(field) is None:
             parts.append(f"{name} cleared")
@@ -266,7 +269,3 @@ def _fields_set(data: Json, known: tuple[str, ...]) -> str:
         else:
             parts.append(f"{name} set to {data[field]}")
     return ", ".join(parts)
-
-
-def _error_text(error: Json) -> str:
-    return f"{error['type']}: {error['message']}" if error.get("message") else error["type"]

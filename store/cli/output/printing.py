@@ -103,7 +103,7 @@ def json_line(value: Any) -> None:
 
 def printable(text: str) -> str:
     """Return a text with its control characters escaped."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def compact(value: Any) -> str:
@@ -118,11 +118,11 @@ def fitted(text: str, width: int) -> str:
         return text
     if sum(map(_columns, text)) <= width:
         return text
-    kept, used = 0, 1
-    while used + _columns(text[kept]) <= width:
-        used += _columns(text[kept])
-        kept += 1
-    return text[:kept] + "…"
+    length, used = 0, 1
+    while used + _columns(text[length]) <= width:
+        used += _columns(text[length])
+        length += 1
+    return text[:length] + "…"
 
 
 def width_of(text: str) -> int:

@@ -47,16 +47,16 @@ def _bars() -> Generator[OnProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task: TaskID | None = None
-        shown = ""
+        step = ""
 
         def show(progress: OperationProgress) -> None:
-            nonlocal task, shown
-            if task is None or progress.step != shown:
+            nonlocal task, step
+            if task is None or progress.step != step:
                 # The total of a task cannot become unknown, so each step is a task of its own.
                 if task is not None:
                     bars.remove_task(task)
                 task = bars.add_task(progress.step, total=progress.total, count="")
-                shown = progress.step
+                step = progress.step
             count = "" if progress.total is None else f"{progress.done:,} of {progress.total:,} {progress.unit}"
             bars.update(task, completed=progress.done, total=progress.total, count=count)
 

@@ -1,7 +1,4 @@
-"""Sentences that describe the events of runs.
-
-A run is a rollout that a pipeline executes in phases. A phase is executed for a scope, a subject such as a ticker.
-"""
+"""Sentences that describe the events of runs."""
 
 from __future__ import annotations
 

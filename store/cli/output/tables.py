@@ -24,7 +24,7 @@ T = TypeVar("T")
 Now = float | None
 """The current time in seconds since 1970, from which ages are computed.
 
-None means that the rows show the store as it was in the past. Then times are not shown as ages.
+None means that the rows show the store as it was in the past. Then times are not terminal_text as ages.
 """
 
 _GAP: Final = "  "
@@ -38,9 +38,9 @@ class Column(Generic[T]):
 
     title: str
     exact: Callable[[T], str]
-    shown: Callable[[T, Now], str] | None = None
+    terminal_text: Callable[[T, Now], str] | None = None
     """Returns the text for a terminal. None means that a terminal also gets the exact text."""
-    shown_title: str | None = None
+    terminal_title: str | None = None
     is_status: bool = False
     right: bool = False
     shrinks: bool = False
@@ -53,7 +53,7 @@ def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: boo
     Args:
         columns: the columns of the table.
         rows: one object per row.
-        is_past: whether the rows show the store as it was in the past; then times are not shown as ages.
+        is_past: whether the rows show the store as it was in the past; then times are not terminal_text as ages.
         indent: the text before each line on a terminal.
     """
     if is_terminal():
@@ -68,10 +68,11 @@ def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], now: Now, in
     from rich.text import Text
 
     cells = [
-        [printable(column.shown(row, now) if column.shown else column.exact(row)) for column in columns] for row in rows
+        [printable(column.terminal_text(row, now) if column.terminal_text else column.exact(row)) for column in columns]
+        for row in rows
     ]
     used = [place for place, _ in enumerate(columns) if not rows or any(row[place] for row in cells)]
-    heads = [column.shown_title or column.title for column in columns]
+    heads = [column.terminal_title or column.title for column in columns]
     widths = {place: max([width_of(heads[place]), *(width_of(row[place]) for row in cells)]) for place in used}
     paper = console()
     _shrink(widths, [place for place in used if columns[place].shrinks], paper.width - len(indent))

@@ -30,7 +30,8 @@ def moment(text: str, now: datetime | None = None) -> int | datetime:
     if _TIME_OF_DAY.fullmatch(written):
         written = f"{present:%Y-%m-%d} {written.zfill(5) if written.count(':') == 1 else written.zfill(8)}"
     try:
-        return _in_zone(datetime.fromisoformat(written))
+        time = datetime.fromisoformat(written)
+        return time.astimezone() if time.tzinfo is None else time
     except (ValueError, OverflowError):
         raise ValueError(
             f"{text!r} is neither a position nor a time; write 1234, 2026-11-20T02:00:00Z, '2026-11-20 03:00' or"
@@ -44,14 +45,10 @@ def seconds_in(text: str) -> float:
     Raises:
         ValueError: the text is not a duration, or the duration is 0.
     """
-    found = _LENGTH.fullmatch(text.strip().lower())
-    if found is None or not float(found[1]):
+    match = _LENGTH.fullmatch(text.strip().lower())
+    if match is None or not float(match[1]):
         raise ValueError(f"{text!r} is not a duration; write 30d, 12h, 45m or 90s")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def _in_zone(time: datetime) -> datetime:
-    return time.astimezone() if time.tzinfo is None else time
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def in_words(moment: int | datetime) -> str:
@@ -101,9 +98,9 @@ def duration(seconds: float) -> str:
         return _short(seconds)
     if round(seconds, 2) < 60:
         return f"{seconds:.2f} s".replace(".00", "")
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
+    total = round(seconds)
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02} s"
     minutes = round(seconds / 60)
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
