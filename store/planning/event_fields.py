@@ -1,7 +1,4 @@
-"""Fields that every event in `run_events.jsonl` has, and default values for fields that were not recorded.
-
-This file of a run folder contains the events of a run. A node is a step of a run, such as one agent or tool.
-"""
+"""Fields that every event in `run_events.jsonl` has, and default values for fields that were not recorded."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ def defaults_of(row: RunEventRow) -> dict[str, Any]:
     status = row.status or status_of(row.kind, row.error)
     model = (row.metrics or {}).get("model")
     texts: dict[str, Any] = {"prompt": row.prompt, "response": row.response, "error": row.error}
-    found: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "node_id": SYSTEM_NODE,
         "scope": "",
         "agent": agent_of(row.node_id),
@@ -85,8 +82,8 @@ def defaults_of(row: RunEventRow) -> dict[str, Any]:
         "metrics": {},
     }
     if row.kind == "thought":
-        found["parent_node_id"] = _FIRST_PARENT
-    return found if status is None else found | {"status": status}
+        defaults["parent_node_id"] = _FIRST_PARENT
+    return defaults if status is None else defaults | {"status": status}
 
 
 def _joined(start: str, text: str | None) -> str:

@@ -7,10 +7,8 @@ import binascii
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from store.errors import StoreError
 from store.run_folders import forms
 from store.run_folders.records import FileRecord, SidecarFile
-from store.validation.json_limits import dumps
 
 NATIVE_FORM: Final = "2+end"
 _BASE64: Final = "base64"
@@ -54,7 +52,7 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
     except ValueError as error:
         return Content(described, problem=f"is no JSON, and left out: {error}", is_kept=False)
     assert text is not None  # the JSON parser accepted it
-    if not _is_storable(value):
+    if not forms.is_storable(value):
         return _as_text(
             described,
             text,
@@ -77,17 +75,6 @@ def _text(data: bytes) -> str | None:
 
 def _as_text(described: SidecarFile, text: str, problem: str) -> Content:
     return Content(described.model_copy(update={"kind": "artifact", "phase": None}), text, problem=problem)
-
-
-def _is_storable(value: Any) -> bool:
-    try:
-        dumps(value, "content")
-    except StoreError:
-        return False
-    return True
-
-
-# -- back to bytes -----------------------------------------------------------------------------------------------------
 
 
 def imported_bytes(value: Any, record: FileRecord) -> bytes:

@@ -1,8 +1,4 @@
-"""Export of runs to folders.
-
-A run folder contains the events, checkpoints and artifacts of a run as files. A view is a selection of the events of a
-run. The head is the attempt whose view is that of the run. A sidecar is a file that describes other files of a folder.
-"""
+"""Export of runs to run folders."""
 
 from __future__ import annotations
 
@@ -15,13 +11,13 @@ from typing import Any, Final, cast
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import Rollout
-from store.models.runs import Artifact, AttemptNode, CheckpointRef
+from store.models.runs import AttemptNode, CheckpointRef
 from store.run_folders import forms, names, records
 from store.run_folders.contents import imported_bytes, native_bytes
 from store.run_folders.importing import last_record
 from store.run_folders.lines import extension_line, is_extension, line_of
 from store.run_folders.records import FileRecord, Record, SidecarFile
-from store.run_folders.writing import Written, write
+from store.run_folders.writing import RunFiles, write
 from store.semconv import GROUP_KEY
 
 _PAGE: Final = 2000
@@ -57,16 +53,16 @@ async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, 
         NotFound: the rollout does not exist.
         Invalid: the group, the date, a scope or a name cannot be part of a path.
     """
-    exported = await _gathered(store, rollout_id, view)
+    exported = await _read_run(store, rollout_id, view)
     return await asyncio.to_thread(write, Path(root), exported)
 
 
-async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
+async def _read_run(store: Store, rollout_id: str, view: str) -> RunFiles:
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         raise NotFound.rollout(rollout_id)
-    found = await last_record(store, rollout_id)
-    record = None if found is None else found[0]
+    last = await last_record(store, rollout_id)
+    record = None if last is None else last[0]
     lineage = await store.runs.list_lineage(rollout_id)
     run_id = record.run_id if record is not None else names.checked_id(rollout_id, "rollout_id")
     flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout_id, GROUP_KEY)
@@ -78,7 +74,7 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
         if outcome.status == "failed" and outcome.head is not None:
             meta["error"] = await _error(store, rollout_id, outcome.head.attempt_id)
         text = forms.dumps(meta, "2+end")
-    return Written(
+    return RunFiles(
         run_id=run_id,
         flow=flow,
         date=names.checked_id(meta.get("date") or date_of(rollout), "date"),
@@ -108,18 +104,15 @@ async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> tupl
                 lines.append(line)
         after = page.next_after
         if not page.has_more:
-            return "".join(_ended(lines)).encode(), "".join(extension).encode() or None
+            return "".join(_with_line_breaks(lines)).encode(), "".join(extension).encode() or None
 
 
-def _ended(lines: list[str]) -> list[str]:
+def _with_line_breaks(lines: list[str]) -> list[str]:
     """Return the lines, with a line break added to each line that has none before the next line."""
     return [
         line if number == len(lines) or line.endswith("\n") or lines[number].startswith(("\n", "\r\n")) else f"{line}\n"
         for number, line in enumerate(lines, 1)
     ]
-
-
-# -- the run itself ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -
     if head is not None and head is not lineage[-1]:
         # After an undo, the head is an earlier attempt, but the status of the rollout is that of the latest attempt.
         attempts = await store.query_attempts(rollout.rollout_id)
-        attempt = next(each for each in attempts if each.attempt_id == head.attempt_id)
+        attempt = next(candidate for candidate in attempts if candidate.attempt_id == head.attempt_id)
         status, end_time = _ATTEMPT_STATUSES.get(attempt.status, "failed"), attempt.end_time
     return _Outcome(head, status, end_time if status in {"completed", "failed"} else None)
 
@@ -166,19 +159,19 @@ def new_meta(
 ) -> dict[str, Any]:
     """Return the contents of `run_meta.json` for a run that was not imported."""
     input_: Any = rollout.input
-    given = cast("dict[str, Any]", input_ if isinstance(input_, dict) else {"input": input_})
+    params = cast("dict[str, Any]", input_ if isinstance(input_, dict) else {"input": input_})
     metadata = rollout.metadata or {}
     return {
         "id": run_id,
         "flow_id": flow,
         "short_rid": run_id[-8:],
-        "type": str(metadata.get("type") or given.get("type") or "auto"),
+        "type": str(metadata.get("type") or params.get("type") or "auto"),
         "status": status,
         "created_at": rollout.start_time,
         "completed_at": completed_at,
-        "user_id": str(metadata.get("user_id") or given.get("user_id") or "anonymous"),
+        "user_id": str(metadata.get("user_id") or params.get("user_id") or "anonymous"),
         "date": date_of(rollout),
-        "params": given,
+        "params": params,
         "rerun_seq": rerun_seq,
         "error": None,
         "history_complete": True,
@@ -188,9 +181,9 @@ def new_meta(
 def date_of(rollout: Rollout) -> str:
     """Return the date of a run, which is part of the path of its folder."""
     input_: Any = rollout.input
-    given = cast("dict[str, Any]", input_).get("date") if isinstance(input_, dict) else None
-    given = given or (rollout.metadata or {}).get("date")
-    return str(given) if given else f"{datetime.fromtimestamp(rollout.start_time, UTC):%Y-%m-%d}"
+    date = cast("dict[str, Any]", input_).get("date") if isinstance(input_, dict) else None
+    date = date or (rollout.metadata or {}).get("date")
+    return str(date) if date else f"{datetime.fromtimestamp(rollout.start_time, UTC):%Y-%m-%d}"
 
 
 async def _error(store: Store, rollout_id: str, attempt_id: str) -> str | None:
@@ -201,9 +194,6 @@ async def _error(store: Store, rollout_id: str, attempt_id: str) -> str | None:
             error_data: dict[str, Any] = event.data.get("error") or {}
             error = str(error_data.get("message") or error_data.get("type") or event.data.get("reason"))
     return error
-
-
-# -- the files of the run ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -221,44 +211,50 @@ class _Files:
     """
 
 
-def described_by_name(path: str) -> SidecarFile:
-    """Return the description of a file as derived from its name."""
-    named = names.parsed(path)
-    return SidecarFile(
-        kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
-    )
-
-
 async def _files(store: Store, rollout_id: str, view: str, record: Record | None) -> _Files:
-    imported = {each.id: each for each in record.files} if record is not None else {}
-    files, taken = _Files(), {each.path for each in imported.values()}
-    kept = {each.checkpoint_id for each in await store.runs.list_checkpoints(rollout_id, view=view)}
-    for each in await store.runs.list_checkpoints(rollout_id, view="raw"):
+    imported = {file.id: file for file in record.files} if record is not None else {}
+    files, taken = _Files(), {file.path for file in imported.values()}
+    ids = {ref.checkpoint_id for ref in await store.runs.list_checkpoints(rollout_id, view=view)}
+    for checkpoint in await store.runs.list_checkpoints(rollout_id, view="raw"):
         described = SidecarFile(
-            kind="checkpoint", scope=each.scope, name=each.name, phase=each.after_phase, external=each.external
+            kind="checkpoint",
+            scope=checkpoint.scope,
+            name=checkpoint.name,
+            phase=checkpoint.after_phase,
+            external=checkpoint.external,
         )
-        is_kept = each.checkpoint_id in kept
-        value = await _state(store, each) if is_kept else None
-        _add(files, taken, described, value, each.at, imported.get(each.checkpoint_id), is_kept=is_kept)
-    kept = {each.artifact_id for each in await store.runs.query_artifacts(rollout_id, view=view)}
-    for each in await store.runs.query_artifacts(rollout_id, view="raw"):
-        if (each.scope, each.name) != (records.SCOPE, records.NAME):
-            is_kept = each.artifact_id in kept
-            _add(files, taken, _artifact(each), each.content, each.at, imported.get(each.artifact_id), is_kept=is_kept)
+        is_kept = checkpoint.checkpoint_id in ids
+        value = await _state(store, checkpoint) if is_kept else None
+        _add(files, taken, described, value, checkpoint.at, imported.get(checkpoint.checkpoint_id), is_kept=is_kept)
+    ids = {artifact.artifact_id for artifact in await store.runs.query_artifacts(rollout_id, view=view)}
+    for artifact in await store.runs.query_artifacts(rollout_id, view="raw"):
+        if (artifact.scope, artifact.name) != (records.SCOPE, records.NAME):
+            is_kept = artifact.artifact_id in ids
+            _add(
+                files,
+                taken,
+                SidecarFile(
+                    kind="artifact",
+                    scope=artifact.scope,
+                    name=artifact.name,
+                    media_type=artifact.media_type,
+                    phase=artifact.phase,
+                ),
+                artifact.content,
+                artifact.at,
+                imported.get(artifact.artifact_id),
+                is_kept=is_kept,
+            )
     return files
 
 
-def _artifact(each: Artifact) -> SidecarFile:
-    return SidecarFile(kind="artifact", scope=each.scope, name=each.name, media_type=each.media_type, phase=each.phase)
-
-
-async def _state(store: Store, each: CheckpointRef) -> Any:
+async def _state(store: Store, ref: CheckpointRef) -> Any:
     """Return the state of a checkpoint."""
     # At the version of this checkpoint, it was the latest checkpoint with its name.
-    found = await store.runs.get_checkpoint(
-        each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
+    checkpoint = await store.runs.get_checkpoint(
+        ref.rollout_id, scope=ref.scope, name=ref.name, view=f"own:{ref.attempt}", at=ref.version
     )
-    return None if found is None else found.state
+    return None if checkpoint is None else checkpoint.state
 
 
 def _add(
@@ -283,7 +279,7 @@ def _add(
         if path.endswith(f"/{names.COMPLETE_REPORT}"):
             # Earlier versions wrote this file with a time in its name.
             files.gone.add(path.replace(names.COMPLETE_REPORT, f"{names.stamp(at)}_{names.COMPLETE_REPORT}"))
-        files.need_a_sidecar |= is_kept and described_by_name(path) != described
+        files.need_a_sidecar |= is_kept and SidecarFile.of_path(path) != described
     if is_kept:
         files.contents[path], files.described[path] = data, described
         files.gone.discard(path)

@@ -9,6 +9,9 @@ import json
 import re
 from typing import Any, Final
 
+from store.errors import StoreError
+from store.validation import json_limits
+
 _INDENTED: Final = re.compile(r"[\[{]\n( +)")
 _TIGHT, _LOOSE = "tight", "loose"
 _FORM: Final = re.compile(r"(tight|loose|\d{1,4})(\+ascii)?(\+end)?")
@@ -24,6 +27,15 @@ def loads(text: str) -> Any:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def is_storable(value: Any) -> bool:
+    """Return whether a store accepts a JSON value."""
+    try:
+        json_limits.dumps(value, "value")
+    except StoreError:
+        return False
+    return True
 
 
 def _refuse(constant: str) -> Any:

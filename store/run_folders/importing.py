@@ -1,7 +1,6 @@
 """Import of run folders as runs of a store. A repeated import adds only new events and files.
 
-A run folder contains the events, checkpoints and artifacts of a run as files. Each import stores a record of the
-imported contents in the run. A phase graph declares the phases of a run, which a re-run can repeat.
+Each import stores a record of the imported contents in the run.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from store.errors import Conflict, Invalid, StoreError
+from store.errors import Conflict, Invalid
 from store.interface.phase_graphs import graph_of, publish_default
 from store.interface.store import Store
 from store.models import AttemptError
 from store.models.runs import AttemptNode
 from store.planning import imported_runs
-from store.run_folders import reading, records
+from store.run_folders import forms, reading, records
 from store.run_folders.contents import Content, content_of
 from store.run_folders.folder_phases import TA
 from store.run_folders.importing_events import NOTHING, LineFile, LineImporter
 from store.run_folders.lines import LINE, line_of, merge, split
-from store.run_folders.names import EVENTS, EXTENSION, parsed
+from store.run_folders.names import EVENTS, EXTENSION
 from store.run_folders.outdated import as_artifact, outdated
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
@@ -63,7 +62,7 @@ async def import_runs(
     """
     root = Path(directory)
     places = await asyncio.to_thread(reading.find, root)
-    known = await _known_runs(store)
+    rollouts_by_run = await _rollouts_by_run(store)
     seen: dict[str, Path] = {}
     for place in places:
         try:
@@ -76,7 +75,7 @@ async def import_runs(
             yield _report(folder, outcome="skipped", reason=reason)
             continue
         seen[folder.run_id] = place.folder
-        rollouts = known.setdefault(folder.run_id, [])
+        rollouts = rollouts_by_run.setdefault(folder.run_id, [])
         yield await _Import(store, folder, rollouts, on_conflict, resources_id).run()
 
 
@@ -95,20 +94,22 @@ async def import_run_folder(
     return [report async for report in import_runs(store, place, **arguments) if Path(report.path) == place]
 
 
-async def _known_runs(store: Store) -> dict[str, list[str]]:
+async def _rollouts_by_run(store: Store) -> dict[str, list[str]]:
     """Return the rollouts into which each run was imported, by the run's id; the newest rollout of a run is last."""
-    known: dict[str, list[str]] = {}
+    rollouts_by_run: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
         run_id = imported_runs.imported_id(rollout.metadata or {})
         if run_id is not None:
-            known.setdefault(run_id, []).append(rollout.rollout_id)
-    return known
+            rollouts_by_run.setdefault(run_id, []).append(rollout.rollout_id)
+    return rollouts_by_run
 
 
 async def last_record(store: Store, rollout_id: str) -> tuple[Record, int] | None:
     """Return the record of the last import of a run, and its version; None if the run was never imported."""
-    found = await store.runs.query_artifacts(rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1)
-    return (Record.model_validate(found[-1].content), found[-1].version) if found else None
+    artifacts = await store.runs.query_artifacts(
+        rollout_id, scope=records.SCOPE, name=records.NAME, view="raw", limit=1
+    )
+    return (Record.model_validate(artifacts[-1].content), artifacts[-1].version) if artifacts else None
 
 
 def _report(folder: Folder, **fields: Any) -> ImportReport:
@@ -138,8 +139,8 @@ class _Import:
                 return _report(self._folder, rollout_id=self._folder.run_id, outcome="skipped", reason=reason)
             return await self._carry_over(await self._begin(), None)
         rollout_id = self._rollouts[-1]
-        found = await last_record(self._store, rollout_id)
-        record = None if found is None else found[0]
+        last = await last_record(self._store, rollout_id)
+        record = None if last is None else last[0]
         if record is not None and record.digest == self._digest:
             return _report(
                 self._folder,
@@ -148,7 +149,7 @@ class _Import:
                 history_complete=record.history_complete,
                 warnings=record.warnings,
             )
-        if found is not None and await self._has_gone_on(rollout_id, *found):
+        if last is not None and await self._has_gone_on(rollout_id, *last):
             reason = "its run has gone on in the store; export it to bring the folder up to date"
         elif _has_grown(record, self._folder) if record is not None else await self._begins_alike(rollout_id):
             return await self._carry_over(rollout_id, record)
@@ -168,13 +169,13 @@ class _Import:
             imported_runs.RUN_ID_KEY: self._folder.run_id,
         }
         for name in ("type", "user_id"):
-            if isinstance(value := self._folder.meta.get(name), str) and _is_storable(value):
+            if isinstance(value := self._folder.meta.get(name), str) and forms.is_storable(value):
                 metadata[name] = value
         if self._folder.date is not None:
             metadata["date"] = self._folder.date
         metadata |= self._times()
         params = self._folder.meta.get("params")
-        input_ = cast("dict[str, Any]", params if isinstance(params, dict) and _is_storable(params) else {})
+        input_ = cast("dict[str, Any]", params if isinstance(params, dict) and forms.is_storable(params) else {})
         try:
             started = await self._store.start_rollout(input_, metadata=metadata)
         except Conflict as error:
@@ -184,9 +185,9 @@ class _Import:
 
     async def _carry_over(self, rollout_id: str, before: Record | None) -> ImportReport:
         importer = LineImporter(self._store, rollout_id, self._warnings)
-        place, given, extension = self._folder.place, self._folder.events or b"", self._folder.extension or b""
+        place, events, extension = self._folder.place, self._folder.events or b"", self._folder.extension or b""
         end, extension_end = await importer.carry_over(
-            LineFile(place.own(EVENTS).name, given, 0 if before is None else before.events_bytes),
+            LineFile(place.own(EVENTS).name, events, 0 if before is None else before.events_bytes),
             LineFile(place.own(EXTENSION).name, extension, 0 if before is None else before.extension_bytes),
             1 if before is None else before.attempts,
             self._folder.meta.get("rerun_seq"),
@@ -199,7 +200,7 @@ class _Import:
             digest=self._digest,
             meta=self._folder.meta_text,
             events_bytes=end,
-            events_sha256=records.sha256(given[:end]),
+            events_sha256=records.sha256(events[:end]),
             extension_bytes=extension_end,
             extension_sha256=records.sha256(extension[:extension_end]) if extension_end else None,
             has_events=self._folder.events is not None,
@@ -241,11 +242,14 @@ class _Import:
                 if isinstance(error_given, str)
                 else "unknown error"
             )
-            error = AttemptError(type="Orphaned" if status in _UNENDED else "RunFailed", message=_plain(message))
-        wanted = "succeeded" if error is None else "failed"
-        if node.status != wanted:
+            error = AttemptError(
+                type="Orphaned" if status in _UNENDED else "RunFailed",
+                message=message if forms.is_storable(message) else "unknown error",
+            )
+        target = "succeeded" if error is None else "failed"
+        if node.status != target:
             more: dict[str, Any] = {} if error is None else {"error": error}
-            await self._store.update_attempt(rollout_id, node.attempt_id, status=wanted, **more)
+            await self._store.update_attempt(rollout_id, node.attempt_id, status=target, **more)
         rollout = await self._store.get_rollout_by_id(rollout_id)
         assert rollout is not None  # it was just imported
         changes: dict[str, Any] = {}
@@ -262,26 +266,22 @@ class _Import:
 
     def _times(self) -> dict[str, float]:
         """Return the times in the folder as metadata of the rollout."""
-        found = {
-            name: moment_of(self._folder.meta.get(name))
-            for name in (imported_runs.CREATED_AT, imported_runs.COMPLETED_AT)
-        }
-        return {name: at for name, at in found.items() if at}
-
-    # -- files ---------------------------------------------------------------------------------------------------------
+        names = (imported_runs.CREATED_AT, imported_runs.COMPLETED_AT)
+        times = {name: moment_of(self._folder.meta.get(name)) for name in names}
+        return {name: at for name, at in times.items() if at}
 
     async def _carry_over_files(
         self, rollout_id: str, importer: LineImporter, before: Sequence[FileRecord]
     ) -> list[FileRecord]:
-        known = {each.path: each for each in before if not each.is_replaced}
-        replaced = [each for each in before if each.is_replaced]
+        by_path = {file.path: file for file in before if not file.is_replaced}
+        replaced = [file for file in before if file.is_replaced]
         attempt_id = (await importer.last_attempt()).attempt_id
         replaced_by_reruns = outdated(self._folder, TA)
         async with _without_graph(self._store, rollout_id):
             for path, data in self._folder.files.items():
-                if path in known and known[path].sha256 == records.sha256(data):
+                if path in by_path and by_path[path].sha256 == records.sha256(data):
                     continue
-                described = self._described(path)
+                described = self._folder.described.get(path) or SidecarFile.of_path(path)
                 if described.kind == "checkpoint" and (described.scope, described.name) in replaced_by_reruns:
                     self._warnings.append(
                         Warned(file=path, problem="was replaced by a re-run; imported as an artifact")
@@ -291,19 +291,10 @@ class _Import:
                 if content.problem is not None:
                     self._warnings.append(Warned(file=path, problem=content.problem))
                 if content.is_kept:
-                    if path in known:
-                        replaced.append(known[path].model_copy(update={"is_replaced": True}))
-                    known[path] = await self._save(rollout_id, attempt_id, path, data, content)
-        return [*(known[path] for path in sorted(known)), *replaced]
-
-    def _described(self, path: str) -> SidecarFile:
-        described = self._folder.described.get(path)
-        if described is not None:
-            return described
-        named = parsed(path)
-        return SidecarFile(
-            kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
-        )
+                    if path in by_path:
+                        replaced.append(by_path[path].model_copy(update={"is_replaced": True}))
+                    by_path[path] = await self._save(rollout_id, attempt_id, path, data, content)
+        return [*(by_path[path] for path in sorted(by_path)), *replaced]
 
     async def _save(self, rollout_id: str, attempt_id: str, path: str, data: bytes, content: Content) -> FileRecord:
         described, sha256 = content.described, records.sha256(data)
@@ -336,8 +327,6 @@ class _Import:
         self._saved[described.kind] += 1
         return FileRecord(path=path, sha256=sha256, kind=described.kind, id=kept_as, form=content.form, raw=content.raw)
 
-    # -- comparison with the store -------------------------------------------------------------------------------------
-
     async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
         """Return whether the run has attempts or events after its last import that were not imported from a folder."""
         for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
@@ -345,7 +334,7 @@ class _Import:
             if node.fork is None or node.fork.graph != NOTHING.digest:
                 return True
         later = await self._store.runs.query_events(rollout_id, view="raw", after=version, limit=1)
-        return any(LINE not in (each.extra or {}) for each in later.items)
+        return any(LINE not in (event.extra or {}) for event in later.items)
 
     async def _begins_alike(self, rollout_id: str) -> bool:
         """Return whether the folder begins with the lines that were already imported.
@@ -354,8 +343,8 @@ class _Import:
         """
         events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
         of_events, of_extension = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
-        found = merge(of_events, 0, of_extension)
-        texts = [line.text for line in found[: len(events)]]
+        merged = merge(of_events, 0, of_extension)
+        texts = [line.text for line in merged[: len(events)]]
         return texts == [line_of(self._folder.run_id, row) for row in events]
 
 
@@ -388,15 +377,3 @@ def _digest(folder: Folder) -> str:
     if folder.extension is not None:
         contents.append(records.sha256(folder.extension))
     return records.sha256(dumps(contents, "folder"))
-
-
-def _is_storable(value: Any) -> bool:
-    try:
-        dumps(value, "params")
-    except StoreError:
-        return False
-    return True
-
-
-def _plain(text: str) -> str:
-    return text if _is_storable(text) else "unknown error"

@@ -82,16 +82,16 @@ class LineImporter:
         """
         of_events, of_extension = self._split(events), self._split(extension)
         done = len(lines.split(events.data[: events.start])[0]) if of_extension else 0
-        found = lines.merge(of_events, done, of_extension)
+        merged = lines.merge(of_events, done, of_extension)
         await self.last_attempt()
         index, reached = 0, self._lineage[attempts - 1].rerun_seq
-        while index < len(found):
-            file = extension.file if found[index].is_extension else events.file
-            reached = await self._reach(reached, found[index].rerun_seq, file, found[index].number)
-            batch = _batch(found, index, reached)
+        while index < len(merged):
+            file = extension.file if merged[index].is_extension else events.file
+            reached = await self._reach(reached, merged[index].rerun_seq, file, merged[index].number)
+            batch = _batch(merged, index, reached)
             versions = await self._store.runs.append_events(
                 self._rollout_id,
-                self._attempt(reached).attempt_id,
+                next(node for node in reversed(self._lineage) if node.rerun_seq == reached).attempt_id,
                 [lines.event_of(line) for line in batch],
                 key=f"import:{'extension:' if batch[0].is_extension else ''}{batch[0].start}",
             )
@@ -108,15 +108,12 @@ class LineImporter:
 
     def _split(self, source: LineFile) -> list[Line]:
         """Return the lines of a file, and add a warning for each damaged one."""
-        found, damaged = lines.split(source.data, source.start)
-        for each in damaged[:_LISTED]:
-            self._warn(source.file, each.number, each.problem)
+        parsed, damaged = lines.split(source.data, source.start)
+        for line in damaged[:_LISTED]:
+            self._warn(source.file, line.number, line.problem)
         if len(damaged) > _LISTED:
             self._warn(source.file, None, f"{len(damaged) - _LISTED} more lines are damaged")
-        return found
-
-    def _attempt(self, rerun_seq: int) -> AttemptNode:
-        return next(each for each in reversed(self._lineage) if each.rerun_seq == rerun_seq)
+        return parsed
 
     async def _reach(self, reached: int, rerun_seq: int, file: str, line: int | None) -> int:
         """Create the missing attempts up to the attempt of a re-run; return the greatest `rerun_seq` so far.
@@ -154,11 +151,11 @@ class LineImporter:
         self._warnings.append(Warned(file=file, line=line, problem=problem))
 
 
-def _batch(found: list[Line], index: int, rerun_seq: int) -> list[Line]:
+def _batch(lines_: list[Line], index: int, rerun_seq: int) -> list[Line]:
     """Return the next lines that can be appended to the same attempt in one call."""
     batch: list[Line] = []
     size = 0
-    for line in found[index : index + _LINES_AT_ONCE]:
+    for line in lines_[index : index + _LINES_AT_ONCE]:
         size += line.end - line.start
         if batch and (size > _BYTES_AT_ONCE or line.rerun_seq > rerun_seq):
             break

@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
 from store.planning.event_fields import KINDS, defaults_of
 from store.run_folders import forms
-from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
+from store.validation.json_limits import MAX_CALL_BYTES, check_text
 
 LINE: Final = "rollbook.line"
 """The key in an imported event's `extra` for the format of its line."""
@@ -60,8 +60,8 @@ class Line:
     @property
     def rerun_seq(self) -> int:
         """The number of the re-run that wrote the line; 0 for the first run."""
-        found = self.value.get("rerun_seq", 0)
-        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else 0
+        number = self.value.get("rerun_seq", 0)
+        return number if isinstance(number, int) and not isinstance(number, bool) and number >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +104,16 @@ def merge(events: list[Line], done: int, extension: list[Line]) -> list[Line]:
         done: the number of earlier lines of that file, which an earlier import has appended.
         extension: lines of `run_extension.jsonl`.
     """
-    found: list[Line] = []
+    merged: list[Line] = []
     taken = 0
     for line in extension:
-        value = {key: each for key, each in line.value.items() if key != AFTER}
+        value = {key: item for key, item in line.value.items() if key != AFTER}
         after: Any = line.value.get(AFTER)
         upto = after - done if isinstance(after, int) else len(events)
-        found.extend(events[taken : max(upto, taken)])
+        merged.extend(events[taken : max(upto, taken)])
         taken = max(taken, min(upto, len(events)))
-        found.append(replace(line, text=forms.dumps(value, NATIVE_FORM), value=value, is_extension=True))
-    return [*found, *events[taken:]]
+        merged.append(replace(line, text=forms.dumps(value, NATIVE_FORM), value=value, is_extension=True))
+    return [*merged, *events[taken:]]
 
 
 def extension_line(line: str, after: int) -> str:
@@ -159,9 +159,9 @@ def event_of(line: Line) -> RunEvent:
     fields, extra = _fields(line.value), _extra(line.value)
     form = forms.form_of(line.value, line.text)
     keys = list(line.value)
-    other = {key: value for key, value in line.value.items() if not _same(_shown(key, fields, extra), value)}
+    other = {key: value for key, value in line.value.items() if not _same(_value_of(key, fields, extra), value)}
     how: Any = {"form": form, "keys": keys} | ({"set": other} if other else {})
-    if form is None or not _is_storable(how) or _written(how, fields, extra) != line.text:
+    if form is None or not forms.is_storable(how) or _line_with(how, fields, extra) != line.text:
         how = {"text": line.text} if line.is_extension else line.text
     if line.is_extension:
         how["file"] = _EXTENSION
@@ -177,7 +177,7 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("scope") == HIDDEN_SCOPE:
         del fields["scope"]
     for key in _TEXTS:
-        if isinstance(value.get(key), str) and _is_storable(value[key]):
+        if isinstance(value.get(key), str) and forms.is_storable(value[key]):
             fields[key] = value[key]
     metrics = _metrics(value.get("metrics"))
     if metrics:
@@ -190,15 +190,15 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _extra(value: Mapping[str, Any]) -> dict[str, Any]:
-    known = {*_NAMES, *_TEXTS, "type", "metrics", *_RESERVED}
-    return {key: each for key, each in value.items() if key not in known and _is_storable({key: each})}
+    fields = {*_NAMES, *_TEXTS, "type", "metrics", *_RESERVED}
+    return {key: item for key, item in value.items() if key not in fields and forms.is_storable({key: item})}
 
 
 def _metrics(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     # Metrics are sorted by name, as in the log.
-    metrics = {key: each for key, each in sorted(cast("dict[str, Any]", value).items()) if _is_metric(key, each)}
+    metrics = {key: item for key, item in sorted(cast("dict[str, Any]", value).items()) if _is_metric(key, item)}
     return metrics if len(metrics) <= _MOST_METRICS else {}
 
 
@@ -206,7 +206,7 @@ def _is_metric(key: str, value: Any) -> bool:
     if key == "model" and _is_name(value):
         return True
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return _is_name(key) and is_number and _is_storable(value)
+    return _is_name(key) and is_number and forms.is_storable(value)
 
 
 def _is_name(value: Any) -> bool:
@@ -215,14 +215,6 @@ def _is_name(value: Any) -> bool:
         return False
     try:
         check_text(value, "name")
-    except StoreError:
-        return False
-    return True
-
-
-def _is_storable(value: Any) -> bool:
-    try:
-        dumps(value, "line")
     except StoreError:
         return False
     return True
@@ -238,9 +230,6 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-# -- back to lines -----------------------------------------------------------------------------------------------------
-
-
 def line_of(run_id: str, row: RunEventRow) -> str:
     """Return the line of an event: the imported line, or a new one with the event's fields."""
     extra: dict[str, Any] = {**(row.extra or {})}
@@ -248,48 +237,48 @@ def line_of(run_id: str, row: RunEventRow) -> str:
     if isinstance(how, str):
         return how
     if isinstance(how, dict) and row.source != "span":
-        written = _written(cast("dict[str, Any]", how), _known(row), extra)
+        written = _line_with(cast("dict[str, Any]", how), _values(row), extra)
         if written is not None:
             return written
     return forms.dumps(dict(_native(run_id, row, extra)), NATIVE_FORM)
 
 
-def _known(row: RunEventRow) -> dict[str, Any]:
+def _values(row: RunEventRow) -> dict[str, Any]:
     names = [_FIELDS.get(name, name) for name in ("type", *_NAMES, *_TEXTS, "metrics")]
     return {name: value for name in names if (value := getattr(row, name)) is not None}
 
 
-def _shown(key: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
+def _value_of(key: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
     field = _FIELDS.get(key, key)
     if key in _RESERVED:
         return None
     return fields[field] if field in fields else extra.get(key)
 
 
-def _written(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
+def _line_with(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
     if isinstance(text := how.get("text"), str):
         return text
     keys: Any = how.get("keys")
-    given: Any = how.get("set") or {}
-    if not isinstance(keys, list) or not isinstance(given, dict) or not forms.is_form(how.get("form")):
+    constants: Any = how.get("set") or {}
+    if not isinstance(keys, list) or not isinstance(constants, dict) or not forms.is_form(how.get("form")):
         return None
-    other = cast("dict[str, Any]", given)
-    value = {key: other[key] if key in other else _shown(key, fields, extra) for key in cast("list[str]", keys)}
+    other = cast("dict[str, Any]", constants)
+    value = {key: other[key] if key in other else _value_of(key, fields, extra) for key in cast("list[str]", keys)}
     return forms.dumps(value, how["form"])
 
 
 def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the keys and values of a new line; an event of `KINDS` has all fields of the schema."""
-    known = _known(row)
+    fields = _values(row)
     if row.kind in KINDS:
-        known = defaults_of(row) | known
+        fields = defaults_of(row) | fields
     for key in ("type", *_NAMES):
-        if (field := _FIELDS.get(key, key)) in known:
-            yield key, known[field]
+        if (field := _FIELDS.get(key, key)) in fields:
+            yield key, fields[field]
     yield "timestamp", f"{datetime.fromtimestamp(row.at, UTC):%H:%M:%S}"
     for key in (*_TEXTS, "metrics"):
-        if key in known:
-            yield key, known[key]
+        if key in fields:
+            yield key, fields[key]
     yield "rerun_seq", row.rerun_seq
     if "id" not in extra:
         yield "id", f"{run_id}_{row.version}"

@@ -1,7 +1,7 @@
 """Lists of runs and their events from a directory of run folders, for readers whose database is unavailable.
 
-A flow is a group of runs. A folder has one of three layouts: flow (`daily/<date>/<flow>`), legacy
-(`daily/<date>/runs/<run>`) or flat (`daily/<date>`).
+A folder has one of three layouts: flow (`daily/<date>/<flow>`), legacy (`daily/<date>/runs/<run>`) or flat
+(`daily/<date>`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def listed_runs(root: Path) -> list[dict[str, Any]]:
     Raises:
         Invalid: the directory does not exist.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for _, shown in _runs(root):
-        found.setdefault(shown["id"], shown)
-    return sorted(found.values(), key=lambda each: each["created_at"], reverse=True)
+    runs: dict[str, dict[str, Any]] = {}
+    for _, run in _runs(root):
+        runs.setdefault(run["id"], run)
+    return sorted(runs.values(), key=lambda run: run["created_at"], reverse=True)
 
 
 def run_with_events(root: Path, run: str) -> dict[str, Any]:
@@ -43,15 +43,15 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
         Invalid: the directory does not exist.
     """
     of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
-    for place, shown in _runs(root):
-        if shown["id"] == run:
-            return shown | {"events": events_of(place)}
-        if shown["flow_id"] == run:
-            of_flow.setdefault(shown["id"], (place, shown))
+    for place, summary in _runs(root):
+        if summary["id"] == run:
+            return summary | {"events": events_of(place)}
+        if summary["flow_id"] == run:
+            of_flow.setdefault(summary["id"], (place, summary))
     if len(of_flow) != 1:
         raise NotFound("run", run)
-    ((place, shown),) = of_flow.values()
-    return shown | {"events": events_of(place)}
+    ((place, summary),) = of_flow.values()
+    return summary | {"events": events_of(place)}
 
 
 def events_of(place: Place) -> list[dict[str, Any]]:
@@ -69,15 +69,15 @@ def _runs(root: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         try:
             meta = reading.meta_of(place)
             if meta is not None:
-                yield place, _shown(place, meta)
+                yield place, _summary(place, meta)
         except Invalid:
             continue
 
 
-def _shown(place: Place, meta: dict[str, Any]) -> dict[str, Any]:
+def _summary(place: Place, meta: dict[str, Any]) -> dict[str, Any]:
     run_id, flow_id, date = reading.identity(place, meta)
     status = _STATUSES.get(str(meta.get("status")), "failed")
-    given = meta.get("params")
+    params = meta.get("params")
     rerun_seq, error = meta.get("rerun_seq"), meta.get("error")
     return {
         "id": run_id,
@@ -89,7 +89,7 @@ def _shown(place: Place, meta: dict[str, Any]) -> dict[str, Any]:
         "completed_at": moment_of(meta.get("completed_at")) or None,
         "user_id": str(meta.get("user_id") or "anonymous"),
         "date": date,
-        "params": cast("dict[str, Any]", given) if isinstance(given, dict) else {},
+        "params": cast("dict[str, Any]", params) if isinstance(params, dict) else {},
         "rerun_seq": rerun_seq if isinstance(rerun_seq, int) else 0,
         "error": None if status != "failed" else str(error or "unknown error"),
     }

@@ -109,8 +109,6 @@ class Mirror:
             return False
         return True
 
-    # -- the cursor ----------------------------------------------------------------------------------------------------
-
     def _place(self) -> str | None:
         try:
             value = forms.loads(self._place_file.read_bytes().decode())

@@ -1,8 +1,4 @@
-"""Names of the files of a run folder, and the descriptions that follow from the names.
-
-A run folder contains the events, checkpoints and artifacts of a run. A scope is the subject of a file, such as a
-ticker, and the name of a directory in the folder.
-"""
+"""Names of the files of a run folder, and the descriptions that follow from the names."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ _WITHOUT_END: Final = {".json", ".md", ".txt", ".bin"}
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class FileDescription:
     """The description of a file, as derived from its path."""
 
     kind: FileKind
@@ -98,7 +94,7 @@ def order(path: str) -> tuple[str, str]:
     return (stamped[1].removesuffix("Z").ljust(18, "0") if stamped else "", path)
 
 
-def parsed(path: str) -> Named:
+def description_of(path: str) -> FileDescription:
     """Return the description of a file from its path relative to the run folder."""
     *directories, file = path.split("/")
     end = PurePosixPath(file).suffix
@@ -110,9 +106,9 @@ def parsed(path: str) -> Named:
     of_portfolio = _OF_PORTFOLIO.fullmatch(stem) if scope == _PORTFOLIO else None
     if of_portfolio:
         scope, stem = unquote(of_portfolio[1]), of_portfolio[2]
-    inner = [each for each in directories[1:] if each != "report"]
-    name = "/".join(unquote(each) for each in (*inner, stem))
-    return Named(kind, scope, name, MEDIA_TYPES.get(end), _AFTER.get(name) if kind == "checkpoint" else None)
+    inner = [part for part in directories[1:] if part != "report"]
+    name = "/".join(unquote(part) for part in (*inner, stem))
+    return FileDescription(kind, scope, name, MEDIA_TYPES.get(end), _AFTER.get(name) if kind == "checkpoint" else None)
 
 
 def path_for(scope: str, name: str, prefix: str, end: str) -> str:
@@ -137,7 +133,7 @@ def _scope(directory: str) -> str:
 
 
 def _directory(scope: str) -> str:
-    if not scope or scope.startswith(".") or ".." in scope or any(each in scope for each in "/\\\0"):
+    if not scope or scope.startswith(".") or ".." in scope or any(character in scope for character in "/\\\0"):
         raise Invalid(
             "scope", f"{scope!r} cannot name a folder; use a scope without /, \\, U+0000 and `..`, and no dot in front"
         )

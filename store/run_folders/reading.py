@@ -1,9 +1,8 @@
 """Search for run folders, and reading of their files in all layouts.
 
-A run folder contains the events, checkpoints and artifacts of runs as files. The own files of a run are its metadata,
-its events and its sidecar, a file that describes the other files. A flow is a group of runs; in the layout `flow`, the
-runs of a flow share a folder. The layouts are `daily/<date>/<flow>` (flow), `daily/<date>/runs/<run>` (legacy) and
-`daily/<date>` (flat).
+The own files of a run are its metadata, its events and its sidecar, a file that describes the other files. In the
+layout `flow`, the runs of a flow share a folder. The layouts are `daily/<date>/<flow>` (flow),
+`daily/<date>/runs/<run>` (legacy) and `daily/<date>` (flat).
 """
 
 from __future__ import annotations
@@ -95,13 +94,15 @@ def _below(directory: Path, depth: int) -> Iterator[Path]:
 
 def places_of(folder: Path) -> list[Place]:
     """Return the runs of one folder, the newest run last; an empty list if the folder is not a run folder."""
-    suffixes = [found[1] for entry in folder.iterdir() if (found := _META_FILE.fullmatch(entry.name))]
+    suffixes = [match[1] for entry in folder.iterdir() if (match := _META_FILE.fullmatch(entry.name))]
     layout: Layout = "flow"
     if names.DATE.fullmatch(folder.name):
         layout = "flat"
     elif folder.parent.name == "runs":
         layout = "legacy"
-    return [Place(folder, layout, each) for each in sorted(suffixes, key=lambda each: (each is None, each or ""))]
+    return [
+        Place(folder, layout, suffix) for suffix in sorted(suffixes, key=lambda suffix: (suffix is None, suffix or ""))
+    ]
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -124,14 +125,14 @@ def read(place: Place) -> Folder:
         raise Invalid(path.name, f"{path} cannot be read ({error}); repair it or remove the folder") from None
     if not isinstance(meta, dict):
         raise Invalid(path.name, f"{path} holds no JSON object; repair it or remove the folder")
-    known = cast("dict[str, Any]", meta)
-    run_id, flow_id, date = identity(place, known)
+    fields = cast("dict[str, Any]", meta)
+    run_id, flow_id, date = identity(place, fields)
     folder = Folder(
         place=place,
         run_id=run_id,
         flow_id=flow_id,
         date=date,
-        meta=known,
+        meta=fields,
         meta_text=text,
         events=_own_lines(place, names.EVENTS),
         extension=_own_lines(place, names.EXTENSION),
@@ -182,7 +183,9 @@ def _flow(meta: dict[str, Any], place: Place) -> str | None:
 
 def _day(folder: Path) -> str | None:
     """Return the date in the path of a folder."""
-    return next((each.name for each in (folder, *folder.parents[:2]) if names.DATE.fullmatch(each.name)), None)
+    return next(
+        (directory.name for directory in (folder, *folder.parents[:2]) if names.DATE.fullmatch(directory.name)), None
+    )
 
 
 def _id(meta: dict[str, Any], name: str, path: Path) -> str | None:
@@ -198,21 +201,21 @@ def _own_lines(place: Place, stem: str) -> bytes | None:
 
 
 def _add_files(folder: Folder) -> None:
-    described, elsewhere = _described(folder.place)
-    own = described.get(folder.place.suffix)
-    folder.has_sidecar = own is not None
-    folder.described = {} if own is None else own.files
+    described, elsewhere = _sidecars(folder.place)
+    sidecar = described.get(folder.place.suffix)
+    folder.has_sidecar = sidecar is not None
+    folder.described = {} if sidecar is None else sidecar.files
     is_newest = folder.place.suffix is None
-    found = {
+    paths = {
         path: entry
         for path, entry in _files(folder.place)
         if path in folder.described or (is_newest and path not in elsewhere)
     }
-    for path in sorted(found, key=names.order):
-        if (problem := _problem(found[path])) is not None:
+    for path in sorted(paths, key=names.order):
+        if (problem := _problem(paths[path])) is not None:
             folder.warnings.append(Warned(file=path, problem=problem))
             continue
-        folder.files[path] = found[path].read_bytes()
+        folder.files[path] = paths[path].read_bytes()
 
 
 def _problem(path: Path) -> str | None:
@@ -248,13 +251,13 @@ def _within(directory: Path, path: str) -> Iterator[tuple[str, Path]]:
             yield f"{path}/{entry.name}", entry
 
 
-def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
+def _sidecars(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
     """Return the sidecars of a folder by suffix, and the paths of files that belong to other runs than the newest."""
     sidecars: dict[str | None, Sidecar] = {}
-    for each in places_of(place.folder):
-        sidecar = read_sidecar(each)
+    for run_place in places_of(place.folder):
+        sidecar = read_sidecar(run_place)
         if sidecar is not None:
-            sidecars[each.suffix] = sidecar
+            sidecars[run_place.suffix] = sidecar
     elsewhere = {path for suffix, sidecar in sidecars.items() if suffix is not None for path in sidecar.files}
     return sidecars, elsewhere
 
@@ -270,7 +273,7 @@ def read_sidecar(place: Place) -> Sidecar | None:
 def files_of_newest(folder: Path) -> list[str]:
     """Return the paths of the files that belong to the newest run of a folder, without its own files."""
     place = Place(folder, "flow")
-    _, elsewhere = _described(place)
+    _, elsewhere = _sidecars(place)
     return [path for path, _ in _files(place) if path not in elsewhere]
 
 

@@ -1,7 +1,4 @@
-"""Store calls of a run that were recorded while the store was unavailable, and the run folder with their results.
-
-A run folder contains the events, checkpoints and artifacts of a run as files.
-"""
+"""Store calls of a run that were recorded while the store was unavailable, and the run folder with their results."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from store.models.enums import Frozen
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
 from store.planning import imported_runs
 from store.run_folders import forms, names, reading
-from store.run_folders.exporting import date_of, described_by_name, native_file, new_meta
+from store.run_folders.exporting import date_of, native_file, new_meta
 from store.run_folders.lines import extension_line, is_extension, line_of
 from store.run_folders.records import SidecarFile
-from store.run_folders.writing import Written, write
+from store.run_folders.writing import RunFiles, write
 from store.semconv import GROUP_KEY
 
 Method = Literal[
@@ -84,10 +81,10 @@ class RecordedRun:
             return
         for place in reading.places_of(self.folder):
             if (reading.meta_of(place) or {}).get("id") == self._run_id:
-                found = reading.read(place)
-                self._meta, self._described = found.meta, dict(found.described)
-                self._events, self._extension = _ended(found.events), _ended(found.extension)
-                self._needs_sidecar, self._taken = found.has_sidecar, set(found.files)
+                existing = reading.read(place)
+                self._meta, self._described = existing.meta, dict(existing.described)
+                self._events, self._extension = _with_line_break(existing.events), _with_line_break(existing.extension)
+                self._needs_sidecar, self._taken = existing.has_sidecar, set(existing.files)
 
     def add(self, call: RecordedCall) -> None:
         """Add the results of a call to the contents.
@@ -95,45 +92,48 @@ class RecordedRun:
         Raises:
             Invalid: a scope or a name cannot be part of a path.
         """
-        given = call.arguments
+        arguments = call.arguments
         match call.method:
             case "append_events":
-                for event in given["events"]:
+                for event in arguments["events"]:
                     self._add_event(RunEvent.model_validate(event), call.at)
             case "save_checkpoint":
                 described = SidecarFile(
                     kind="checkpoint",
-                    scope=given["scope"],
-                    name=given["name"],
-                    phase=given.get("after_phase"),
-                    external=given.get("external"),
+                    scope=arguments["scope"],
+                    name=arguments["name"],
+                    phase=arguments.get("after_phase"),
+                    external=arguments.get("external"),
                 )
-                self._add_file(described, given.get("state"), call)
+                self._add_file(described, arguments.get("state"), call)
             case "save_artifact":
                 described = SidecarFile(
                     kind="artifact",
-                    scope=given["scope"],
-                    name=given["name"],
-                    media_type=given.get("media_type"),
-                    phase=given.get("phase"),
+                    scope=arguments["scope"],
+                    name=arguments["name"],
+                    media_type=arguments.get("media_type"),
+                    phase=arguments.get("phase"),
                 )
-                self._add_file(described, given["content"], call)
+                self._add_file(described, arguments["content"], call)
             case "retract_artifact":
-                path = self._paths_of.pop(given["artifact_id"], "")
+                path = self._paths_of.pop(arguments["artifact_id"], "")
                 if self._files.pop(path, None) is not None:
                     del self._described[path]
                     self._gone.add(path)
             case "update_attempt":
-                self._end(given, call.at)
+                self._status = _STATUSES.get(arguments["status"], "failed")
+                self._ended_at = None if self._status == "running" else call.at
+                error: Mapping[str, Any] = arguments.get("error") or {}
+                self._error = str(error.get("message") or error.get("type") or arguments["status"]) if error else None
             case "record_spans":
                 # Run folders contain no spans.
                 pass
 
     def _add_event(self, event: RunEvent, at: float) -> None:
         self._number += 1
-        given = event.model_dump(exclude_none=True)
-        known = {name: value for name, value in given.items() if name in RunEventRow.model_fields}
-        extra = {name: value for name, value in given.items() if name not in RunEventRow.model_fields}
+        values = event.model_dump(exclude_none=True)
+        fields = {name: value for name, value in values.items() if name in RunEventRow.model_fields}
+        extra = {name: value for name, value in values.items() if name not in RunEventRow.model_fields}
         attempt = self._rollout.attempt
         row = RunEventRow(
             rollout_id=self._rollout.rollout_id,
@@ -147,7 +147,7 @@ class RecordedRun:
             rerun_seq=self._rerun_seq,
             source="phase" if event.kind in PHASE_KINDS else "event",
             extra={"id": f"{self._run_id}_{attempt.sequence_id}r{self._number}"} | extra,
-            **known,
+            **fields,
         )
         line = line_of(self._run_id, row)
         if is_extension(row):
@@ -157,22 +157,16 @@ class RecordedRun:
 
     def _add_file(self, described: SidecarFile, value: Any, call: RecordedCall) -> None:
         path, data, described = native_file(self._taken, described, value, call.at)
-        self._needs_sidecar |= described_by_name(path) != described
+        self._needs_sidecar |= SidecarFile.of_path(path) != described
         self._files[path], self._described[path] = data, described
         self._paths_of[pending_id(call.arguments["key"])] = path
 
-    def _end(self, given: Mapping[str, Any], at: float) -> None:
-        self._status = _STATUSES.get(given["status"], "failed")
-        self._ended_at = None if self._status == "running" else at
-        error: Mapping[str, Any] = given.get("error") or {}
-        self._error = str(error.get("message") or error.get("type") or given["status"]) if error else None
-
-    def contents(self) -> Written:
+    def contents(self) -> RunFiles:
         """Return the contents of the folder, including the calls that were added so far."""
         how: dict[str, Any] = {"status": self._status, "completed_at": self._ended_at, "rerun_seq": self._rerun_seq}
         new = new_meta(self._rollout, self._run_id, self._flow, **how)
         meta = new | self._meta | how | {"error": self._error}
-        return Written(
+        return RunFiles(
             run_id=self._run_id,
             flow=self._flow,
             date=self._date,
@@ -186,7 +180,7 @@ class RecordedRun:
             gone=set(self._gone),
         )
 
-    def write(self, contents: Written) -> Path:
+    def write(self, contents: RunFiles) -> Path:
         """Write the contents to the folder, and return the path of the folder.
 
         Raises:
@@ -213,6 +207,6 @@ def pending_id(key: str) -> str:
     return f"pending-{key}"
 
 
-def _ended(data: bytes | None) -> bytes:
+def _with_line_break(data: bytes | None) -> bytes:
     """Return the lines of a file, with a line break after the last line; no bytes if there is no file."""
     return data + b"\n" if data and not data.endswith(b"\n") else data or b""

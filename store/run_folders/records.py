@@ -1,8 +1,7 @@
 """Records of imports of run folders.
 
-A run folder contains the events, checkpoints and artifacts of a run as files. Each import stores its record as an
-artifact of the imported run. The record prevents that the same contents are imported again, and allows an export with
-the same bytes. A sidecar is a file that describes other files of the folder.
+Each import stores its record as an artifact of the imported run. The record prevents that the same contents are
+imported again, and allows an export with the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from store.models.enums import Frozen
-from store.run_folders.names import FileKind
+from store.run_folders.names import FileKind, description_of
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """The scope, name and media type of the artifact that contains the record."""
@@ -106,6 +105,12 @@ class SidecarFile(Frozen):
     media_type: str | None = None
     phase: str | None = None
     external: dict[str, Any] | None = None
+
+    @classmethod
+    def of_path(cls, path: str) -> SidecarFile:
+        """Return the description of a file that follows from its path relative to the run folder."""
+        named = description_of(path)
+        return cls(kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase)
 
 
 class Sidecar(Frozen):

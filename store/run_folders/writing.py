@@ -1,8 +1,6 @@
 """Atomic writing of run folders: readers see the complete old folder or the complete new folder.
 
-A flow is a group of runs; the runs of a flow share a folder. The own files of a run are those in `names.OWN`: metadata,
-events, extension and sidecar. In the names of own files, all runs except the newest have their id as a suffix. A
-sidecar is a file that describes the other files of a run.
+In the names of own files (`names.OWN`), all runs of a flow except the newest have their id as a suffix.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _CANNOT_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RunFiles:
     """The contents of a run's folder."""
 
     run_id: str
@@ -51,7 +49,7 @@ class Written:
     """The events of kinds that `run_events.jsonl` does not have; None if there are none."""
 
 
-def write(root: Path, run: Written) -> Path:
+def write(root: Path, run: RunFiles) -> Path:
     """Write a run below the directory `root`, and return the folder of the run, `daily/<date>/<flow>`.
 
     A folder with the same contents stays unchanged.
@@ -67,33 +65,23 @@ def write(root: Path, run: Written) -> Path:
         raise Invalid("DIR", f"{target} leads out of {root} through a link; remove the link")
     with _locked(day):
         _recover(day, run.flow)
-        _check_places(target)
+        for place in reading.places_of(target) if target.exists() else ():
+            if reading.meta_of(place) is None:
+                raise Invalid("DIR", f"{place.own(META)} cannot be read; repair or remove it")
         new = day / f".{run.flow}.new-{secrets.token_hex(4)}"
-        _copy(target, new)
+        # The files of the copy are hard links, so they must be replaced, not changed.
+        if target.exists():
+            shutil.copytree(target, new, symlinks=True, copy_function=_link)
+        else:
+            new.mkdir()
         if _bring_up_to_date(new, run):
-            _sync_directories(new)
+            for directory, _, __ in os.walk(new):
+                _sync(Path(directory))
             _put_in_place(new, target, day / f".{run.flow}.old")
         else:
             shutil.rmtree(new)
         _update_day(day, run)
     return target
-
-
-# -- the folder --------------------------------------------------------------------------------------------------------
-
-
-def _check_places(target: Path) -> None:
-    for place in reading.places_of(target) if target.exists() else ():
-        if reading.meta_of(place) is None:
-            raise Invalid("DIR", f"{place.own(META)} cannot be read; repair or remove it")
-
-
-def _copy(target: Path, new: Path) -> None:
-    """Copy a folder with hard links to its files. So a file of the copy must be replaced, not changed."""
-    if target.exists():
-        shutil.copytree(target, new, symlinks=True, copy_function=_link)
-    else:
-        new.mkdir()
 
 
 def _link(source: str, copy: str) -> str:
@@ -104,29 +92,29 @@ def _link(source: str, copy: str) -> str:
     return copy
 
 
-def _bring_up_to_date(folder: Path, run: Written) -> bool:
+def _bring_up_to_date(folder: Path, run: RunFiles) -> bool:
     """Write the files of a run into a folder, and return whether a file changed."""
     suffix, is_changed = _make_room(folder, run)
     others = _files_of_others(folder, suffix)
     files = {_beside(path, others, run.run_id): data for path, data in run.files.items()}
     described = {_beside(path, others, run.run_id): file for path, file in run.described.items()}
-    wanted: dict[str, bytes] = {**files, run_file(META, suffix): run.meta_text.encode()}
+    contents: dict[str, bytes] = {**files, run_file(META, suffix): run.meta_text.encode()}
     unwanted = run.gone - others
     if run.events is not None:
-        wanted[run_file(EVENTS, suffix)] = run.events
+        contents[run_file(EVENTS, suffix)] = run.events
     if run.extension is not None:
-        wanted[run_file(EXTENSION, suffix)] = run.extension
+        contents[run_file(EXTENSION, suffix)] = run.extension
     else:
         unwanted.add(run_file(EXTENSION, suffix))
     if run.needs_sidecar or (suffix is not None and described) or files.keys() != run.files.keys():
-        wanted[run_file(SIDECAR, suffix)] = _sidecar(run.run_id, described)
+        contents[run_file(SIDECAR, suffix)] = _sidecar(run.run_id, described)
     else:
         unwanted.add(run_file(SIDECAR, suffix))
-    for path in unwanted - set(wanted):
+    for path in unwanted - set(contents):
         if (folder / path).is_file():
             (folder / path).unlink()
             is_changed = True
-    for path, data in wanted.items():
+    for path, data in contents.items():
         is_changed |= write_file(folder / path, data)
     return is_changed
 
@@ -146,7 +134,7 @@ def _beside(path: str, others: set[str], run_id: str) -> str:
     return str(there.with_name(f"{there.stem}.{run_id}{there.suffix}"))
 
 
-def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
+def _make_room(folder: Path, run: RunFiles) -> tuple[str | None, bool]:
     """Return the suffix of the run's own files, and whether files of another run were renamed.
 
     The newest run of a folder has no suffix. If this run is newer than the run without a suffix, the files of that run
@@ -172,13 +160,7 @@ def _demote(plain: Place, run_id: str) -> None:
         if plain.own(stem).exists():
             plain.own(stem).rename(plain.folder / run_file(stem, run_id))
     if files and not has_sidecar:
-        named = {path: names.parsed(path) for path in files}
-        described = {
-            path: SidecarFile(
-                kind=each.kind, scope=each.scope, name=each.name, media_type=each.media_type, phase=each.phase
-            )
-            for path, each in named.items()
-        }
+        described = {path: SidecarFile.of_path(path) for path in files}
         write_file(plain.folder / run_file(SIDECAR, run_id), _sidecar(run_id, described))
 
 
@@ -198,10 +180,7 @@ def moment_of(value: Any) -> float:
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
-# -- the day -----------------------------------------------------------------------------------------------------------
-
-
-def _update_day(day: Path, run: Written) -> None:
+def _update_day(day: Path, run: RunFiles) -> None:
     """Update the pointer to the newest run of the day, and add a line to the day's digest for a run that has ended."""
     at = moment_of(run.meta.get("completed_at")) or moment_of(run.meta.get("created_at"))
     latest = day / names.LATEST
@@ -221,13 +200,13 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
-def _add_to_digest(digest: Path, run: Written) -> None:
+def _add_to_digest(digest: Path, run: RunFiles) -> None:
     count = (run.events or b"").count(b"\n")
     rerun = f", re-run {run.meta['rerun_seq']}" if run.meta.get("rerun_seq") else ""
     line = f"- {run.flow} {run.run_id} {run.meta.get('type')}: {run.meta.get('status')}{rerun}, {count} events\n"
     existing = digest.read_bytes() if digest.exists() else b""
     of_run = [
-        each for each in existing.splitlines(keepends=True) if each.startswith(f"- {run.flow} {run.run_id} ".encode())
+        line for line in existing.splitlines(keepends=True) if line.startswith(f"- {run.flow} {run.run_id} ".encode())
     ]
     if of_run and of_run[-1] == line.encode():
         return
@@ -236,9 +215,6 @@ def _add_to_digest(digest: Path, run: Written) -> None:
         file.write(f"{start}{line}".encode())
         file.flush()
         os.fsync(file.fileno())
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def write_file(path: Path, data: bytes) -> bool:
@@ -253,11 +229,6 @@ def write_file(path: Path, data: bytes) -> bool:
         os.fsync(file.fileno())
     temporary.replace(path)
     return True
-
-
-def _sync_directories(folder: Path) -> None:
-    for directory, _, __ in os.walk(folder):
-        _sync(Path(directory))
 
 
 def _sync(directory: Path) -> None:

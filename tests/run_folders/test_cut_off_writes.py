@@ -12,13 +12,13 @@ CUTTER = """
 import json, os, shutil, sys
 from itertools import count
 from pathlib import Path
-from store.run_folders.writing import Written, write
+from store.run_folders.writing import RunFiles, write
 
 def run(status, files, gone):
     meta = {"id": "run", "status": status, "created_at": 1.0}
     contents = {name: data.encode() for name, data in files.items()}
     events = b"{}\\n" * len(files)
-    return Written("run", "flow", "2026-03-20", meta, json.dumps(meta), events, contents, {}, False, gone)
+    return RunFiles("run", "flow", "2026-03-20", meta, json.dumps(meta), events, contents, {}, False, gone)
 
 def tree(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
