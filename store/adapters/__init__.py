@@ -1,4 +1,4 @@
 """Adapters: pure functions that convert the spans of an attempt to training data: triplets or chat messages.
 
-An attempt is one execution of a task by an agent. A triplet is the prompt, the response and the reward of a model call.
+A triplet is the prompt, the response and the reward of a model call.
 """

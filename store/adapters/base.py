@@ -1,4 +1,4 @@
-"""Base classes of adapters, which convert the spans of an agent's run to training data."""
+"""Base classes of adapters."""
 
 from __future__ import annotations
 

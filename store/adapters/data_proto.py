@@ -1,7 +1,6 @@
 """Conversion of training rows to the fields of verl's `DataProto`, in the form of Agent-lightning's verl trainer.
 
-A row is one prompt with its response. It is made of one or several triplets: the prompt, the response and the reward of
-a model call. The calls belong to an attempt, one execution of a rollout, which is a task for an agent.
+A row is one prompt with its response, made of one or several triplets.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class DataProtoFields:
 
 
 def data_proto_fields(
-    made: Trajectories,
+    trajectories: Trajectories,
     triplets: Sequence[Triplet],
     *,
     data_ids: Mapping[str, str] | None = None,
@@ -68,34 +67,34 @@ def data_proto_fields(
         Invalid: a row was made of a triplet that is not in `triplets`, or numpy is not installed.
     """
     numpy = _imported("numpy", "verl")
-    if any(place >= len(triplets) for row in made.rows for place in row):
+    if any(place >= len(triplets) for row in trajectories.rows for place in row):
         raise Invalid("triplets", f"there are {len(triplets)}, and a row was made of a later one; pass those of `made`")
-    firsts = [row[0] for row in made.rows]
+    firsts = [row[0] for row in trajectories.rows]
     rollout_ids = [str(triplets[place].metadata.get("rollout_id")) for place in firsts]
-    tasks = [(data_ids or {}).get(each, each) for each in rollout_ids]
+    tasks = [(data_ids or {}).get(rollout_id, rollout_id) for rollout_id in rollout_ids]
     turns = _turns(triplets)
-    truncated = {each.triplet for each in made.left_out if each.reason == "prompt_truncated"}
+    truncated = {omission.triplet for omission in trajectories.left_out if omission.reason == "prompt_truncated"}
 
     def array(values: Any, kind: Any, width: int | None = None) -> Any:
-        found = numpy.asarray(values, kind)
+        matrix = numpy.asarray(values, kind)
         # An empty list of rows does not show the number of columns, so the array is reshaped.
-        return found if len(made) or width is None else found.reshape(0, width)
+        return matrix if len(trajectories) or width is None else matrix.reshape(0, width)
 
-    response = _width(made.responses)
-    whole = _width(made.input_ids)
-    input_ids = array(made.input_ids, numpy.int64, whole)
+    response = _width(trajectories.responses)
+    total = _width(trajectories.input_ids)
+    input_ids = array(trajectories.input_ids, numpy.int64, total)
     batch = {
-        "prompts": numpy.ascontiguousarray(input_ids[:, : whole - response]),
-        "responses": array(made.responses, numpy.int64, response),
+        "prompts": numpy.ascontiguousarray(input_ids[:, : total - response]),
+        "responses": array(trajectories.responses, numpy.int64, response),
         "input_ids": input_ids,
-        "attention_mask": array(made.attention_mask, numpy.int64, whole),
-        "position_ids": array(made.position_ids, numpy.int64, whole),
-        "response_mask": array(made.response_mask, numpy.int64, response),
-        "token_level_scores": array(made.token_level_scores, numpy.float32, response),
+        "attention_mask": array(trajectories.attention_mask, numpy.int64, total),
+        "position_ids": array(trajectories.position_ids, numpy.int64, total),
+        "response_mask": array(trajectories.response_mask, numpy.int64, response),
+        "token_level_scores": array(trajectories.token_level_scores, numpy.float32, response),
         "is_drop_mask": array([place in truncated for place in firsts], numpy.bool_),
     }
-    if all(made.has_log_probs):
-        batch["rollout_log_probs"] = array(made.old_log_probs, numpy.float32, response)
+    if all(trajectories.has_log_probs):
+        batch["rollout_log_probs"] = array(trajectories.old_log_probs, numpy.float32, response)
     named = {
         "data_id_list": tasks,
         "uid": tasks,
@@ -115,12 +114,12 @@ def _width(rows: Any) -> int:
 def _turns(triplets: Sequence[Triplet]) -> list[int]:
     """Return for each triplet the number of earlier triplets of the same attempt."""
     seen: Counter[tuple[Any, Any]] = Counter()
-    found: list[int] = []
+    turns: list[int] = []
     for triplet in triplets:
         attempt = (triplet.metadata.get("rollout_id"), triplet.metadata.get("attempt_id"))
-        found.append(seen[attempt])
+        turns.append(seen[attempt])
         seen[attempt] += 1
-    return found
+    return turns
 
 
 def _imported(name: str, extra: str) -> Any:

@@ -1,7 +1,4 @@
-"""Input of the adapters, which convert spans to training data: spans are checked, grouped by attempt, and sorted.
-
-An attempt is one execution of a task by an agent.
-"""
+"""Input of the adapters: spans are checked, grouped by attempt, and sorted."""
 
 from __future__ import annotations
 
@@ -74,29 +71,29 @@ def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
     Raises:
         Invalid: the source is not iterable, or is a text, bytes or a mapping.
     """
-    given: Any = source
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+    items: Any = source
+    if not isinstance(items, Iterable) or isinstance(items, (str, bytes, Mapping)):
         raise Invalid(
             "source",
-            f"{type(cast('object', given)).__name__} is not a sequence of spans; "
+            f"{type(cast('object', items)).__name__} is not a sequence of spans; "
             "pass a list, such as the result of query_spans",
         )
     refused: list[Unusable] = []
-    found: dict[tuple[str, str], dict[str, list[Span]]] = {}
-    for item in cast("Iterable[Any]", given):
+    groups: dict[tuple[str, str], dict[str, list[Span]]] = {}
+    for item in cast("Iterable[Any]", items):
         span = as_span(item)
         if span is None:
             refused.append(Unusable("", "not_a_span", type(item).__name__))
             continue
-        found.setdefault((span.rollout_id, span.attempt_id), {}).setdefault(span.span_id, []).append(span)
+        groups.setdefault((span.rollout_id, span.attempt_id), {}).setdefault(span.span_id, []).append(span)
     attempts = [
-        (_timed([_chosen(same, refused) for same in by_id.values()]), ids) for ids, by_id in sorted(found.items())
+        (_with_times([_choose(same, refused) for same in by_id.values()]), ids) for ids, by_id in sorted(groups.items())
     ]
     attempts.sort(key=lambda attempt: (attempt[0][0].place, attempt[1]))
     return [AttemptSpans(spans) for spans, _ in attempts], sorted(refused)
 
 
-def _chosen(same: list[Span], refused: list[Unusable]) -> Span:
+def _choose(same: list[Span], refused: list[Unusable]) -> Span:
     """Return one of several spans with the same id. The choice does not depend on the order of the spans."""
     if len(same) == 1:
         return same[0]
@@ -105,11 +102,11 @@ def _chosen(same: list[Span], refused: list[Unusable]) -> Span:
     return same[0]
 
 
-def _timed(spans: list[Span]) -> list[Timed]:
-    known = sorted((span.sequence_id, start) for span in spans if (start := _finite(span.start_time)) is not None)
-    numbers = [number for number, _ in known]
-    latest = list(accumulate((start for _, start in known), max))
-    earliest = min((start for _, start in known), default=0.0)
+def _with_times(spans: list[Span]) -> list[Timed]:
+    starts = sorted((span.sequence_id, start) for span in spans if (start := _finite(span.start_time)) is not None)
+    numbers = [number for number, _ in starts]
+    latest = list(accumulate((start for _, start in starts), max))
+    earliest = min((start for _, start in starts), default=0.0)
 
     def placed(span: Span) -> Timed:
         start, end = _finite(span.start_time), _finite(span.end_time)
@@ -141,8 +138,8 @@ def as_span(item: Any) -> Span | None:
     try:
         if hasattr(item, "get_span_context"):
             return _from_sdk(item)
-        given = item.model_dump() if isinstance(item, BaseModel) else item
-        return Span.model_validate(given) if isinstance(given, Mapping) else None
+        fields = item.model_dump() if isinstance(item, BaseModel) else item
+        return Span.model_validate(fields) if isinstance(fields, Mapping) else None
     except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -58,7 +58,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
             Invalid: the source is not a sequence.
         """
         attempts, _ = sort_in(source)
-        return [each for attempt in attempts for each in _attempt_messages(attempt.spans)]
+        return [conversation for attempt in attempts for conversation in _attempt_messages(attempt.spans)]
 
 
 def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:

@@ -1,4 +1,4 @@
-"""Results of an adapter, which converts spans to triplets: the triplets, dropped spans and lost rewards."""
+"""Results of an adapter: the triplets, dropped spans and lost rewards."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ class AdaptReport:
 
     def reasons(self) -> dict[str, int]:
         """Return the numbers of left-out spans and rewards, by reason."""
-        counted = Counter([each.reason for each in self.dropped] + [each.reason for each in self.lost_rewards])
+        counted = Counter([item.reason for item in self.dropped] + [item.reason for item in self.lost_rewards])
         return dict(sorted(counted.items()))

@@ -88,7 +88,7 @@ class Reward(NamedTuple):
 class Matching:
     """Result of the assignment: the reward of each call by the call's index, and unassigned rewards with reasons."""
 
-    given: dict[int, Reward] = field(default_factory=dict[int, Reward])
+    by_call: dict[int, Reward] = field(default_factory=dict[int, Reward])
     left: list[tuple[Reward, str]] = field(default_factory=list[tuple[Reward, str]])
 
 
@@ -104,12 +104,12 @@ def is_reward(span: Span) -> bool:
 
 def find_rewards(nodes: Iterable[TraceTree]) -> list[Reward]:
     """Return the rewards among the nodes, in the order of time."""
-    found = [
+    rewards = [
         Reward(node, dimensions, _links(node.span.attributes))
         for node in nodes
         if (dimensions := summarise(node.span.name, node.span.attributes).rewards)
     ]
-    return sorted(found, key=lambda reward: reward.node.place)
+    return sorted(rewards, key=lambda reward: reward.node.place)
 
 
 def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMatchPolicy) -> Matching:
@@ -147,7 +147,7 @@ def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matc
     matching, free = _explicit(calls, sorted(rewards, key=lambda reward: reward.node.span.sequence_id))
     for reward in free:
         number = reward.node.span.sequence_id
-        waiting = (place for place in reversed(range(len(calls))) if place not in matching.given)
+        waiting = (place for place in reversed(range(len(calls))) if place not in matching.by_call)
         _give(next((place for place in waiting if calls[place].sequence_id < number), None), reward, matching)
     return matching
 
@@ -157,12 +157,12 @@ def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Mat
     matching, free = Matching(), list[Reward]()
     by_node = {id(node): place for place, call in enumerate(calls) for node in call.nodes}
     for reward in rewards:
-        own = by_node.get(id(reward.node))
-        if own is None and not reward.links:
+        holder = by_node.get(id(reward.node))
+        if holder is None and not reward.links:
             free.append(reward)
             continue
-        named = [own] if own is not None else _linked(calls, reward.links)
-        unrewarded = [place for place in named if place not in matching.given]
+        named = [holder] if holder is not None else _linked(calls, reward.links)
+        unrewarded = [place for place in named if place not in matching.by_call]
         _give(unrewarded[-1] if unrewarded else None, reward, matching, _TAKEN if named else _LINKED_MISSING)
     return matching, free
 
@@ -204,7 +204,7 @@ def _look_back(calls: Sequence[tuple[int, Rewarded]], rewards: Iterable[Reward],
 
     Calls and rewards must be in the order of time.
     """
-    ahead = iter([*((place, call) for place, call in calls if place not in matching.given), None])
+    ahead = iter([*((place, call) for place, call in calls if place not in matching.by_call), None])
     upcoming = next(ahead)
     waiting: list[tuple[int, Rewarded]] = []
     for reward in rewards:
@@ -229,7 +229,7 @@ def _among_siblings(calls: Sequence[Rewarded], rewards: Iterable[Reward], matchi
 
 def _final(last: int, rewards: Sequence[Reward], matching: Matching) -> None:
     if rewards:
-        _give(last if last >= 0 and last not in matching.given else None, rewards[-1], matching)
+        _give(last if last >= 0 and last not in matching.by_call else None, rewards[-1], matching)
     matching.left += [(reward, _NOT_FINAL) for reward in rewards[:-1]]
 
 
@@ -237,7 +237,7 @@ def _broadcast(count: int, rewards: Sequence[Reward], matching: Matching) -> Non
     if rewards and not count:
         _give(None, rewards[-1], matching)
     elif rewards:
-        matching.given = dict.fromkeys(range(count), rewards[-1]) | matching.given
+        matching.by_call = dict.fromkeys(range(count), rewards[-1]) | matching.by_call
     matching.left += [(reward, _NOT_FINAL) for reward in rewards[:-1]]
 
 
@@ -245,4 +245,4 @@ def _give(place: int | None, reward: Reward, matching: Matching, otherwise: str 
     if place is None:
         matching.left.append((reward, otherwise))
     else:
-        matching.given[place] = reward
+        matching.by_call[place] = reward

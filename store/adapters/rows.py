@@ -1,6 +1,6 @@
 """Conversion of triplets to training rows in the layout of the trainer verl.
 
-A triplet is the prompt, the response and the reward of one model call. verl represents a batch of B rows as prompts
+verl represents a batch of B rows as prompts
 padded on the left to P tokens, followed by responses padded on the right to R tokens. verl derives `position_ids` from
 the attention mask. `torch.from_numpy` accepts each array that this module makes.
 """
@@ -77,7 +77,7 @@ class Trajectories:
 
     def reasons(self) -> dict[str, int]:
         """Return the number of entries of `left_out` by reason."""
-        return dict(sorted(Counter(each.reason for each in self.left_out).items()))
+        return dict(sorted(Counter(item.reason for item in self.left_out).items()))
 
 
 def trajectories(
@@ -96,7 +96,7 @@ def trajectories(
     Rows have the order of the triplets.
 
     Args:
-        triplets: triplets from an adapter. They may belong to several rollouts, which are tasks for an agent.
+        triplets: triplets from an adapter. They may belong to several rollouts.
         pad_token_id: the padding token of the tokenizer.
         max_prompt: the length P of each prompt, including padding.
         max_response: the length R of each response, including padding. A longer response is truncated. Its reward is
@@ -122,7 +122,7 @@ def trajectories(
     if long_prompts not in {"drop", "truncate"}:
         raise Invalid("long_prompts", f"{long_prompts!r} is neither drop nor truncate")
     rows = _Rows(pad_token_id, max_prompt, max_response, truncates=long_prompts == "truncate")
-    for turns in _conversations([_turn(place, each) for place, each in enumerate(triplets)], merge=merge_turns):
+    for turns in _conversations([_turn(place, triplet) for place, triplet in enumerate(triplets)], merge=merge_turns):
         rows.add(turns, missing_reward)
     return _in_numpy(rows.made, max_prompt, max_response) if as_numpy else rows.made
 
@@ -153,19 +153,19 @@ def _turn(place: int, triplet: Triplet) -> _Turn:
 
 
 def _ids(side: Any) -> list[int]:
-    given: Any = cast("Mapping[str, Any]", side).get("token_ids") if isinstance(side, Mapping) else None
-    ids: Sequence[Any] = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else ()
+    value: Any = cast("Mapping[str, Any]", side).get("token_ids") if isinstance(side, Mapping) else None
+    ids: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
     return list(ids) if all(type(number) is int for number in ids) else []
 
 
 def _log_probs(side: Any, tokens: int) -> list[float] | None:
     """Return the log probabilities of a response, or None unless every token has a log probability."""
-    given: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
-    if not isinstance(given, (list, tuple)) or len(cast("Sequence[Any]", given)) != tokens:
+    value: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
+    if not isinstance(value, (list, tuple)) or len(cast("Sequence[Any]", value)) != tokens:
         return None
-    numbers = [_log_prob(entry) for entry in cast("Sequence[Any]", given)]
-    known = [number for number in numbers if number is not None]
-    return known if len(known) == tokens else None
+    numbers = [_log_prob(entry) for entry in cast("Sequence[Any]", value)]
+    floats = [number for number in numbers if number is not None]
+    return floats if len(floats) == tokens else None
 
 
 def _log_prob(entry: Any) -> float | None:
@@ -187,22 +187,22 @@ def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
 
     Without `merge`, each turn is a group of its own.
     """
-    made: list[list[_Turn]] = []
+    conversations: list[list[_Turn]] = []
     open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
     for turn in turns:
         going_on = [one for one in open_in.get(turn.attempt, ()) if merge and _continues(one[-1], turn)]
         if going_on:
             max(going_on, key=lambda one: len(one[-1].whole)).append(turn)
         else:
-            made.append([turn])
-            open_in.setdefault(turn.attempt, []).append(made[-1])
-    return made
+            conversations.append([turn])
+            open_in.setdefault(turn.attempt, []).append(conversations[-1])
+    return conversations
 
 
 def _continues(before: _Turn, turn: _Turn) -> bool:
-    whole = before.whole
+    earlier = before.whole
     both = before.prompt and before.response and turn.response
-    return bool(both) and len(turn.prompt) > len(whole) and turn.prompt[: len(whole)] == whole
+    return bool(both) and len(turn.prompt) > len(earlier) and turn.prompt[: len(earlier)] == earlier
 
 
 class _Rows:
@@ -255,17 +255,17 @@ class _Rows:
     def _append(
         self, prompt: list[int], response: list[int], mask: list[int], log_probs: list[float], scores: list[float]
     ) -> None:
-        made, before = self.made, self._max_prompt - len(prompt)
+        trajectories, before = self.made, self._max_prompt - len(prompt)
         after = self._max_response - len(response)
         attention = [0] * before + [1] * (len(prompt) + len(response)) + [0] * after
         responses = response + [self._pad] * after
-        made.input_ids.append([self._pad] * before + prompt + responses)
-        made.attention_mask.append(attention)
-        made.position_ids.append([max(seen - 1, 0) for seen in accumulate(attention)])
-        made.responses.append(responses)
-        made.response_mask.append(mask[: self._max_response] + [0] * after)
-        made.old_log_probs.append(log_probs[: self._max_response] + [0.0] * after)
-        made.token_level_scores.append(scores)
+        trajectories.input_ids.append([self._pad] * before + prompt + responses)
+        trajectories.attention_mask.append(attention)
+        trajectories.position_ids.append([max(seen - 1, 0) for seen in accumulate(attention)])
+        trajectories.responses.append(responses)
+        trajectories.response_mask.append(mask[: self._max_response] + [0] * after)
+        trajectories.old_log_probs.append(log_probs[: self._max_response] + [0.0] * after)
+        trajectories.token_level_scores.append(scores)
 
 
 def _joined(turns: list[_Turn]) -> tuple[list[int], list[int], list[float], list[int]]:
@@ -288,7 +288,7 @@ def _joined(turns: list[_Turn]) -> tuple[list[int], list[int], list[float], list
     return tokens, mask, log_probs, ends
 
 
-def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Trajectories:
+def _in_numpy(trajectories: Trajectories, max_prompt: int, max_response: int) -> Trajectories:
     try:
         numpy: Any = import_module("numpy")
     except ImportError:
@@ -298,6 +298,6 @@ def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Traject
     def array(name: str) -> Any:
         # If there are no rows, numpy cannot derive the number of columns, so the number is passed.
         width = max_response if name in _OF_A_RESPONSE else max_prompt + max_response
-        return numpy.asarray(getattr(made, name), kinds[name]).reshape(len(made), width)
+        return numpy.asarray(getattr(trajectories, name), kinds[name]).reshape(len(trajectories), width)
 
-    return replace(made, **{name: array(name) for name in kinds})
+    return replace(trajectories, **{name: array(name) for name in kinds})

@@ -228,16 +228,16 @@ def choose(tree: TraceTree, spans: Sequence[Timed], rules: Rules) -> ChosenCalls
             alone.append(seen)
         else:
             groups.setdefault(call, []).append(seen)
-    made = _CallBuilder([], {}, [])
+    builder = _CallBuilder([], {}, [])
     for group in groups.values():
-        made.add_answer(group)
+        builder.add_answer(group)
     for seen in alone:
-        made.add_alone(seen)
-    calls = [MergedCall(seen) for seen in made.calls]
+        builder.add_alone(seen)
+    calls = [MergedCall(seen) for seen in builder.calls]
     calls.sort(key=lambda call: call.node.place)
-    usable = [call for call in calls if _is_usable(call, rules, made.dropped)]
-    made.dropped.extend(unused for call in usable for unused in call.unused_choices())
-    return ChosenCalls(usable, made.dropped)
+    usable = [call for call in calls if _is_usable(call, rules, builder.dropped)]
+    builder.dropped.extend(unused for call in usable for unused in call.unused_choices())
+    return ChosenCalls(usable, builder.dropped)
 
 
 @dataclass(slots=True)
@@ -254,10 +254,10 @@ class _CallBuilder:
 
         The spans of the tracer determine the agent, and whether the call is a call of a judge. A proxy knows neither.
         """
-        own = [seen for seen in group if not seen.of_proxy] or group
-        fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
+        of_agent = [seen for seen in group if not seen.of_proxy] or group
+        fit = [seen for seen in of_agent if seen.label is not None and not seen.in_reward]
         if not fit:
-            why = _drop_reason(own)
+            why = _drop_reason(of_agent)
             self.dropped += [Unusable(seen.node.id, why, "") for seen in group]
             return
         first = min(fit, key=lambda seen: seen.node.place)

@@ -1,7 +1,6 @@
 """Adapters with exactly the results of Agent-lightning 0.3. They serve to compare results before and after a migration.
 
-An adapter converts the spans of an agent to triplets: prompt, response and reward of each model call. These adapters
-differ from the other adapters of this package:
+These adapters differ from the other adapters of this package:
 
 - The result depends on the order of the input.
 - A repair moves only the spans of the highest level of the tree that has more than one span.
@@ -144,14 +143,14 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
             metadata = {"response_id": response_id}
             triplet = Triplet(prompt={"token_ids": prompt}, response={"token_ids": response}, metadata=metadata)
             calls.append((span, triplet))
-    given: dict[str, float] = {}
+    rewards: dict[str, float] = {}
     for span in spans:
         value = _reward(span)
         if value is not None:
             earlier = (call.span_id for call, _ in reversed(calls) if call.sequence_id < span.sequence_id)
-            chosen = next((span_id for span_id in earlier if span_id not in given), None)
-            given |= {} if chosen is None else {chosen: value}
-    return [triplet.model_copy(update={"reward": given.get(span.span_id)}) for span, triplet in calls]
+            chosen = next((span_id for span_id in earlier if span_id not in rewards), None)
+            rewards |= {} if chosen is None else {chosen: value}
+    return [triplet.model_copy(update={"reward": rewards.get(span.span_id)}) for span, triplet in calls]
 
 
 def _spans(source: Iterable[Any]) -> list[Span]:
@@ -159,9 +158,6 @@ def _spans(source: Iterable[Any]) -> list[Span]:
     if any(span is None for span in spans):
         raise _no_result("an item is not a span")
     return cast("list[Span]", spans)
-
-
-# -- the tree --------------------------------------------------------------------------------------------------------
 
 
 def _tree(spans: Sequence[Span]) -> _Node:
@@ -220,11 +216,8 @@ def _repair(tree: _Node) -> None:
             tightest.children.append(node)
 
 
-# -- calls -----------------------------------------------------------------------------------------------------------
-
-
 def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
-    found: list[tuple[_Node, str]] = []
+    calls: list[tuple[_Node, str]] = []
     seen: set[str] = set()
     start = EVERY_AGENT if rules.is_agent is None else None
     waiting: list[tuple[_Node, str | None, bool, bool]] = [(tree, start, False, False)]
@@ -233,7 +226,7 @@ def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
         if label is not None and not in_reward and rules.is_call(node.span.name):
             response_id = _text(node.span.attributes, _RESPONSE_IDS)
             if not in_call if response_id is None else response_id not in seen:
-                found.append((node, label))
+                calls.append((node, label))
                 seen |= set() if response_id is None else {response_id}
                 in_call = True
         agent = agent_name(node.span.name, node.span.attributes)
@@ -241,16 +234,16 @@ def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
             label = agent if rules.is_agent is None or rules.is_agent(agent) else None
         in_reward = in_reward or (rules.without_judges and _is_reward(node.span))
         waiting.extend((child, label, in_reward, in_call) for child in reversed(node.children))
-    return found
+    return calls
 
 
 def _triplet(span: Span, label: str) -> Triplet:
     attributes = span.attributes
     request = _nested(attributes, "gen_ai.request", OPERATION_INPUT)
     response = _nested(attributes, "gen_ai.response", OPERATION_OUTPUT)
-    for parts, own in ((request, ["messages"]), (response, ["choices", "prompt_token_ids", "response_token_ids"])):
+    for parts, extra in ((request, ["messages"]), (response, ["choices", "prompt_token_ids", "response_token_ids"])):
         if isinstance(parts, dict):
-            for name in own:
+            for name in extra:
                 cast("dict[str, Any]", parts).pop(name, None)
     prompt = _nested(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages")
     answered: dict[str, Any] = {
@@ -277,8 +270,8 @@ def _text(attributes: Mapping[str, Any], names: Iterable[str]) -> str | None:
 
 
 def _ids(attributes: Mapping[str, Any], names: Iterable[str]) -> list[int]:
-    found = (_as_ids(attributes.get(name), (list, tuple)) for name in names)
-    return next((ids for ids in found if ids is not None), list[int]())
+    lists = (_as_ids(attributes.get(name), (list, tuple)) for name in names)
+    return next((ids for ids in lists if ids is not None), list[int]())
 
 
 def _as_ids(value: Any, kinds: type | tuple[type, ...] = list) -> list[int] | None:
@@ -326,9 +319,6 @@ def _literal(value: Any) -> Any:
         return value
 
 
-# -- rewards ---------------------------------------------------------------------------------------------------------
-
-
 def _is_reward(span: Span) -> bool:
     named = span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN
     return _reward(span) is not None or named
@@ -361,16 +351,16 @@ def _reward(span: Span) -> Any:
 
 
 def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[str, float]:
-    given: dict[str, float] = {}
+    rewards: dict[str, float] = {}
     if policy is RewardMatchPolicy.FIRST_OCCURRENCE:
-        _look_back(sorted(tree.walk(), key=lambda node: node.start), calls, given)
+        _look_back(sorted(tree.walk(), key=lambda node: node.start), calls, rewards)
     else:
         for node in tree.walk():
-            _look_back(node.children, calls, given)
-    return given
+            _look_back(node.children, calls, rewards)
+    return rewards
 
 
-def _look_back(nodes: Iterable[_Node], calls: set[str], given: dict[str, float]) -> None:
+def _look_back(nodes: Iterable[_Node], calls: set[str], rewards: dict[str, float]) -> None:
     """Assign each reward to the latest call before it in the list that had ended and has no reward yet."""
     before: list[_Node] = []
     for node in nodes:
@@ -379,5 +369,5 @@ def _look_back(nodes: Iterable[_Node], calls: set[str], given: dict[str, float])
         value = _reward(node.span)
         if value is not None:
             ended = (call.id for call in reversed(before) if not call.end > node.start)
-            chosen = next((call_id for call_id in ended if call_id not in given), None)
-            given |= {} if chosen is None else {chosen: value}
+            chosen = next((call_id for call_id in ended if call_id not in rewards), None)
+            rewards |= {} if chosen is None else {chosen: value}

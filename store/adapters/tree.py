@@ -1,4 +1,4 @@
-"""The spans of one attempt as a tree. An attempt is one execution of a task by an agent.
+"""The spans of one attempt as a tree.
 
 Virtual nodes replace missing spans, and calls can be moved below the span of the agent that made them.
 """
@@ -104,7 +104,10 @@ class TraceTree:
         def was_below(node: TraceTree, above: TraceTree) -> bool:
             return first[id(above)] < first[id(node)] <= last[id(above)]
 
-        movable = sorted((node for node in nodes if not _is_virtual(node)), key=lambda node: node.place)
+        movable = sorted(
+            (node for node in nodes if node.span.name not in {VIRTUAL_SPAN, VIRTUAL_ROOT}),
+            key=lambda node: node.place,
+        )
         ahead = iter([*(node for node in movable if may_hold(node)), None])
         upcoming = next(ahead)
         # Only spans that have begun and have not ended can enclose the next span. So only these few spans are searched.
@@ -154,16 +157,16 @@ def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
 
     The attributes are those of the frameworks that Agent-lightning 0.3 supports.
     """
-    found = attributes.get("agent.name")
-    if found is None and attributes.get("agentops.span.kind") == "agent":
-        found = attributes.get("operation.name")
+    agent = attributes.get("agent.name")
+    if agent is None and attributes.get("agentops.span.kind") == "agent":
+        agent = attributes.get("operation.name")
     for key in _NAMES:
-        found = attributes.get(key) if found is None else found
-    if found is None and attributes.get("type") == "agent":
-        found = attributes.get(f"{OPERATION_INPUT}.name")
-    if found is None and name.startswith("langchain.Chain."):
-        found = attributes.get("lc_name")
-    return found if isinstance(found, str) else None
+        agent = attributes.get(key) if agent is None else agent
+    if agent is None and attributes.get("type") == "agent":
+        agent = attributes.get(f"{OPERATION_INPUT}.name")
+    if agent is None and name.startswith("langchain.Chain."):
+        agent = attributes.get("lc_name")
+    return agent if isinstance(agent, str) else None
 
 
 def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
@@ -202,10 +205,6 @@ def _virtual(span_id: str, name: str, children: list[TraceTree]) -> TraceTree:
     for child in children:
         _hang(child, node)
     return node
-
-
-def _is_virtual(node: TraceTree) -> bool:
-    return node.span.name in {VIRTUAL_SPAN, VIRTUAL_ROOT}
 
 
 def _hang(node: TraceTree, parent: TraceTree) -> None:

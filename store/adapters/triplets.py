@@ -1,6 +1,6 @@
 """Conversion of the spans of an attempt to triplets: prompt, response and reward of each model call.
 
-An attempt is one execution of a task by an agent. The adapters are pure functions that accept any spans. Except with
+The adapters are pure functions that accept any spans. Except with
 `strict_upstream`, the result does not depend on the process or on the order of the input. Spans are sorted by start
 time, then sequence id, then span id. A missing start time is derived from the sequence id.
 """
@@ -156,13 +156,13 @@ _Adapted = tuple[Sequence[CallChoice], list[Unusable], Matching]
 
 def _report(source: Iterable[Any], adapt: Callable[[TraceTree, Sequence[Timed]], _Adapted]) -> AdaptReport:
     attempts, refused = sort_in(source)
-    report = AdaptReport([], [Dropped(*each) for each in refused], [])
+    report = AdaptReport([], [Dropped(*refusal) for refusal in refused], [])
     for attempt in attempts:
         choices, dropped, matching = adapt(tree_of(attempt.spans), attempt.spans)
-        rewarded = [(choice, matching.given.get(place)) for place, choice in enumerate(choices)]
+        rewarded = [(choice, matching.by_call.get(place)) for place, choice in enumerate(choices)]
         for _, of_call in groupby(rewarded, key=lambda pair: id(pair[0].call)):
             report.triplets.extend(_triplet(choice, reward) for choice, reward in reversed(list(of_call)))
-        report.dropped.extend(Dropped(*each) for each in dropped)
+        report.dropped.extend(Dropped(*drop) for drop in dropped)
         report.lost_rewards.extend(Lost(reward.node.id, reward.value, reason) for reward, reason in matching.left)
     return report
 
@@ -206,12 +206,12 @@ def _triplet(choice: CallChoice, reward: Reward | None) -> Triplet:
     )
 
 
-def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
+def _policy(name: RewardMatchPolicy | str) -> RewardMatchPolicy:
     try:
-        return RewardMatchPolicy(given)
+        return RewardMatchPolicy(name)
     except ValueError:
-        known = ", ".join(RewardMatchPolicy)
-        raise Invalid("reward_match", f"{given!r} is not a policy; use one of {known}") from None
+        names = ", ".join(RewardMatchPolicy)
+        raise Invalid("reward_match", f"{name!r} is not a policy; use one of {names}") from None
 
 
 @dataclass(frozen=True, slots=True)

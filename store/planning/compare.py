@@ -1,8 +1,4 @@
-"""Comparison of two views of a run, execution by execution of each node.
-
-A view contains the events of an attempt and of the attempts on which it builds. A node is a step, such as one agent. A
-scope is the subject for which a node runs, such as a ticker.
-"""
+"""Comparison of two views of a run, execution by execution of each node."""
 
 from __future__ import annotations
 
@@ -94,13 +90,13 @@ def executions(rows: Iterable[ViewEvent]) -> dict[_Place, list[NodeRun]]:
             of_row = _Execution(row, row.node_exec)
             of_node.append(of_row)
         of_row.add(row)
-    return {place: [each.summed_up() for each in found] for place, found in gathered.items()}
+    return {place: [execution.summed_up() for execution in runs] for place, runs in gathered.items()}
 
 
-def _execution_of(row: ViewEvent, known: Sequence[_Execution]) -> _Execution | None:
+def _execution_of(row: ViewEvent, earlier: Sequence[_Execution]) -> _Execution | None:
     if row.node_exec is not None:
-        return next((each for each in known if each.name == row.node_exec), None)
-    return known[-1] if known and known[-1].name is None and known[-1].result is None else None
+        return next((execution for execution in earlier if execution.name == row.node_exec), None)
+    return earlier[-1] if earlier and earlier[-1].name is None and earlier[-1].result is None else None
 
 
 def _difference(place: _Place, ordinal: int, old: NodeRun | None, new: NodeRun | None) -> NodeDifference:
@@ -115,7 +111,7 @@ def _difference(place: _Place, ordinal: int, old: NodeRun | None, new: NodeRun |
         before=old,
         after=new,
         failed=new is not None and new.status == "failed" and (old is None or old.status != "failed"),
-        same_response=True if change == "kept" else _are_equal(old, new),
+        same_response=True if change == "kept" else _have_equal_responses(old, new),
         deltas={} if old is None or new is None else _deltas(_numbers(old.metrics), _numbers(new.metrics)),
     )
 
@@ -128,7 +124,7 @@ def _change(old: NodeRun | None, new: NodeRun | None) -> NodeChange:
     return "kept" if old.version == new.version else "replaced"
 
 
-def _are_equal(old: NodeRun | None, new: NodeRun | None) -> bool | None:
+def _have_equal_responses(old: NodeRun | None, new: NodeRun | None) -> bool | None:
     hashes = [None if run is None else run.response_sha256 for run in (old, new)]
     return None if None in hashes else hashes[0] == hashes[1]
 

@@ -1,9 +1,7 @@
 """Frames for readers that follow a run. A reader that resumes ends with the same view as a new reader. Decision 31.
 
-A frame is a message to a reader about an event or another change. The view of an attempt contains its events and those
-of the attempts on which it builds. The head is the attempt whose view is that of the run. A fork is an attempt that
-runs a part again; its masks select the events that its view hides. A turn is an event that changes the state of the
-run, and a fact is any event. The version of an event is its number in the run.
+A frame is a message to a reader about an event or another change. A turn is an event that changes the state of the run,
+and a fact is any event.
 
 The position of a reader is a version. The reader has the events of its view at that version and gets the changes since
 then: new events, and the masks of a fork. The view can also change in other ways: by a retry, by a fork of an attempt

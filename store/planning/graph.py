@@ -1,8 +1,4 @@
-"""Graph of a view of a run: nodes in columns, one column for each scope.
-
-A view contains the events of an attempt and of the attempts on which it builds. A scope is the subject for which phases
-run, such as a ticker. A node is a step, such as one agent.
-"""
+"""Graph of a view of a run: nodes in columns, one column for each scope."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ _Node = tuple[str | None, str]
 
 
 @dataclass(slots=True)
-class _Drawn:
+class _NodeEvents:
     """One node while its events are collected."""
 
     first: ViewEvent
@@ -61,19 +57,19 @@ def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph
         rows: the events of the view.
         graph: the phase graph, which assigns nodes to phases; None if the run has none.
     """
-    drawn: dict[_Node, _Drawn] = {}
+    summaries: dict[_Node, _NodeEvents] = {}
     for row in rows:
         if row.node_id is None or row.kind in UNDRAWN:
             continue
         key = row.scope, row.node_id
-        drawn.setdefault(key, _Drawn(first=row, last=row)).add(row)
+        summaries.setdefault(key, _NodeEvents(first=row, last=row)).add(row)
     columns: dict[str | None, list[GraphNode]] = {}
     edges: list[GraphEdge] = []
-    for (scope, node_id), each in drawn.items():
-        parents = [parent for parent in each.under if (scope, parent) in drawn and parent != node_id]
+    for (scope, node_id), summary in summaries.items():
+        parents = [parent for parent in summary.under if (scope, parent) in summaries and parent != node_id]
         edges.extend(GraphEdge(scope=scope, parent_node_id=parent, node_id=node_id) for parent in parents)
         if not parents:
-            columns.setdefault(scope, []).append(_node(scope, node_id, each, graph))
+            columns.setdefault(scope, []).append(_node(scope, node_id, summary, graph))
     return RunGraph(
         rollout_id=rollout_id,
         head=head,
@@ -82,19 +78,19 @@ def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph
     )
 
 
-def _node(scope: str | None, node_id: str, each: _Drawn, graph: PhaseGraph | None) -> GraphNode:
-    declared = None if graph is None else phase_of(graph, each.first)
+def _node(scope: str | None, node_id: str, summary: _NodeEvents, graph: PhaseGraph | None) -> GraphNode:
+    declared = None if graph is None else phase_of(graph, summary.first)
     return GraphNode(
         scope=scope,
         node_id=node_id,
-        phase=each.phase if declared is None else declared.name,
-        status=each.status,
-        metrics=None if each.metrics is None else dict(each.metrics),
-        executions=each.executions,
-        errors=each.errors,
-        first_version=each.first.version,
-        last_version=each.last.version,
-        attempt=each.last.attempt,
+        phase=summary.phase if declared is None else declared.name,
+        status=summary.status,
+        metrics=None if summary.metrics is None else dict(summary.metrics),
+        executions=summary.executions,
+        errors=summary.errors,
+        first_version=summary.first.version,
+        last_version=summary.last.version,
+        attempt=summary.last.attempt,
     )
 
 

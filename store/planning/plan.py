@@ -1,10 +1,4 @@
-"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run.
-
-The base is the attempt on which a re-run builds. The view of an attempt contains its events and those of the attempts
-on which it builds. A phase is a group of nodes (steps such as one agent) that runs for a scope, a subject such as a
-ticker. A phase graph declares the phases of a run. A cascade consists of the phases of other scopes that run again
-after a phase. A mask selects the events that a re-run hides.
-"""
+"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run."""
 
 from __future__ import annotations
 
@@ -70,8 +64,8 @@ def rerun(
     targets = target_scopes(graph, basis, target, scopes)
     start = _start(graph, basis, target, targets, cascade=cascade)
     degraded = None
-    found = {each.scope for each in start.checkpoints}
-    lacking = [scope for scope in targets if scope not in found] if target.requires is not None else []
+    saved = {checkpoint.scope for checkpoint in start.checkpoints}
+    lacking = [scope for scope in targets if scope not in saved] if target.requires is not None else []
     if target.requires is not None and lacking:
         if on_missing != "full":
             raise CheckpointMissing(target.requires, lacking, target.name)
@@ -118,7 +112,9 @@ def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phas
     if not phases:
         raise Invalid("node", f"no phase of graph {graph.name!r} lists {node!r}; give the phase instead")
     if len(phases) > 1:
-        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in phases)}; give the phase instead")
+        raise Invalid(
+            "node", f"{node!r} is in {' and in '.join(option.name for option in phases)}; give the phase instead"
+        )
     return phases[0]
 
 
@@ -139,21 +135,21 @@ def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Seq
         raise Invalid("scopes", f"give the scopes for which phase {phase.name!r} has to run again")
     unknown = [scope for scope in names if scope not in basis.scopes]
     if unknown:
-        known = ", ".join(sorted(basis.scopes)[:20]) or "none"
-        raise Invalid("scopes", f"the run has no scope {', '.join(unknown)}; its scopes: {known}")
+        choices = ", ".join(sorted(basis.scopes)[:20]) or "none"
+        raise Invalid("scopes", f"the run has no scope {', '.join(unknown)}; its scopes: {choices}")
     return names
 
 
 def _start(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
-    again = {each.name for each in graph.later(phase)}
+    again = {later.name for later in graph.later(phase)}
     unlisted = {scope: _unlisted(graph, basis.rows, phase.scope_kind, scope, again) for scope in scopes}
     start = _Start(phase, scopes, graph.masks(phase, scopes, cascade=cascade, unlisted=unlisted))
     if phase.requires is not None:
         latest: dict[str, CheckpointRef] = {}
-        for each in basis.checkpoints:
-            hidden = any(mask.hides(each.scope, None, phase=each.after_phase) for mask in start.masks)
-            if each.name == phase.requires and not hidden:
-                latest[each.scope] = each
+        for checkpoint in basis.checkpoints:
+            hidden = any(mask.hides(checkpoint.scope, None, phase=checkpoint.after_phase) for mask in start.masks)
+            if checkpoint.name == phase.requires and not hidden:
+                latest[checkpoint.scope] = checkpoint
         start.checkpoints = [latest[scope] for scope in scopes if scope in latest]
     return start
 
@@ -164,8 +160,8 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: s
     A node that ran under a listed node is left out, because it is hidden together with that node.
     """
     order = graph.of_kind(kind)
-    names = {each.name for each in order}
-    listed = {node for each in order for node in each.nodes}
+    names = {step.name for step in order}
+    listed = {node for step in order for node in step.nodes}
     default = (order[0] if graph.unlisted == "first" else order[-1]).name
     phases: dict[str, set[str]] = {}
     under_listed: set[str] = set()
@@ -178,7 +174,7 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: s
             declared = row.phase if row.phase in names else None
             phases.setdefault(row.node_id, set()).add(declared or default)
     # A node that also occurs in phases that do not run again cannot be hidden, because a mask hides all executions.
-    return {node for node, found in phases.items() if found <= again and node not in under_listed}
+    return {node for node, kinds in phases.items() if kinds <= again and node not in under_listed}
 
 
 def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, str]:
@@ -197,7 +193,7 @@ def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str, done
     waiting = open_phases(graph, None, kind, scope, done)
     if not waiting:
         return None
-    saved = {each.name for each in basis.checkpoints if each.scope == scope}
+    saved = {checkpoint.name for checkpoint in basis.checkpoints if checkpoint.scope == scope}
     for phase in reversed(order[: order.index(waiting[0]) + 1]):
         if phase.requires is None or phase.requires in saved:
             return phase
@@ -216,8 +212,12 @@ def _plan(
     masks = list({mask.model_dump_json(): mask for start in starts for mask in start.masks}.values())
     again = {phase.name: phase for start in starts for phase in graph.later(start.phase)}
     cascaded = graph.cascade_of(again.values()) if cascade else []
-    checkpoints = [each for start in starts for each in start.checkpoints]
-    hidden = [row for row in basis.rows if any(_hides(mask, row) for mask in masks)]
+    checkpoints = [checkpoint for start in starts for checkpoint in start.checkpoints]
+    hidden = [
+        row
+        for row in basis.rows
+        if any(mask.hides(row.scope, row.node_id, row.parent_node_id, row.phase) for mask in masks)
+    ]
     first = starts[0].phase if starts and all(start.phase is starts[0].phase for start in starts) else None
     return ForkPlan(
         kind=kind,
@@ -234,7 +234,9 @@ def _plan(
         rollout_id=basis.rollout_id,
         phases=list(again),
         unsafe=_unsafe(graph, {**again, **{phase.name: phase for phase in cascaded}}, hidden, kind),
-        graph_changed=[each.checkpoint_id for each in checkpoints if each.graph not in {None, graph.digest}],
+        graph_changed=[
+            checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.graph not in {None, graph.digest}
+        ],
         kept=_events(basis.rows) - _events(hidden),
         hidden=_events(hidden),
         nodes=len(_nodes(hidden)),
@@ -248,12 +250,8 @@ def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Eve
     if kind != "resume":
         return unsafe
     # If a phase had not begun, a resume does not repeat its side effects.
-    begun = {found.name for row in hidden if (found := phase_of(graph, row)) is not None}
+    begun = {started.name for row in hidden if (started := phase_of(graph, row)) is not None}
     return [name for name in unsafe if name in begun]
-
-
-def _hides(mask: Mask, row: EventGroup) -> bool:
-    return mask.hides(row.scope, row.node_id, row.parent_node_id, row.phase)
 
 
 def _events(rows: Sequence[EventGroup]) -> int:
@@ -282,8 +280,10 @@ def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
         f"attempt {plan.base}" + ("" if plan.base == plan.head else f", which is not the head ({plan.head})"),
     )
     yield "starts at", f"{plan.entry}, for {scopes}" if plan.entry else f"where {scopes} stopped"
-    kept = [f"{each.name} of {each.scope} (version {each.version})" for each in plan.checkpoints]
-    yield "from", ", ".join(kept) or "nothing"
+    starts = [
+        f"{checkpoint.name} of {checkpoint.scope} (version {checkpoint.version})" for checkpoint in plan.checkpoints
+    ]
+    yield "from", ", ".join(starts) or "nothing"
     yield "runs again", ", ".join(plan.phases) + (f"; then {', '.join(plan.cascade)}" if plan.cascade else "")
     yield "keeps", _count_of_events(plan.kept)
     yield "hides", f"{_count_of_events(plan.hidden)} of {plan.nodes} node{'' if plan.nodes == 1 else 's'}"

@@ -1,8 +1,4 @@
-"""Phases of a run that are completed, and phases that an attempt has to run.
-
-A phase runs for a scope, a subject such as a ticker. A phase graph declares the phases of a run. A view contains the
-events of an attempt and of the attempts on which it builds.
-"""
+"""Phases of a run that are completed, and phases that an attempt has to run."""
 
 from __future__ import annotations
 

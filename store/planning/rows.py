@@ -1,7 +1,4 @@
-"""Types of run events for planning, comparisons and graphs.
-
-A view is a selection of the events of a run. A node is a step of a run, such as one agent.
-"""
+"""Types of run events for planning, comparisons and graphs."""
 
 from __future__ import annotations
 

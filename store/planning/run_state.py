@@ -1,8 +1,4 @@
-"""State of a run after each event that changes it: its attempts, its head, its outcome.
-
-A run is a rollout. The view of an attempt contains its events and those of the attempts on which it builds. The head is
-the attempt whose view is that of the run. A fork is an attempt that runs a part of the run again.
-"""
+"""State of a run after each event that changes it: its attempts, its head, its outcome."""
 
 from __future__ import annotations
 
@@ -139,4 +135,7 @@ class RunState:
     def _attempt(self, number: int | None) -> AttemptState | None:
         """Return an attempt by its sequence id; None if it is unknown or its claim was released."""
         attempts = () if self._rollout is None else self._rollout.attempts.values()
-        return next((each for each in attempts if each.sequence_id == number and each.released_position is None), None)
+        return next(
+            (attempt for attempt in attempts if attempt.sequence_id == number and attempt.released_position is None),
+            None,
+        )

@@ -1,8 +1,4 @@
-"""Selection of the state that a checkpoint stores, as the phase graph declares it.
-
-A checkpoint is the state of a scope at the end of a phase, from which a re-run can start. A phase graph declares the
-phases of a run and their checkpoints. A scope is the subject of a phase, such as a ticker.
-"""
+"""Selection of the state that a checkpoint stores, as the phase graph declares it."""
 
 from __future__ import annotations
 
@@ -43,17 +39,17 @@ def taken(
     producer = graph.producer(name)
     if producer is None:
         phase = None if after_phase is None else graph.by_name[after_phase]
-        kept, rejection = None if state is None else dict(state), None
+        stored, rejection = None if state is None else dict(state), None
     else:
         phase, declared = producer
-        kept = None if state is None else declared.of(state)
+        stored = None if state is None else declared.of(state)
         # If the state is stored elsewhere, `state` is None. It cannot be examined here, so it is not rejected.
         rejection = None if state is None else declared.when.failing(state)
     spelled = scope if phase is None else graph.scope_kinds[phase.scope_kind].spelled(scope)
     return Taken(
         scope=spelled,
         after_phase=after_phase or (None if phase is None else phase.name),
-        state=kept,
+        state=stored,
         graph=graph.digest,
         rejection=rejection,
     )

@@ -1,4 +1,4 @@
-"""Scopes that a rollout names in its input, and default scopes. A scope is the subject of a phase, such as a ticker."""
+"""Scopes that a rollout names in its input, and default scopes."""
 
 from __future__ import annotations
 
