@@ -101,8 +101,6 @@ class RollbookStore(LightningStore):
     async def statistics(self) -> dict[str, Any]:
         return dict(await self._store.call(Store.statistics))
 
-    # -- rollouts ----------------------------------------------------------------------------------------------------
-
     async def start_rollout(
         self,
         input: Any,
@@ -147,8 +145,8 @@ class RollbookStore(LightningStore):
         return _page(_rollout, await self._store.call(Store.query_rollouts, **conditions))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | AttemptedRollout | None:
-        found = await self._store.call(Store.get_rollout_by_id, rollout_id)
-        return None if found is None else _rollout(found)
+        rollout = await self._store.call(Store.get_rollout_by_id, rollout_id)
+        return None if rollout is None else _rollout(rollout)
 
     async def update_rollout(
         self,
@@ -169,11 +167,9 @@ class RollbookStore(LightningStore):
         ended = await self._store.call(Store.wait_for_rollouts, rollout_ids, timeout)
         return [_copy(Rollout, rollout) for rollout in ended]
 
-    # -- attempts ----------------------------------------------------------------------------------------------------
-
     async def query_attempts(self, rollout_id: str, **conditions: Any) -> PaginatedResult[Attempt]:
-        found = await self._store.call(Store.query_attempts, rollout_id, **conditions)
-        return _page(partial(_copy, Attempt), found)
+        page = await self._store.call(Store.query_attempts, rollout_id, **conditions)
+        return _page(partial(_copy, Attempt), page)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         return _maybe(Attempt, await self._store.call(Store.get_latest_attempt, rollout_id))
@@ -190,8 +186,6 @@ class RollbookStore(LightningStore):
         fields = _given(status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
         return _copy(Attempt, await self._store.call(Store.update_attempt, rollout_id, attempt_id, **fields))
 
-    # -- spans -------------------------------------------------------------------------------------------------------
-
     async def add_span(self, span: Span) -> Span | None:
         try:
             return span if await self._store.call(Store.add_span, _copy(models.Span, span)) else None
@@ -206,8 +200,8 @@ class RollbookStore(LightningStore):
             _log_conflict(error)
             return [spans[index] for index, _ in error.recorded]
         # If two spans have the same key, the store records the first one. A span with a derived id is a new object.
-        given = {_key(span): span for span in reversed(spans)}
-        return [given.get(_key(span)) or _span(span) for span in recorded]
+        originals = {_key(span): span for span in reversed(spans)}
+        return [originals.get(_key(span)) or _span(span) for span in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
@@ -230,8 +224,6 @@ class RollbookStore(LightningStore):
     ) -> PaginatedResult[Span]:
         return _page(_span, await self._store.call(Store.query_spans, rollout_id, attempt_id, **conditions))
 
-    # -- resources and workers ---------------------------------------------------------------------------------------
-
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
         return _copy(ResourcesUpdate, await self._store.call(Store.add_resources, _resources(resources)))
 
@@ -240,8 +232,8 @@ class RollbookStore(LightningStore):
         return _copy(ResourcesUpdate, updated)
 
     async def query_resources(self, **conditions: Any) -> PaginatedResult[ResourcesUpdate]:
-        found = await self._store.call(Store.query_resources, **conditions)
-        return _page(partial(_copy, ResourcesUpdate), found)
+        page = await self._store.call(Store.query_resources, **conditions)
+        return _page(partial(_copy, ResourcesUpdate), page)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return _maybe(ResourcesUpdate, await self._store.call(Store.get_resources_by_id, resources_id))
@@ -250,8 +242,8 @@ class RollbookStore(LightningStore):
         return _maybe(ResourcesUpdate, await self._store.call(Store.get_latest_resources))
 
     async def query_workers(self, **conditions: Any) -> PaginatedResult[Worker]:
-        found = await self._store.call(Store.query_workers, **conditions)
-        return _page(partial(_copy, Worker), found)
+        page = await self._store.call(Store.query_workers, **conditions)
+        return _page(partial(_copy, Worker), page)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         return _maybe(Worker, await self._store.call(Store.get_worker_by_id, worker_id))
@@ -290,9 +282,9 @@ def _rollout(rollout: models.Rollout) -> Rollout | AttemptedRollout:
     return _copy(AttemptedRollout if isinstance(rollout, models.AttemptedRollout) else Rollout, rollout)
 
 
-def _page(convert: Callable[[Ours], Any], found: models.PaginatedResult[Ours]) -> PaginatedResult[Any]:
-    items = [convert(item) for item in found.items]
-    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
+def _page(convert: Callable[[Ours], Any], page: models.PaginatedResult[Ours]) -> PaginatedResult[Any]:
+    items = [convert(item) for item in page.items]
+    return PaginatedResult(items=items, limit=page.limit, offset=page.offset, total=page.total)
 
 
 def _config(config: RolloutConfig | None) -> Any:

@@ -81,9 +81,9 @@ class StoreByURL:
         """Call the method of the opened store that has the name of `method`, and return its result."""
         while True:
             store = await self.opened()
-            own: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
+            bound: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
             try:
-                return await own(*args, **kwargs)
+                return await bound(*args, **kwargs)
             except Closed:
                 # A store that raises `Closed` has not executed the call, so the call can be repeated.
                 if store not in self._closed_for_forks:
@@ -100,8 +100,6 @@ class StoreByURL:
             store, self._store = self._store, None
             if store is not None:
                 asyncio.run(store.close())
-
-    # -- called by Python around a fork ------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
         """Close the store if it is a SQLite file; the next call in the parent or the child opens the file again.

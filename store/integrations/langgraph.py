@@ -70,13 +70,11 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         self.store = opened
         self._waiting = store if isinstance(store, SyncStore) else SyncStore(store)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        found = await self.store.threads.get_checkpoint(
+        checkpoint = await self.store.threads.get_checkpoint(
             _thread_id(config), ns=_namespace(config), checkpoint_id=get_checkpoint_id(config)
         )
-        return None if found is None else self._tuple(found)
+        return None if checkpoint is None else self._tuple(checkpoint)
 
     async def alist(
         self,
@@ -94,27 +92,25 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             before=None if before is None else get_checkpoint_id(before),
             limit=-1 if filter else left,
         )
-        async for found in listed:
+        async for checkpoint in listed:
             if left == 0:
                 return
-            if filter and not all(found.metadata.get(key) == value for key, value in filter.items()):
+            if filter and not all(checkpoint.metadata.get(key) == value for key, value in filter.items()):
                 continue
             left -= 1
-            yield self._tuple(found)
+            yield self._tuple(checkpoint)
 
-    def _tuple(self, found: ThreadCheckpoint) -> CheckpointTuple:
+    def _tuple(self, stored: ThreadCheckpoint) -> CheckpointTuple:
         read = self.serde.loads_typed
-        values = {channel: read(value) for channel, value in found.values.items()}
-        parent = None if found.parent_id is None else _config(found.thread_id, found.ns, found.parent_id)
+        values = {channel: read(value) for channel, value in stored.values.items()}
+        parent = None if stored.parent_id is None else _config(stored.thread_id, stored.ns, stored.parent_id)
         return CheckpointTuple(
-            config=_config(found.thread_id, found.ns, found.checkpoint_id),
-            checkpoint=cast("Checkpoint", {**read(found.checkpoint), "channel_values": values}),
-            metadata=cast("CheckpointMetadata", dict(found.metadata)),
+            config=_config(stored.thread_id, stored.ns, stored.checkpoint_id),
+            checkpoint=cast("Checkpoint", {**read(stored.checkpoint), "channel_values": values}),
+            metadata=cast("CheckpointMetadata", dict(stored.metadata)),
             parent_config=parent,
-            pending_writes=[(write.task_id, write.channel, read(write.value)) for write in found.writes],
+            pending_writes=[(write.task_id, write.channel, read(write.value)) for write in stored.writes],
         )
-
-    # -- writing -----------------------------------------------------------------------------------------------------
 
     async def aput(
         self,
@@ -131,7 +127,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             recorded.setdefault("run_id", attempt_id)
         rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         thread_id, ns = _thread_id(config), _namespace(config)
-        kept = ThreadCheckpoint(
+        stored = ThreadCheckpoint(
             thread_id=thread_id,
             ns=ns,
             checkpoint_id=checkpoint["id"],
@@ -140,13 +136,13 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             values={name: self.serde.dumps_typed(value) for name, value in checkpoint["channel_values"].items()},
             metadata=recorded,
         )
-        await self.store.threads.save_checkpoint(kept, attempt_id=attempt_id)
+        await self.store.threads.save_checkpoint(stored, attempt_id=attempt_id)
         return _config(thread_id, ns, checkpoint["id"])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        given = [
+        saved_writes = [
             ThreadWrite(
                 task_id=task_id,
                 number=WRITES_IDX_MAP.get(channel, place),
@@ -161,7 +157,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             raise Invalid("checkpoint_id", "is not in the config; writes belong to a checkpoint")
         await self.store.threads.save_writes(
             _thread_id(config),
-            given,
+            saved_writes,
             ns=_namespace(config),
             checkpoint_id=checkpoint_id,
             attempt_id=_attempt_id(config),
@@ -171,8 +167,6 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         """Return a version that sorts after `current` and that no other branch of the thread has."""
         count = 0 if current is None else int(str(current).partition(".")[0])
         return f"{count + 1:032}.{random.getrandbits(53):016x}"
-
-    # -- deleting and copying ----------------------------------------------------------------------------------------
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self.store.threads.delete(str(thread_id))
@@ -197,30 +191,32 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         latest: dict[str, ThreadPlace] = {}
         for place in places:
             latest.setdefault(place.ns, place)
-        kept: set[CheckpointKey] = set()
+        needed: set[CheckpointKey] = set()
         for place in latest.values():
-            kept.add((place.ns, place.checkpoint_id))
-            kept |= await self._ancestors_needed(place)
-        gone = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in kept]
+            needed.add((place.ns, place.checkpoint_id))
+            needed |= await self._ancestors_needed(place)
+        gone = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in needed]
         if gone:
             await self.store.threads.prune(thread_id, gone)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
         """Return the ancestors that hold full values of channels of which the checkpoint stores only differences."""
         needed: set[CheckpointKey] = set()
-        found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
-        if found is None:
+        checkpoint = await self.store.threads.get_checkpoint(
+            place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id
+        )
+        if checkpoint is None:
             return needed
-        lacking = set(found.metadata.get("counters_since_delta_snapshot") or ()) - found.values.keys()
-        while lacking and found.parent_id is not None:
-            found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=found.parent_id)
-            if found is None:
+        lacking = set(checkpoint.metadata.get("counters_since_delta_snapshot") or ()) - checkpoint.values.keys()
+        while lacking and checkpoint.parent_id is not None:
+            checkpoint = await self.store.threads.get_checkpoint(
+                place.thread_id, ns=place.ns, checkpoint_id=checkpoint.parent_id
+            )
+            if checkpoint is None:
                 break
-            needed.add((place.ns, found.checkpoint_id))
-            lacking -= found.values.keys()
+            needed.add((place.ns, checkpoint.checkpoint_id))
+            lacking -= checkpoint.values.keys()
         return needed
-
-    # -- the same methods without await ------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._wait(self.aget_tuple(config))
@@ -269,9 +265,6 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self._waiting.thread.get().wait(call)
-
-
-# -- pointers ----------------------------------------------------------------------------------------------------------
 
 
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
@@ -325,18 +318,15 @@ async def start_from(
     return {"configurable": _configurable(config) | _configurable(patched)}
 
 
-# -- configs -----------------------------------------------------------------------------------------------------------
-
-
 def _configurable(config: RunnableConfig) -> dict[str, Any]:
     return config.get("configurable", {})
 
 
 def _thread_id(config: RunnableConfig) -> str:
-    found = _configurable(config).get("thread_id")
-    if found is None:
+    thread_id = _configurable(config).get("thread_id")
+    if thread_id is None:
         raise Invalid("thread_id", 'is not in the config; give {"configurable": {"thread_id": ...}}')
-    return str(found)
+    return str(thread_id)
 
 
 def _namespace(config: RunnableConfig) -> str:
@@ -344,8 +334,8 @@ def _namespace(config: RunnableConfig) -> str:
 
 
 def _attempt_id(config: RunnableConfig) -> str | None:
-    found = _configurable(config).get("attempt_id")
-    return None if found is None else str(found)
+    attempt_id = _configurable(config).get("attempt_id")
+    return None if attempt_id is None else str(attempt_id)
 
 
 def _config(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:

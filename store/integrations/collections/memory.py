@@ -73,14 +73,14 @@ class ListBasedCollection(Collection[T]):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[T]:
-        found = self._found(filter, sort)
-        page = found[offset:] if limit == -1 else found[offset : offset + limit]
+        matches = self._found(filter, sort)
+        page = matches[offset:] if limit == -1 else matches[offset : offset + limit]
         copies = [item.model_copy(deep=True) for item in page]
-        return PaginatedResult(items=copies, limit=limit, offset=offset, total=len(found))
+        return PaginatedResult(items=copies, limit=limit, offset=offset, total=len(matches))
 
     async def get(self, filter: FilterOptions | None = None, sort: SortOptions | None = None) -> T | None:
-        found = self._found(filter, sort)
-        return found[0].model_copy(deep=True) if found else None
+        matches = self._found(filter, sort)
+        return matches[0].model_copy(deep=True) if matches else None
 
     async def insert(self, items: Sequence[T]) -> None:
         keys = set[Key]()
@@ -140,11 +140,11 @@ class ListBasedCollection(Collection[T]):
     def _found(self, filter: FilterOptions | None, sort: SortOptions | None) -> list[T]:
         matches = _matcher(filter)
         entries = sorted((entry for entry in self._candidates(filter) if matches(entry[1])), key=itemgetter(0))
-        found = [item for _, item in entries]
+        items = [item for _, item in entries]
         if sort is not None:
             # Equal items keep their order, also in reverse.
-            found.sort(key=_order(sort["name"]), reverse=sort["order"] == "desc")
-        return found
+            items.sort(key=_order(sort["name"]), reverse=sort["order"] == "desc")
+        return items
 
     def _candidates(self, filter: FilterOptions | None) -> Iterable[Entry[T]]:
         """Return the entries that may match: those of the groups that a condition names, or else all entries."""
@@ -162,10 +162,10 @@ class ListBasedCollection(Collection[T]):
 
 
 def _matcher(filter: FilterOptions | None) -> Callable[[Any], bool]:
-    given = dict(filter or {})
-    combine = any if given.pop("_aggregate", "and") == "or" else all
-    must = _conditions(given.pop("_must", None) or {})
-    pool = _conditions(given)
+    conditions = dict(filter or {})
+    combine = any if conditions.pop("_aggregate", "and") == "or" else all
+    must = _conditions(conditions.pop("_must", None) or {})
+    pool = _conditions(conditions)
 
     def matches(item: Any) -> bool:
         return all(holds(item) for holds in must) and (not pool or combine(holds(item) for holds in pool))
@@ -175,20 +175,20 @@ def _matcher(filter: FilterOptions | None) -> Callable[[Any], bool]:
 
 def _conditions(fields: Mapping[str, FilterField]) -> list[Callable[[Any], bool]]:
     return [
-        _condition(name, operation, wanted)
+        _condition(name, operation, operand)
         for name, conditions in fields.items()
-        for operation, wanted in conditions.items()
+        for operation, operand in conditions.items()
     ]
 
 
-def _condition(name: str, operation: str, wanted: Any) -> Callable[[Any], bool]:
+def _condition(name: str, operation: str, operand: Any) -> Callable[[Any], bool]:
     if operation == "exact":
-        return lambda item: getattr(item, name) == wanted
+        return lambda item: getattr(item, name) == operand
     if operation == "within":
-        values = frozenset(wanted)
+        values = frozenset(operand)
         return lambda item: getattr(item, name) in values
     if operation == "contains":
-        return lambda item: (value := getattr(item, name)) is not None and wanted in value
+        return lambda item: (value := getattr(item, name)) is not None and operand in value
     raise ValueError(f"{name}: {operation!r} is not a condition; use exact, within or contains")
 
 

@@ -123,8 +123,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
-    # -- creation and the queue --------------------------------------------------------------------------------------
-
     async def start_rollout(
         self,
         input: TaskInput,
@@ -150,10 +148,10 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return mapping.rollout_of_view(view)
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        given = arguments.several(rollouts, "rollouts")
-        if not given:
+        requests = arguments.several(rollouts, "rollouts")
+        if not requests:
             return []
-        return [mapping.rollout_of_view(view) for view in await self._call(commands.enqueue(given), sweeps=True)]
+        return [mapping.rollout_of_view(view) for view in await self._call(commands.enqueue(requests), sweeps=True)]
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
@@ -174,8 +172,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         return mapping.attempted_of_view(await self._call(commands.start_attempt(rollout_id, worker_id), sweeps=True))
-
-    # -- updates -----------------------------------------------------------------------------------------------------
 
     async def update_rollout(
         self,
@@ -206,19 +202,17 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         )
         return mapping.attempt_of_view(await self._call(command, sweeps=True))
 
-    # -- spans -------------------------------------------------------------------------------------------------------
-
     async def add_span(self, span: Span) -> Span | None:
         command = span_commands.record_spans([span])
         return span_commands.stored_span(span, command.items[0]) if await self._record(command, [span]) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        given = arguments.several(spans, "spans")
-        if not given:
+        items = arguments.several(spans, "spans")
+        if not items:
             return []
-        command = span_commands.record_spans(given)
-        recorded = await self._record(command, given)
-        return [span_commands.stored_span(given[index], command.items[index]) for index, _ in recorded]
+        command = span_commands.record_spans(items)
+        recorded = await self._record(command, items)
+        return [span_commands.stored_span(items[index], command.items[index]) for index, _ in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
@@ -243,8 +237,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
         return await self._call(commands.number_spans(rollout_id for rollout_id, _ in pairs)) if pairs else []
 
-    # -- resources and workers ---------------------------------------------------------------------------------------
-
     async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         return mapping.resources_of_view(await self._call(commands.publish(None, resources)))
 
@@ -254,8 +246,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         return mapping.worker_of_view(await self._call(commands.beat(worker_id, heartbeat_stats)))
-
-    # -- reads -------------------------------------------------------------------------------------------------------
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = self._checked(query)
@@ -274,8 +264,8 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         self._check_present(as_at, at)
 
         async def read(collections: LightningCollections) -> Rollout | AttemptedRollout | None:
-            found = await collections.rollouts.get({"rollout_id": {"exact": rollout_id}})
-            return None if found is None else await _with_latest(collections, found)
+            rollout = await collections.rollouts.get({"rollout_id": {"exact": rollout_id}})
+            return None if rollout is None else await _with_latest(collections, rollout)
 
         return await self._read(read, sweeps=True)
 
@@ -323,9 +313,9 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return await self._read(lambda collections: _page(collections.resources, filter_query))
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        wanted = {"resources_id": {"exact": arguments.text(resources_id, "resources_id")}}
+        condition = {"resources_id": {"exact": arguments.text(resources_id, "resources_id")}}
         self._check_present(as_at)
-        return await self._read(lambda collections: collections.resources.get(wanted))
+        return await self._read(lambda collections: collections.resources.get(condition))
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
         self._check_present(as_at)
@@ -338,9 +328,9 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return await self._read(lambda collections: _page(collections.workers, filter_query), sweeps=True)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        wanted = {"worker_id": {"exact": arguments.text(worker_id, "worker_id")}}
+        condition = {"worker_id": {"exact": arguments.text(worker_id, "worker_id")}}
         self._check_present(as_at)
-        return await self._read(lambda collections: collections.workers.get(wanted))
+        return await self._read(lambda collections: collections.workers.get(condition))
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
         self._check_present(as_at)
@@ -370,12 +360,10 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         if as_at is not None or at is not None:
             raise Unsupported("as_at", type(self).__name__)
 
-    # -- waiting and the end -----------------------------------------------------------------------------------------
-
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         arguments.timeout(timeout)
-        wanted = arguments.texts(rollout_ids, "rollout_ids")
-        return await self._run(self._wait_for_end(wanted, timeout))
+        ids = arguments.texts(rollout_ids, "rollout_ids")
+        return await self._run(self._wait_for_end(ids, timeout))
 
     async def close(self) -> None:
         if process.number != self._pid:
@@ -385,8 +373,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         self._closed = True
         await self._thread.run(self._stop())
         self._thread.leave()
-
-    # -- in the store's event loop -----------------------------------------------------------------------------------
 
     async def _run(self, work: Coroutine[Any, Any, R], lost: Callable[[R], None] | None = None) -> R:
         if self._closed or process.number != self._pid:
@@ -442,7 +428,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
             return
         answer: Any = decided.result()
         if isinstance(answer, list):
-            self._give_back([each for each in cast("list[Any]", answer) if isinstance(each, ClaimView)])
+            self._give_back([view for view in cast("list[Any]", answer) if isinstance(view, ClaimView)])
 
     def _in_background(self, task: asyncio.Task[Any]) -> None:
         self._calls.add(task)
@@ -494,19 +480,23 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     async def _wait_for_end(self, rollout_ids: list[str], seconds: float | None) -> list[Rollout]:
         await self._sweep_if_due()
         deadline = inf if seconds is None else time.monotonic() + seconds
-        known: dict[str, Rollout] = {}
+        rollouts: dict[str, Rollout] = {}
 
         async def have_ended(collections: LightningCollections) -> bool:
-            known.clear()
+            rollouts.clear()
             if rollout_ids:
                 page = await collections.rollouts.query({"rollout_id": {"within": sorted(set(rollout_ids))}})
-                known.update({rollout.rollout_id: rollout for rollout in page})
-            return all(rollout.status in TERMINAL for rollout in known.values())
+                rollouts.update({rollout.rollout_id: rollout for rollout in page})
+            return all(rollout.status in TERMINAL for rollout in rollouts.values())
 
         news = self._news
         if not await self._look(have_ended):
             await self._wait_for(news, have_ended, deadline, "wait_for_rollouts")
-        return [known[each] for each in rollout_ids if each in known and known[each].status in TERMINAL]
+        return [
+            rollouts[rollout_id]
+            for rollout_id in rollout_ids
+            if rollout_id in rollouts and rollouts[rollout_id].status in TERMINAL
+        ]
 
     async def _wait_for(
         self,
@@ -607,34 +597,34 @@ async def _numbered_page(
     collection: Collection[Span], query: FilterQuery, must: dict[str, Any]
 ) -> PaginatedResult[Span]:
     """Return a page of spans by sequence number; equal numbers are in the order of their times, None last."""
-    found = [*await collection.query(_options(query, must))]
-    found.sort(key=lambda span: (_last(span.start_time), _last(span.end_time)))
-    found.sort(key=lambda span: span.sequence_id, reverse=query.is_descending)
+    spans = [*await collection.query(_options(query, must))]
+    spans.sort(key=lambda span: (_last(span.start_time), _last(span.end_time)))
+    spans.sort(key=lambda span: span.sequence_id, reverse=query.is_descending)
     end = None if query.limit == -1 else query.offset + query.limit
-    return PaginatedResult(items=found[query.offset : end], limit=query.limit, offset=query.offset, total=len(found))
+    return PaginatedResult(items=spans[query.offset : end], limit=query.limit, offset=query.offset, total=len(spans))
 
 
 async def _spans_of_several(
     collections: LightningCollections, query: FilterQuery, rollout_ids: list[str], attempt_id: str | None
 ) -> PaginatedResult[Span]:
     """Return a page of the spans of several rollouts. Spans by sequence number are in the order of the rollout ids."""
-    whole = filters.query(filters.SPANS, filter_logic=query.logic, sort_by=query.sort_by)
-    whole = replace(whole, conditions=query.conditions, is_descending=query.is_descending)
-    found: list[Span] = []
+    all_of_rollout = filters.query(filters.SPANS, filter_logic=query.logic, sort_by=query.sort_by)
+    all_of_rollout = replace(all_of_rollout, conditions=query.conditions, is_descending=query.is_descending)
+    spans: list[Span] = []
     if rollout_ids and (query.logic == "and" or query.conditions):
         must = {"rollout_id": {"within": rollout_ids}}
         by_number = query.sort_by == "sequence_id"
-        found = [*await (_numbered_page if by_number else _page)(collections.spans, whole, must)]
+        spans = [*await (_numbered_page if by_number else _page)(collections.spans, all_of_rollout, must)]
         if attempt_id == "latest":
-            attempts = [await latest_attempt(collections, each) for each in rollout_ids]
-            latest = {(each.rollout_id, each.attempt_id) for each in attempts if each is not None}
-            found = [span for span in found if (span.rollout_id, span.attempt_id) in latest]
+            attempts = [await latest_attempt(collections, rollout_id) for rollout_id in rollout_ids]
+            latest = {(attempt.rollout_id, attempt.attempt_id) for attempt in attempts if attempt is not None}
+            spans = [span for span in spans if (span.rollout_id, span.attempt_id) in latest]
         elif attempt_id is not None:
-            found = [span for span in found if span.attempt_id == attempt_id]
+            spans = [span for span in spans if span.attempt_id == attempt_id]
         if by_number:
-            found.sort(key=lambda span: span.rollout_id)
+            spans.sort(key=lambda span: span.rollout_id)
     end = None if query.limit == -1 else query.offset + query.limit
-    return PaginatedResult(items=found[query.offset : end], limit=query.limit, offset=query.offset, total=len(found))
+    return PaginatedResult(items=spans[query.offset : end], limit=query.limit, offset=query.offset, total=len(spans))
 
 
 def _last(value: float | None) -> float:

@@ -99,29 +99,31 @@ class Transaction:
 
     def _next_check(self, command: Command) -> int | None:
         changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
-        times = [at for each in changed if (at := retry.check_at(self._set.rollouts[each])) is not None]
+        times = [at for rollout_id in changed if (at := retry.check_at(self._set.rollouts[rollout_id])) is not None]
         return min(times, default=None)
-
-    # -- loading -----------------------------------------------------------------------------------------------------
 
     async def _load(self, command: Command, request: LoadRequest) -> None:
         claimed = await self._load_plan_keys(request.plan_keys)
         waiting = await self._take(request.claims)
         active = await self._active() if request.due else []
-        wanted = {*request.rollouts, *claimed} - {each.rollout_id for each in (*waiting, *active)}
-        found = [*waiting, *active, *await self._rollouts_of(wanted)]
-        payloads = {*request.bodies_of, *claimed, *(each.rollout_id for each in waiting)}
-        for place, rollout in enumerate(found, start=1):
+        missing = {*request.rollouts, *claimed} - {rollout.rollout_id for rollout in (*waiting, *active)}
+        rollouts = [*waiting, *active, *await self._rollouts_of(missing)]
+        payloads = {*request.bodies_of, *claimed, *(rollout.rollout_id for rollout in waiting)}
+        for place, rollout in enumerate(rollouts, start=1):
             self._hold_rollout(rollout, place, with_payload=rollout.rollout_id in payloads)
         for rollout in waiting:
             self._set.joins_queue(rollout.rollout_id)
         for rollout_id, digest in claimed.items():
             if rollout_id in self._set.rollouts:
                 self._set.rollouts[rollout_id].input_sha256 = digest
-        self._set.due = [each.rollout_id for each in active]
-        await self._load_attempts(found, request)
+        self._set.due = [rollout.rollout_id for rollout in active]
+        await self._load_attempts(rollouts, request)
         held_by = {*request.worked, *self._set.due}
-        workers = {each.worker_id for each in self._attempts.values() if each.rollout_id in held_by and each.worker_id}
+        workers = {
+            attempt.worker_id
+            for attempt in self._attempts.values()
+            if attempt.rollout_id in held_by and attempt.worker_id
+        }
         await self._load_workers({*request.workers, *workers})
         await self._load_spans(request)
         if request.latest_resources:
@@ -132,7 +134,7 @@ class Transaction:
 
     async def _load_plan_keys(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the hashes of the inputs of the rollouts that have one of the plan keys, by rollout id."""
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for key in keys:
             stored = self._collections.plan_keys
             entry = await (self._index.get(self._collections.rollouts, key) if stored is None else stored.get(key))
@@ -140,8 +142,8 @@ class Transaction:
                 rollout_id, digest = entry.split(" ")
                 self._set.plan_keys[key] = rollout_id
                 self._plan_keys.add(key)
-                found[rollout_id] = digest
-        return found
+                digests[rollout_id] = digest
+        return digests
 
     async def _take(self, limit: int) -> list[Rollout]:
         """Take up to `limit` waiting rollouts from the queue; ids of rollouts that do not wait are dropped."""
@@ -150,17 +152,18 @@ class Transaction:
             ids = await self._collections.rollout_queue.dequeue(limit - len(taken))
             if not ids:
                 break
-            found = {each.rollout_id: each for each in await self._rollouts_of(set(ids))}
-            taken += [found[each] for each in ids if each in found and found[each].status in WAITING]
+            rollouts = {rollout.rollout_id: rollout for rollout in await self._rollouts_of(set(ids))}
+            batch = [rollouts[rollout_id] for rollout_id in ids if rollout_id in rollouts]
+            taken += [rollout for rollout in batch if rollout.status in WAITING]
         return taken
 
     async def _active(self) -> list[Rollout]:
         """Return the rollouts that the watchdog has to check."""
         page = await self._collections.rollouts.query({"status": {"within": sorted(ACTIVE)}})
         return [
-            each
-            for each in page.items
-            if each.config.timeout_seconds is not None or each.config.unresponsive_seconds is not None
+            rollout
+            for rollout in page.items
+            if rollout.config.timeout_seconds is not None or rollout.config.unresponsive_seconds is not None
         ]
 
     async def _rollouts_of(self, rollout_ids: Collection[str]) -> list[Rollout]:
@@ -221,20 +224,20 @@ class Transaction:
                 "attempt_id": {"exact": attempt_id},
                 **_among("span_id", span_ids),
             }
-            known = await self._collections.spans.query(of_it)
-            for span in known:
+            spans = await self._collections.spans.query(of_it)
+            for span in spans:
                 item = new_span(span, "span.")
                 self._spans.add(item.key)
                 self._set.spans[item.key] = item.content
 
     async def _load_resources(self, resources_id: str) -> None:
-        known = await self._collections.resources.get({"resources_id": {"exact": resources_id}})
-        if known is not None:
+        current = await self._collections.resources.get({"resources_id": {"exact": resources_id}})
+        if current is not None:
             self._set.resources[resources_id] = ResourcesState(
                 resources_id=resources_id,
-                version=known.version,
-                create_at=to_micros(known.create_time),
-                update_at=to_micros(known.update_time),
+                version=current.version,
+                create_at=to_micros(current.create_time),
+                update_at=to_micros(current.update_time),
                 body_position=0,
                 stream_version=1,
                 first_position=0,
@@ -306,8 +309,6 @@ class Transaction:
             signal_stamped_at=None if sign is None else _LOADED_SIGN,
         )
 
-    # -- writing -----------------------------------------------------------------------------------------------------
-
     async def _save(self, command: Command, spans: Sequence[Span]) -> None:
         await self._save_rollouts()
         await self._save_attempts()
@@ -322,8 +323,8 @@ class Transaction:
                 await self._collections.plan_keys.set(key, f"{rollout_id} {digest}")
         workers = [*dict.fromkeys((*self._set.touched_workers, *self._set.touched_signals))]
         if workers:
-            made = [mapping.worker_of_view(view_worker(self._set, each)) for each in workers]
-            await self._collections.workers.upsert(made)
+            rows = [mapping.worker_of_view(view_worker(self._set, worker_id)) for worker_id in workers]
+            await self._collections.workers.upsert(rows)
         for resources_id in self._set.touched_resources:
             await self._collections.resources.upsert([self._resources(resources_id)])
 
@@ -331,42 +332,42 @@ class Transaction:
         new: list[Rollout] = []
         changed: list[Rollout] = []
         for rollout_id in self._set.queued_before:
-            known = self._rollouts.get(rollout_id)
-            if known is None:
+            before = self._rollouts.get(rollout_id)
+            if before is None:
                 if rollout_id in self._set.rollouts:
                     new.append(mapping.rollout_of_view(view_rollout(self._set, rollout_id)))
             elif rollout_id in self._set.moved:
-                changed.append(self._changed_rollout(known, self._set.rollouts[rollout_id]))
+                changed.append(self._changed_rollout(before, self._set.rollouts[rollout_id]))
         if new:
             await self._collections.rollouts.insert(new)
         if changed:
             await self._collections.rollouts.update(changed)
 
-    def _changed_rollout(self, known: Rollout, state: RolloutState) -> Rollout:
+    def _changed_rollout(self, before: Rollout, state: RolloutState) -> Rollout:
         update: dict[str, Any] = {
             "status": state.status,
             "mode": state.mode,
             "resources_id": state.resources_id,
-            "config": type(known.config).model_validate(state.config),
+            "config": type(before.config).model_validate(state.config),
             "end_time": _seconds(state.end_at),
         }
         for name, position in (("input", state.input_position), ("metadata", state.metadata_position)):
             if position >= _FIRST_POSITION:
                 update[name] = _field(self._set.bodies.get(position), name)
-        return known.model_copy(update=update)
+        return before.model_copy(update=update)
 
     async def _save_attempts(self) -> None:
         new: list[Attempt] = []
         changed: list[Attempt] = []
         released: list[Attempt] = []
         for key, state in {**self._set.touched_attempts, **self._set.beats}.items():
-            known = self._attempts.get(key)
-            if known is None:
+            before = self._attempts.get(key)
+            if before is None:
                 new.append(mapping.attempt_of_view(view_attempt(self._set, state)))
             elif state.released_position is not None:
-                released.append(known)
+                released.append(before)
             else:
-                changed.append(self._changed_attempt(known, state))
+                changed.append(self._changed_attempt(before, state))
         if new:
             await self._collections.attempts.insert(new)
         if changed:
@@ -374,7 +375,7 @@ class Transaction:
         if released:
             await self._collections.attempts.delete(released)
 
-    def _changed_attempt(self, known: Attempt, state: AttemptState) -> Attempt:
+    def _changed_attempt(self, before: Attempt, state: AttemptState) -> Attempt:
         update: dict[str, Any] = {
             "status": state.status,
             "worker_id": state.worker_id,
@@ -384,14 +385,14 @@ class Transaction:
         position = state.metadata_position
         if position is not None and position >= _FIRST_POSITION:
             update["metadata"] = _field(self._set.bodies.get(position), "metadata")
-        return known.model_copy(update=update)
+        return before.model_copy(update=update)
 
     async def _save_queue(self, command: Command) -> None:
         """Append the rollouts that began to wait to the queue; a released rollout becomes the first again."""
         joined = {
-            each: position
-            for each, before in self._set.queued_before.items()
-            if before is None and (position := self._set.rollouts[each].queued_position) is not None
+            rollout_id: position
+            for rollout_id, before in self._set.queued_before.items()
+            if before is None and (position := self._set.rollouts[rollout_id].queued_position) is not None
         }
         if not joined:
             return
@@ -399,21 +400,21 @@ class Transaction:
         ids = sorted(joined, key=joined.__getitem__)
         is_released = isinstance(command, ReleaseClaim)
         # A rollout that stopped waiting without a claim may still have its old entry in the queue.
-        stale = {each for each in ids if each in self._rollouts and await queue.has(each)}
+        stale = {rollout_id for rollout_id in ids if rollout_id in self._rollouts and await queue.has(rollout_id)}
         if stale or is_released:
-            others = [each for each in await queue.dequeue(await queue.size()) if each not in stale]
+            others = [rollout_id for rollout_id in await queue.dequeue(await queue.size()) if rollout_id not in stale]
             ids = [*ids, *others] if is_released else [*others, *ids]
         await queue.enqueue(ids)
 
     async def _save_spans(self, command: RecordSpans, spans: Sequence[Span]) -> None:
         new = self._set.spans.keys() - self._spans
-        kept: list[Span] = []
+        rows: list[Span] = []
         for item, span in zip(command.items, spans, strict=True):
             if item.key in new:
                 new.remove(item.key)
-                kept.append(stored_span(span, item).model_copy(update={"sequence_id": item.fact.sequence_id}))
-        if kept:
-            await self._collections.spans.insert(kept)
+                rows.append(stored_span(span, item).model_copy(update={"sequence_id": item.fact.sequence_id}))
+        if rows:
+            await self._collections.spans.insert(rows)
 
     def _resources(self, resources_id: str) -> ResourcesUpdate:
         state = self._set.resources[resources_id]
