@@ -1,7 +1,7 @@
 """Checks whether the processes that execute attempts are alive.
 
-A runner is a process that executes runs of a pipeline. In the store, a runner is a worker with the name of the
-pipeline's phase graph in its heartbeats. An orphan is an active attempt whose process is gone.
+In the store, a runner of a pipeline is a worker with the name of the pipeline's phase graph in its heartbeats. An
+orphan is an active attempt whose process is gone.
 """
 
 from __future__ import annotations

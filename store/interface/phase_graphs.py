@@ -1,7 +1,4 @@
-"""Phase graphs in the resources of runs.
-
-A phase graph declares the phases of a run, and on which phases each phase depends.
-"""
+"""Phase graphs in the resources of runs."""
 
 from __future__ import annotations
 

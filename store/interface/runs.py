@@ -1,11 +1,7 @@
 """Runs of a store: their events, checkpoints, artifacts and re-runs.
 
-A run is a rollout that is executed in phases. A phase runs for a scope (a subject such as a ticker) and consists of
-nodes, which are steps such as one agent. The phase graph declares the phases of a run. A re-run is a new attempt of the
-rollout that executes some phases again; a fork starts a re-run.
-
-Events are never edited or deleted. A view is a selection of the events of a run. The view of a re-run hides the events
-that the re-run replaces; earlier views do not change. The version of an event is its number in the rollout's history.
+Events are never edited or deleted. The view of a re-run hides the events that the re-run replaces; earlier views do not
+change. The version of an event is its number in the rollout's history.
 """
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 

@@ -2,9 +2,6 @@
 
 The docstrings are the specification; every implementation passes the same contract suite. All times are float seconds
 since the Unix epoch; all durations are float seconds.
-
-A rollout is a task for an agent. An attempt is one execution of a rollout, and a span is a recorded step of an attempt.
-A worker is a process that executes attempts. Resources are values that agents use, such as prompts and model URLs.
 """
 # ruff: noqa: A002, ASYNC109 - names follow Agent-lightning, and default methods only raise.
 
