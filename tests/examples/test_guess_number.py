@@ -57,7 +57,7 @@ def play(game: Game, secret: int) -> list[str]:
 
 def step(number: int, reward: float) -> StepResult:
     """Return a step of which only that is known."""
-    return StepResult(number, reward, games=10, failed=0, calls=20, entropy=1.0, shown={})
+    return StepResult(number, reward, games=10, failed=0, calls=20, entropy=1.0, first_games={})
 
 
 @pytest.mark.parametrize("game", [Game(), SMALL], ids=["whole", "small"])

@@ -1,9 +1,9 @@
 """Example: tuning a search engine over the functions of this machine's Python standard library.
 
 An algorithm proposes rankings, which are parameters of the search engine. Four runner processes evaluate the rankings.
-Algorithm and runners share only a store, a database. Each evaluation of a ranking with a query is a rollout, a task in
-the store's queue; there are 4,840 rollouts. One runner is killed on purpose. Its unfinished rollouts return to the
-queue and are finished later. The example needs no network and no language model.
+Algorithm and runners share only a store, a database. Each evaluation of a ranking with a query is a rollout; there
+are 4,840 rollouts. One runner is killed on purpose. Its unfinished rollouts return to the queue and are finished later.
+The example needs no network and no language model.
 """
 
 from __future__ import annotations

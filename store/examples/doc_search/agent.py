@@ -77,10 +77,10 @@ class SearchAgent(LitAgent[Any]):
             step.record_attributes({"retrieve.words": words, "retrieve.documents": len(scores)})
         with trace.operation_context("rank") as step:
             ranked = searcher.rank(scores, RESULTS)
-            found = [number for number, _ in ranked]
+            results = [number for number, _ in ranked]
             step.record_attributes({"rank.scores": [score for _, score in ranked]})
-        emit_message("\n".join(names[number] for number in found), {"query": task["query"]})
-        rank = found.index(document) + 1 if document in found else 0
+        emit_message("\n".join(names[number] for number in results), {"query": task["query"]})
+        rank = results.index(document) + 1 if document in results else 0
         if not rank and document in scores:
             # The index found the document, but the ranking placed the document too low.
             emit_annotation({"near_miss": {"score": scores[document], "needed": ranked[-1][1]}})

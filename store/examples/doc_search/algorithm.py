@@ -130,7 +130,7 @@ class SearchOutcome:
     is_resumed: bool = False
     is_repeated: bool = False
     """Whether the run finished earlier, and its results were read from the store."""
-    found: int = 0
+    already_ended: int = 0
     """The number of rollouts that had already ended when the run was continued or reported again."""
     rollouts: int = 0
     retried: list[str] = field(default_factory=list[str])
@@ -139,15 +139,15 @@ class SearchOutcome:
     def summary(self) -> str:
         """Return the results that the rollouts do not contain, as JSON: the killed runner and the rounds' durations."""
         loss = None if self.loss is None else asdict(self.loss)
-        return json.dumps({"loss": loss, "seconds": [found.seconds for found in self.rounds]})
+        return json.dumps({"loss": loss, "seconds": [result.seconds for result in self.rounds]})
 
     def add_summary(self, text: str) -> None:
         """Restore the results from the text that `summary` returned."""
         summary = json.loads(text)
         self.loss = None if summary.get("loss") is None else Loss(**summary["loss"])
         self.rounds = [
-            replace(found, seconds=seconds)
-            for found, seconds in zip(self.rounds, summary.get("seconds", ()), strict=False)
+            replace(result, seconds=seconds)
+            for result, seconds in zip(self.rounds, summary.get("seconds", ()), strict=False)
         ] or self.rounds
 
 
@@ -221,9 +221,9 @@ class Tuning(Algorithm):
             self._losing.add_done_callback(self._lost)
         rewards = [statistics.fmean(judged) for judged in await self._judge(rankings, tasks, step, "train")]
         tuner.learn(rankings, rewards)
-        found = Round(max(rewards), statistics.fmean(rewards), time.perf_counter() - started)
-        self.outcome.rounds.append(found)
-        self._progress.end(f"best of {len(rankings)} {found.best:.3f}, mean {found.mean:.3f}")
+        result = Round(max(rewards), statistics.fmean(rewards), time.perf_counter() - started)
+        self.outcome.rounds.append(result)
+        self._progress.end(f"best of {len(rankings)} {result.best:.3f}, mean {result.mean:.3f}")
 
     def _lost(self, losing: asyncio.Task[Loss]) -> None:
         if not losing.cancelled():
@@ -250,7 +250,7 @@ class Tuning(Algorithm):
             rollouts += await plan.enqueue(
                 store, tasks, epoch=number, mode=mode, step=step, resources_id=published.resources_id
             )
-        self.outcome.found += sum(rollout.status in ENDED for rollout in rollouts)
+        self.outcome.already_ended += sum(rollout.status in ENDED for rollout in rollouts)
         async for ended in plan.finished(store, rollouts):
             if ended.status != "succeeded":
                 raise JobFailed(f"rollout {ended.rollout_id} ended {ended.status}; `rollbook history` shows the reason")
@@ -259,25 +259,22 @@ class Tuning(Algorithm):
         return [rewards[start : start + len(tasks)] for start in range(0, len(rewards), len(tasks))]
 
     async def _rewards(self, store: Store, rollout_ids: Sequence[str]) -> list[float]:
-        """Return the reward of each rollout's latest attempt, and add the rollouts and retries to the outcome.
-
-        An attempt is one execution of a rollout.
-        """
+        """Return the reward of each rollout's latest attempt, and add the rollouts and retries to the outcome."""
         ended = await store.query_rollouts(rollout_id_in=rollout_ids)
-        rewards = {rollout.rollout_id: rollout.reward for rollout in ended}
-        found: list[float] = []
+        by_rollout = {rollout.rollout_id: rollout.reward for rollout in ended}
+        rewards: list[float] = []
         for rollout_id in rollout_ids:
-            reward = rewards.get(rollout_id)
+            reward = by_rollout.get(rollout_id)
             if reward is None:
                 raise JobFailed(f"rollout {rollout_id} succeeded, but its attempt recorded no reward")
-            found.append(reward)
-        self.outcome.rollouts += len(found)
+            rewards.append(reward)
+        self.outcome.rollouts += len(rewards)
         self.outcome.retried += [
             rollout.rollout_id
             for rollout in ended
             if isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1
         ]
-        return found
+        return rewards
 
 
 def _tasks(dataset: Dataset[Any] | None) -> list[Any]:

@@ -70,22 +70,26 @@ class Index:
     @classmethod
     def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> Index:
         """Return the index of documents. Each document is given as one list of words for each of its fields."""
-        found: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(lambda: [[] for _ in range(fields)])
+        postings_by_word: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(
+            lambda: [[] for _ in range(fields)]
+        )
         lengths = tuple(array("I") for _ in range(fields))
         for number, texts in enumerate(documents):
             for field, text in enumerate(texts):
                 lengths[field].append(len(text))
                 for word, count in Counter(text).items():
-                    found[word][field].append((number, count))
+                    postings_by_word[word][field].append((number, count))
         starts, numbers, counts, spread = array("I"), array("I"), array("I"), array("I")
-        for postings in found.values():
+        for postings in postings_by_word.values():
             spread.append(len({number for posting in postings for number, _ in posting}))
             for posting in postings:
                 starts.append(len(numbers))
                 numbers.extend(number for number, _ in posting)
                 counts.extend(count for _, count in posting)
         starts.append(len(numbers))
-        return cls({word: place for place, word in enumerate(found)}, lengths, starts, numbers, counts, spread)
+        return cls(
+            {word: place for place, word in enumerate(postings_by_word)}, lengths, starts, numbers, counts, spread
+        )
 
     @property
     def size(self) -> int:
@@ -110,8 +114,8 @@ class Searcher:
         does not change the best documents, and saves most of the work for common words.
         """
         index = self._index
-        known = {index.words[word] for word in words if word in index.words}
-        rare_first = sorted((index.spread[word], word) for word in known)
+        numbers = {index.words[word] for word in words if word in index.words}
+        rare_first = sorted((index.spread[word], word) for word in numbers)
         still_to_come = sum(self._rarity(word) for _, word in rare_first)
         scores: dict[int, float] = {}
         for _, word in rare_first:
@@ -139,9 +143,9 @@ class Searcher:
 
     def _share(self, word: int) -> dict[int, float]:
         """Return, by document, the part that a word adds to the score. The part is always less than `_rarity(word)`."""
-        known = self._shares.get(word)
-        if known is not None:
-            return known
+        share = self._shares.get(word)
+        if share is not None:
+            return share
         index, k1, rarity = self._index, self._ranking.k1, self._rarity(word)
         occurrences: defaultdict[int, float] = defaultdict(float)
         fields = len(index.lengths)

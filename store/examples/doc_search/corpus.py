@@ -159,8 +159,8 @@ def _comments(lines: list[str], tree: ast.Module) -> dict[int, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant | ast.JoinedStr) and (node.end_lineno or node.lineno) > node.lineno:
             inside_strings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    found: dict[int, str] = {}
+    comments: dict[int, str] = {}
     for number, line in enumerate(lines, start=1):
         if "#" in line and number not in inside_strings and (match := _CODE_BEFORE_COMMENT.match(line)):
-            found[number] = match[1]
-    return found
+            comments[number] = match[1]
+    return comments

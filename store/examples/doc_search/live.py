@@ -88,11 +88,11 @@ class RankingLearner:
 
         Queries use the resources that were published last. So a state from the store is published again.
         """
-        known = await self._store.get_resources_by_id(LIVE)
-        if known is not None:
-            state = cast("PromptTemplate", known.resources[LEARNED])
+        resources = await self._store.get_resources_by_id(LIVE)
+        if resources is not None:
+            state = cast("PromptTemplate", resources.resources[LEARNED])
             self.learned = Learned(**json.loads(state.template))
-            self._used = Ranking.from_json(cast("PromptTemplate", known.resources["ranking"]).template)
+            self._used = Ranking.from_json(cast("PromptTemplate", resources.resources["ranking"]).template)
             self._say(f"continues with version {self.learned.version}, after {self.learned.total:,} rollouts")
         await self._publish(replace(self.learned, rollouts=[]), self._used)
 

@@ -1,6 +1,6 @@
-"""Deliberate loss of a runner, a process that executes rollouts. It is killed while it has unfinished rollouts.
+"""Deliberate loss of a runner, which is killed while it has unfinished rollouts.
 
-An attempt is one execution of a rollout. The rollouts of the killed runner are retried in new attempts.
+The rollouts of the killed runner are retried in new attempts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
     An attempt no longer exists if the store has returned the rollout to the queue before the attempt began.
     """
     attempts = await store.query_attempts(rollout.rollout_id)
-    return next((each.status for each in attempts if each.attempt_id == rollout.attempt.attempt_id), None)
+    return next((attempt.status for attempt in attempts if attempt.attempt_id == rollout.attempt.attempt_id), None)
 
 
 async def _pid(store: Store, worker_id: str) -> int | None:

@@ -1,7 +1,7 @@
 """Final report of a job that tunes a search engine.
 
 The report shows the gain by the tuning, the effect of a killed runner, the verification of the store's log, the size of
-the database, and commands to try next. A runner is a process that executes rollouts, the tasks of the job.
+the database, and commands to try next.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Jo
     paper.table(
         ("round", "best ranking", "mean of all", "seconds"),
         [
-            (str(number), f"{found.best:.3f}", f"{found.mean:.3f}", f"{found.seconds:.1f}")
-            for number, found in enumerate(outcome.rounds, start=1)
+            (str(number), f"{result.best:.3f}", f"{result.mean:.3f}", f"{result.seconds:.1f}")
+            for number, result in enumerate(outcome.rounds, start=1)
         ],
     )
 
@@ -127,7 +127,9 @@ async def print_survival(
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
     if outcome.is_resumed:
-        paper.line(f"This run was started before; {outcome.found:,} of its rollouts had ended when it was continued.")
+        paper.line(
+            f"This run was started before; {outcome.already_ended:,} of its rollouts had ended when it was continued."
+        )
     if loss is None:
         paper.line("None: the rounds were over before a runner with an unfinished attempt was found.")
     else:
@@ -138,9 +140,9 @@ async def print_survival(
     paper.line(
         f"{outcome.rollouts:,} of {job.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."
     )
-    if shown := came_back[:1] or outcome.retried[:1]:
-        paper.heading(f"One of them, from its history: {shown[0]}")
-        events = await store.log.history(shown[0])
+    if examples := came_back[:1] or outcome.retried[:1]:
+        paper.heading(f"One of them, from its history: {examples[0]}")
+        events = await store.log.history(examples[0])
         paper.table(("event", "seconds", "actor", "what"), _history_rows(events, describe))
     return (bool(came_back) or outcome.is_resumed or outcome.is_repeated) and outcome.rollouts == job.rollouts
 
@@ -155,10 +157,10 @@ async def print_proof(paper: Paper, store: Store) -> bool:
     """Print and return whether the tables agree with the log, and stay unchanged if they are rebuilt from the log."""
     paper.heading("Proof")
     verified = await store.log.verify()
-    found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
+    result = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
     paper.line(
         f"verify: {verified.events:,} events in {verified.commits:,} commits, {sum(verified.rows.values()):,} rows: "
-        f"{found} ({verified.seconds:.1f} s)"
+        f"{result} ({verified.seconds:.1f} s)"
     )
     rebuilt = await store.log.rebuild()
     changed = sum(rebuilt.written.values())

@@ -1,6 +1,6 @@
 """State of the job's runs. The state is stored as resources in the store, so that an interrupted run can be continued.
 
-A run is one execution of the job. Resources are named data in the store, here texts.
+A run is one execution of the job.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ async def begin(store: Store, job: str) -> Run:
         job: all parameters of the job, as text. A run with other parameters is not continued.
     """
     marks = await _marks(store)
-    for number, found in marks.items():
-        if found.get("job") == job and "result" not in found:
+    for number, mark in marks.items():
+        if mark.get("job") == job and "result" not in mark:
             return Run(f"{_PREFIX}{number}", is_resumed=True)
     name = f"{_PREFIX}{max(marks, default=0) + 1}"
     await _mark(store, name, "job", job)
@@ -47,7 +47,7 @@ async def begin(store: Store, job: str) -> Run:
 
 async def last_finished(store: Store, job: str) -> Run | None:
     """Return the last finished run of a job; None if there is none, or if a run of the job is unfinished."""
-    runs = [(number, found.get("result")) for number, found in (await _marks(store)).items() if found.get("job") == job]
+    runs = [(number, mark.get("result")) for number, mark in (await _marks(store)).items() if mark.get("job") == job]
     if not runs or any(result is None for _, result in runs):
         return None
     number, result = max(runs)

@@ -16,7 +16,7 @@ _MOST_POINTS: Final = 60
 """The maximum number of steps for which points are drawn. The chart of a longer training has only the line."""
 
 
-def draw(found: Sequence[float], marks: Sequence[tuple[str, float]], sentence: str) -> str:
+def draw(rewards: Sequence[float], marks: Sequence[tuple[str, float]], sentence: str) -> str:
     """Return a chart as SVG.
 
     Args:
@@ -28,14 +28,14 @@ def draw(found: Sequence[float], marks: Sequence[tuple[str, float]], sentence: s
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
         f' font-family="sans-serif" font-size="13" fill="{_INK}">'
     )
-    points = [(_x(number, len(found)), _y(each)) for number, each in enumerate(found)]
+    points = [(_x(number, len(rewards)), _y(reward)) for number, reward in enumerate(rewards)]
     dots = points if len(points) <= _MOST_POINTS else []
     return "\n".join([
         head,
         f"<title>{escape(sentence)}</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
         *_sentence(sentence),
-        *_axes(len(found)),
+        *_axes(len(rewards)),
         *(line for name, height in marks for line in _mark(name, height)),
         f'<polyline fill="none" stroke="{_LINE}" stroke-width="2" points="'
         + " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -29,7 +29,7 @@ class StepResult:
 
     number: int
     """The number of the step, from 0."""
-    found: float
+    success_rate: float
     """The fraction of the finished games in which the secret was found."""
     games: int
     """The number of games, including failed games."""
@@ -39,7 +39,7 @@ class StepResult:
     """The number of calls that the policy learned from."""
     entropy: float
     """The mean entropy of the policy's choices of a token, in nats. It is measured in the last pass over the calls."""
-    shown: dict[int, list[str]]
+    first_games: dict[int, list[str]]
     """By secret: the guesses and hints of the first game with this secret."""
 
 
@@ -49,26 +49,30 @@ class Exam:
 
     version: int
     games: int
-    found: float
+    success_rate: float
     """The fraction of the games in which the secret was found."""
 
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval of the fraction, by Wilson's method."""
         square = _NORMAL**2 / self.games
-        middle = (self.found + square / 2) / (1 + square)
-        half = _NORMAL * math.sqrt(self.found * (1 - self.found) / self.games + square / self.games / 4) / (1 + square)
+        middle = (self.success_rate + square / 2) / (1 + square)
+        half = (
+            _NORMAL
+            * math.sqrt(self.success_rate * (1 - self.success_rate) / self.games + square / self.games / 4)
+            / (1 + square)
+        )
         return middle - half, middle + half
 
 
 def gain(before: Exam, after: Exam) -> tuple[float, float, float]:
     """Return the difference between two exams, and the ends of its 95 % confidence interval by Newcombe's method."""
     (low, high), (later_low, later_high) = before.interval, after.interval
-    gained = after.found - before.found
+    gained = after.success_rate - before.success_rate
     return (
         gained,
-        gained - math.hypot(after.found - later_low, high - before.found),
-        gained + math.hypot(later_high - after.found, before.found - low),
+        gained - math.hypot(after.success_rate - later_low, high - before.success_rate),
+        gained + math.hypot(later_high - after.success_rate, before.success_rate - low),
     )
 
 
@@ -120,12 +124,12 @@ class Course:
 
 def at_first(steps: Sequence[StepResult]) -> float:
     """Return the mean of the fractions of found secrets in the first three steps."""
-    return statistics.fmean(step.found for step in steps[:_AT_FIRST])
+    return statistics.fmean(step.success_rate for step in steps[:_AT_FIRST])
 
 
 def at_last(steps: Sequence[StepResult]) -> float:
     """Return the mean of the fractions of found secrets in the last five steps."""
-    return statistics.fmean(step.found for step in steps[-_AT_LAST:])
+    return statistics.fmean(step.success_rate for step in steps[-_AT_LAST:])
 
 
 WHOLE: Final = Course()

@@ -1,7 +1,7 @@
 """Group-relative policy optimisation (GRPO), which trains a policy on games that agents play.
 
-The policy is the model that chooses the guesses of a game. Each game is a rollout, a task in the store's queue that a
-runner executes. The games with the same secret in the same step of the training form a group.
+The policy is the model that chooses the guesses of a game. Each game is a rollout. The games with the same secret in
+the same step of the training form a group.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
     members: dict[str, list[str]] = defaultdict(list)
     for rollout_id in rewards:
         members[groups[rollout_id]].append(rollout_id)
-    found: dict[str, float] = {}
+    normalized: dict[str, float] = {}
     for those in members.values():
-        values = [rewards[each] for each in those]
+        values = [rewards[rollout_id] for rollout_id in those]
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-        found |= {each: (rewards[each] - mean) / (spread + 1e-4) for each in those}
-    return found
+        normalized |= {rollout_id: (rewards[rollout_id] - mean) / (spread + 1e-4) for rollout_id in those}
+    return normalized
 
 
 class Grpo(Algorithm):
@@ -125,14 +125,14 @@ class Grpo(Algorithm):
 
     async def _first(self) -> TokenModel:
         """Return version 0 of the policy: the stored version if there is one, else a new policy."""
-        known = await self._kept(0)
-        return self.models.create(self.course.seed) if known is None else self.models.load(known.template)
+        weights = await self._stored_weights(0)
+        return self.models.create(self.course.seed) if weights is None else self.models.load(weights.template)
 
     async def _newest(self) -> int | None:
         """Return the number of the newest version in the store, or None if the store contains no version."""
         newest: int | None = None
         for version in range(self.course.steps + 1):
-            if await self._kept(version) is None:
+            if await self._stored_weights(version) is None:
                 break
             newest = version
         return newest
@@ -142,7 +142,7 @@ class Grpo(Algorithm):
 
         The store must already contain the weights of the version.
         """
-        weights = await self._kept(version)
+        weights = await self._stored_weights(version)
         assert weights is not None
         name = f"policy@{version}"
         proxy.update_backends([await server.serve(name, weights.template)])
@@ -153,16 +153,16 @@ class Grpo(Algorithm):
 
     async def _keep(self, policy: TokenModel, version: int) -> None:
         """Store the weights of a version, unless the store already contains them."""
-        if await self._kept(version) is not None:
+        if await self._stored_weights(version) is not None:
             return
         # A resource must be a model's address or a prompt, so weights are stored as the text of a prompt.
         weights_id = self.weights_id(version)
         weights = PromptTemplate(template=self.models.save(policy, weights_id), engine="f-string")
         await self.get_store().update_resources(weights_id, {"weights": weights})
 
-    async def _kept(self, version: int) -> PromptTemplate | None:
-        found = await self.get_store().get_resources_by_id(self.weights_id(version))
-        return None if found is None else cast("PromptTemplate", found.resources["weights"])
+    async def _stored_weights(self, version: int) -> PromptTemplate | None:
+        resources = await self.get_store().get_resources_by_id(self.weights_id(version))
+        return None if resources is None else cast("PromptTemplate", resources.resources["weights"])
 
     def weights_id(self, version: int) -> str:
         """Return the resources id of the weights of a version."""
@@ -172,10 +172,10 @@ class Grpo(Algorithm):
         """Let a version play the games of an exam, if the training has exams. The policy does not learn from them."""
         if self.course.examined:
             rollouts = await self._play(tasks, version, "val")
-            found = [rollout.reward or 0.0 for rollout in rollouts if rollout.status == "succeeded"]
-            if not found:
+            rewards = [rollout.reward or 0.0 for rollout in rollouts if rollout.status == "succeeded"]
+            if not rewards:
                 raise NothingToLearnFrom(f"none of the {len(rollouts)} games of the exam came to an end")
-            self.exams.append(Exam(version, len(found), statistics.fmean(found)))
+            self.exams.append(Exam(version, len(rewards), statistics.fmean(rewards)))
 
     async def _play(self, tasks: Dataset[Any], step: int, mode: Literal["train", "val"] = "train") -> list[Rollout]:
         """Enqueue the games of a step, wait until all have ended, and return them in the order of the queue."""
@@ -196,7 +196,7 @@ class Grpo(Algorithm):
         ended = [rollout for rollout in rollouts if rollout.status == "succeeded"]
         spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
         # The games are processed in the same order each time, because the order affects the rounding of sums.
-        triplets: list[Triplet] = [triplet for each in spans for triplet in self.get_adapter().adapt(each)]
+        triplets: list[Triplet] = [triplet for group in spans for triplet in self.get_adapter().adapt(group)]
         rewards = {rollout.rollout_id: rollout.reward for rollout in ended if rollout.reward is not None}
         if not triplets or not rewards:
             raise NothingToLearnFrom(f"none of the {len(rollouts)} games of step {number} came to an end")
@@ -207,25 +207,25 @@ class Grpo(Algorithm):
         entropy = learner.learn(batch, [worth[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows])
         return StepResult(
             number=number,
-            found=statistics.fmean(rewards.values()),
+            success_rate=statistics.fmean(rewards.values()),
             games=len(rollouts),
             failed=len(rollouts) - len(ended),
             calls=len(batch),
             entropy=entropy,
-            shown=self._shown(ended, triplets),
+            first_games=self._first_games(ended, triplets),
         )
 
-    def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
+    def _first_games(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
         """Return, by secret, the guesses and hints of the first game with this secret, read from its last call."""
         words_by_rollout: dict[str, list[str]] = {}
-        for each in triplets:
-            said = [message["content"] for message in each.prompt["raw_content"][1:]]
-            answer = self.models.vocabulary.text(each.response["token_ids"])
-            words_by_rollout[each.metadata["rollout_id"]] = [*said, answer]
-        shown: dict[int, list[str]] = {}
+        for triplet in triplets:
+            said = [message["content"] for message in triplet.prompt["raw_content"][1:]]
+            answer = self.models.vocabulary.text(triplet.response["token_ids"])
+            words_by_rollout[triplet.metadata["rollout_id"]] = [*said, answer]
+        games: dict[int, list[str]] = {}
         for rollout in rollouts:
-            shown.setdefault(rollout.input["secret"], words_by_rollout.get(rollout.rollout_id, []))
-        return shown
+            games.setdefault(rollout.input["secret"], words_by_rollout.get(rollout.rollout_id, []))
+        return games
 
 
 async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span]]:
@@ -233,8 +233,8 @@ async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span
 
     An attempt is one execution of a rollout.
     """
-    found: dict[str, list[Span]] = {rollout_id: [] for rollout_id in rollout_ids}
+    spans: dict[str, list[Span]] = {rollout_id: [] for rollout_id in rollout_ids}
     for start in range(0, len(rollout_ids), MAX_ROLLOUTS):
         for span in await store.query_spans(rollout_ids[start : start + MAX_ROLLOUTS], "latest"):
-            found[span.rollout_id].append(span)
-    return list(found.values())
+            spans[span.rollout_id].append(span)
+    return list(spans.values())

@@ -74,7 +74,7 @@ class ChatVocabulary:
         Raises:
             Invalid: the messages are not a chat.
         """
-        if not all(isinstance(each, Mapping) and "role" in each and "content" in each for each in messages):
+        if not all(isinstance(message, Mapping) and "role" in message and "content" in message for message in messages):
             raise Invalid("messages", "need a role and a content each")
         return self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
 
@@ -106,10 +106,10 @@ class LanguageModel(TokenModel):
 
     def following(self, ids: Any, mask: Any, count: int) -> Any:
         places = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        made = self.module(
+        output = self.module(
             input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=count
         )
-        logits = made.logits
+        logits = output.logits
         return torch().log_softmax(logits if logits.dtype.itemsize > 4 else logits.float(), dim=-1)
 
 
@@ -299,14 +299,14 @@ def _tokenizer(lib: Any, game: Game) -> Any:
         parts.pre_tokenizers.Whitespace(),
         parts.pre_tokenizers.Digits(individual_digits=True),
     ])  # fmt: skip
-    texts = ["user assistant", HIGHER, LOWER, "0123456789", *(each["content"] for each in game.messages([]))]
+    texts = ["user assistant", HIGHER, LOWER, "0123456789", *(message["content"] for message in game.messages([]))]
     words = [word for text in texts for word, _ in split.pre_tokenize_str(text)]
     special = [_UNKNOWN, _PAD, _START, _END]
     vocabulary = {word: place for place, word in enumerate(dict.fromkeys([*special, *words]))}
     tokenizer = parts.Tokenizer(parts.models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = parts.decoders.Fuse()
-    made = lib.PreTrainedTokenizerFast(
+    fast = lib.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token=_UNKNOWN,
         pad_token=_PAD,
@@ -314,5 +314,5 @@ def _tokenizer(lib: Any, game: Game) -> Any:
         additional_special_tokens=[_START],
         clean_up_tokenization_spaces=False,
     )
-    made.chat_template = _CHAT_TEMPLATE
-    return made
+    fast.chat_template = _CHAT_TEMPLATE
+    return fast

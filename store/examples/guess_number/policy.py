@@ -115,11 +115,9 @@ class TokenModel(ABC):
         mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         with lib.no_grad():
             device = next(self.module.parameters()).device
-            found = self.log_probs(lib.tensor(ids, device=device), lib.tensor(mask, device=device))
-        rows: list[list[float]] = found.tolist()
+            log_probs = self.log_probs(lib.tensor(ids, device=device), lib.tensor(mask, device=device))
+        rows: list[list[float]] = log_probs.tolist()
         return [_drawn(row, draw) for row, draw in zip(rows, draws, strict=True)]
-
-    # -- weights as text ---------------------------------------------------------------------------------------------
 
     def to_text(self) -> str:
         """Return the weights as text for `load_text`."""
@@ -223,31 +221,31 @@ class Learner:
         lib, how = torch(), self._how
         device = next(self._model.module.parameters()).device
         worth = lib.tensor(advantages, dtype=lib.float64, device=device)
-        made = lib.tensor(batch.response_mask, device=device) > 0
+        mask = lib.tensor(batch.response_mask, device=device) > 0
         parts = range(0, len(batch), how.rows or len(batch))
-        tokens, entropy = int(made.sum()), 0.0
+        tokens, entropy = int(mask.sum()), 0.0
         for _ in range(how.passes):
             entropy = 0.0
             self._adam.zero_grad()
             for start in parts:
                 rows = slice(start, start + (how.rows or len(batch)))
-                gain, uncertain = self._gain(batch, rows, made[rows], worth[rows], device)
+                gain, uncertain = self._gain(batch, rows, mask[rows], worth[rows], device)
                 (-(gain + how.entropy * uncertain) / tokens).backward()
                 entropy += float(uncertain.detach()) / tokens
             lib.nn.utils.clip_grad_norm_(self._model.module.parameters(), how.norm)
             self._adam.step()
         return entropy
 
-    def _gain(self, batch: Trajectories, rows: slice, made: Any, worth: Any, device: Any) -> tuple[Any, Any]:
+    def _gain(self, batch: Trajectories, rows: slice, generated: Any, worth: Any, device: Any) -> tuple[Any, Any]:
         """Return two sums over the response tokens of some rows: the clipped objective, and the entropy."""
         lib, clip = torch(), self._how.clip
         # No token follows the last token, so the model need not predict one.
         ids = lib.tensor(batch.input_ids[rows], device=device)[:, :-1]
         mask = lib.tensor(batch.attention_mask[rows], device=device)[:, :-1]
-        chosen = lib.tensor(batch.responses[rows], device=device)[made]
-        before = lib.tensor(batch.old_log_probs[rows], dtype=lib.float64, device=device)[made]
-        each = worth[:, None].expand(made.shape)[made]
-        log_probs = self._model.following(ids, mask, made.shape[1])[made]
+        chosen = lib.tensor(batch.responses[rows], device=device)[generated]
+        before = lib.tensor(batch.old_log_probs[rows], dtype=lib.float64, device=device)[generated]
+        token_worth = worth[:, None].expand(generated.shape)[generated]
+        log_probs = self._model.following(ids, mask, generated.shape[1])[generated]
         ratio = (log_probs.gather(1, chosen[:, None])[:, 0] - before).exp()
-        gain = lib.minimum(ratio * each, ratio.clamp(1 - clip, 1 + clip) * each).sum()
+        gain = lib.minimum(ratio * token_worth, ratio.clamp(1 - clip, 1 + clip) * token_worth).sum()
         return gain, -(log_probs.exp() * log_probs).sum()

@@ -30,14 +30,14 @@ def chart(algorithm: Grpo) -> str:
     """Return the chart of the training as SVG."""
     steps, course = algorithm.steps, algorithm.course
     marks = [("ignoring the hints", course.game.by_luck), ("halving the range", course.game.by_halving)]
-    return draw([step.found for step in steps], marks, sentence(algorithm))
+    return draw([step.success_rate for step in steps], marks, sentence(algorithm))
 
 
 def progress(step: StepResult, steps: int, seconds: float) -> str:
     """Return a line about one step. `steps` is the number of all steps, and `seconds` is the duration of this step."""
     return (
-        f"step {step.number + 1:{len(str(steps))}} of {steps}: found in {percent(step.found):>5} of {step.games} "
-        f"games, learned from {step.calls} calls, entropy {step.entropy:.2f}, {seconds:.1f} s"
+        f"step {step.number + 1:{len(str(steps))}} of {steps}: found in {percent(step.success_rate):>5} of"
+        f" {step.games} games, learned from {step.calls} calls, entropy {step.entropy:.2f}, {seconds:.1f} s"
     )
 
 
@@ -50,7 +50,9 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
     for step in (steps[0], steps[-1]):
         yield ""
         yield f"From step {step.number + 1}:"
-        yield from (f"  secret {secret:>2}: {_game(step.shown[secret], course.game, secret)}" for secret in _some(step))
+        yield from (
+            f"  secret {secret:>2}: {_game(step.first_games[secret], course.game, secret)}" for secret in _some(step)
+        )
     yield ""
     games, failed = sum(step.games for step in steps), sum(step.failed for step in steps)
     yield (
@@ -58,15 +60,15 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
         f"batches, {seconds:.0f} s"
     )
     yield f"weights: {algorithm.weights_id(0)} to {algorithm.weights_id(len(steps))}, in the store"
-    found = "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
-    yield f"verify: {verified.events:,} events in {verified.commits:,} commits: {found}"
+    result = "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
+    yield f"verify: {verified.events:,} events in {verified.commits:,} commits: {result}"
 
 
 def _exams(exams: Sequence[Exam]) -> Iterator[str]:
     for exam in exams:
         low, high = exam.interval
         yield (
-            f"policy@{exam.version} in {exam.games} games that it did not learn from: reward {exam.found:.3f}, "
+            f"policy@{exam.version} in {exam.games} games that it did not learn from: reward {exam.success_rate:.3f}, "
             f"95 % interval {low:.3f} to {high:.3f}"
         )
     if len(exams) > 1:
@@ -92,12 +94,12 @@ def percent(part: float) -> str:
 
 def _some(step: StepResult) -> list[int]:
     """Return at most three secrets of a step: the smallest, one in the middle, and the greatest."""
-    secrets = sorted(step.shown)
+    secrets = sorted(step.first_games)
     return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})
 
 
 def _game(spoken: Sequence[str], game: Game, secret: int) -> str:
     guesses = spoken[::2]
     verdicts = [game.judge(secret, guess) for guess in guesses]
-    shown = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, verdicts, strict=True))
-    return shown if verdicts and verdicts[-1] == FOUND else f"{shown}: lost"
+    text = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, verdicts, strict=True))
+    return text if verdicts and verdicts[-1] == FOUND else f"{text}: lost"

@@ -105,8 +105,6 @@ class PolicyServer:
             self._listener.close()
             self._ended.set_result(None)
 
-    # -- calls -------------------------------------------------------------------------------------------------------
-
     async def _complete(self, request: Request) -> Response:
         try:
             call = self._read(orjson.loads(await request.body()))
@@ -125,16 +123,16 @@ class PolicyServer:
         Raises:
             Invalid: the request names another model than the served model, or the messages are not those of a game.
         """
-        given = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-        if not isinstance(given.get("messages"), list):
+        fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+        if not isinstance(fields.get("messages"), list):
             raise Invalid("messages", "send an object with model and messages")
         served = self._serves[0] if self._serves else None
-        if given.get("model") != served:
-            raise Invalid("model", f"{given.get('model')!r} is not served; {served} is")
-        seed, longest = given.get("seed"), given.get("max_tokens")
+        if fields.get("model") != served:
+            raise Invalid("model", f"{fields.get('model')!r} is not served; {served} is")
+        seed, longest = fields.get("seed"), fields.get("max_tokens")
         return _Call(
             str(served),
-            self._vocabulary.tokens(given["messages"]),
+            self._vocabulary.tokens(fields["messages"]),
             random.Random(None if seed is None else str(seed)),
             min(longest, self._vocabulary.longest_answer)
             if type(longest) is int and longest > 0
@@ -147,12 +145,12 @@ class PolicyServer:
         assert self._serves is not None  # `_read` refuses all requests before the first `serve`
         policy, going_on = self._serves[1], waiting
         while going_on:
-            prompts = [[*each.prompt, *(sampled.token for sampled in each.answer)] for each in going_on]
+            prompts = [[*call.prompt, *(sampled.token for sampled in call.answer)] for call in going_on]
             for call, sampled in zip(
-                going_on, policy.sample(prompts, [each.dice.random() for each in going_on]), strict=True
+                going_on, policy.sample(prompts, [call.dice.random() for call in going_on]), strict=True
             ):
                 call.answer.append(sampled)
-            going_on = [each for each in going_on if not self._has_ended(each) and len(each.answer) < each.longest]
+            going_on = [call for call in going_on if not self._has_ended(call) and len(call.answer) < call.longest]
         for call in waiting:
             if not call.answered.done():
                 call.answered.set_result(None)
