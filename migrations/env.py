@@ -18,8 +18,9 @@ from store.db.schema import ddl
 from store.db.schema.history import HEAD, LOG_FORMAT
 from store.db.schema.postgres import PREFIX, migrating_postgres
 from store.db.schema.postgres import store_errors as postgres_errors
-from store.db.schema.sqlite import file_lock, migrating_sqlite
-from store.db.schema.sqlite import store_errors as sqlite_errors
+from store.db.schema.sqlite import migrating_sqlite
+from store.db.schema.sqlite_files import file_lock
+from store.db.schema.sqlite_files import store_errors as sqlite_errors
 from store.db.tables.core import metadata
 from store.db.url import StoreURL, parse
 from store.errors import StoreError

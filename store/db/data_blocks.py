@@ -71,7 +71,7 @@ def data_places(statement: ClauseElement) -> DataPlaces:
         if base is not data:
             continue
         of_event = columns[at].table
-        beside = [place for place, each in enumerate(bases) if each is position and columns[place].table is of_event]
+        beside = [place for place, base in enumerate(bases) if base is position and columns[place].table is of_event]
         if not beside:
             message = f"a statement that reads events.data must also read the position of the event: {statement}"
             raise ValueError(message)
@@ -103,8 +103,8 @@ def json_of(stored: str) -> Any:
         return loads(stored)
     except JSONDecodeError as error:
         first = first_of(stored)
-        found = error if first is None else f"a reference to block {first}, which is missing or damaged"
-        raise Corrupt("the data of an event", found, "JSON") from None
+        actual = error if first is None else f"a reference to block {first}, which is missing or damaged"
+        raise Corrupt("the data of an event", actual, "JSON") from None
 
 
 def pack(events: Sequence[tuple[int, str]]) -> bytes:
@@ -181,12 +181,12 @@ class DataBlocks:
             places: the places of positions and data in the rows.
         """
         for position_at, data_at in places:
-            found = defaultdict[str, list[int]](list)
+            indexes = defaultdict[str, list[int]](list)
             for index, row in enumerate(rows):
                 stored = row[data_at]
                 if stored.__class__ is str and stored[:1] == MARK:
-                    found[stored].append(index)
-            by_first = {first: found[stored] for stored in found if (first := first_of(stored)) is not None}
+                    indexes[stored].append(index)
+            by_first = {first: indexes[stored] for stored in indexes if (first := first_of(stored)) is not None}
             if not by_first:
                 continue
             changed = list(rows)

@@ -1,15 +1,13 @@
 """Interface for everything that differs between databases. All other code builds its SQL with SQLAlchemy Core.
 
-A partition is one independent store in a database. The log is the append-only list of all events of a store.
-
 To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pkgutil import resolve_name
@@ -142,7 +140,7 @@ class TypeFault(NamedTuple):
     column: str
     expected: str
     """The expected type with its article, for example `an integer`."""
-    found: str
+    actual: str
     """The actual type and the first bytes of the value."""
 
 
@@ -284,10 +282,10 @@ class Dialect(ABC):
 
         The cache keeps the statement and the result until the process ends.
         """
-        known = self._prepared.get(id(statement))
-        if known is None:
-            known = self._prepared[id(statement)] = (statement, self.sql(statement))
-        return known[1]
+        entry = self._prepared.get(id(statement))
+        if entry is None:
+            entry = self._prepared[id(statement)] = (statement, self.sql(statement))
+        return entry[1]
 
     @cached_property
     def _prepared(self) -> dict[int, tuple[ClauseElement, Sql]]:
@@ -564,12 +562,22 @@ def dialect_for(url: StoreURL) -> type[Dialect]:
     Raises:
         Invalid: no dialect is registered for the scheme.
     """
-    known = _DIALECTS.get(url.scheme)
-    if known is None:
+    dialect = _DIALECTS.get(url.scheme)
+    if dialect is None:
         raise Invalid("url", f"{url.scheme}:// is not one of {', '.join(sorted(_DIALECTS))}")
-    return resolve_name(known) if isinstance(known, str) else known
+    return resolve_name(dialect) if isinstance(dialect, str) else dialect
 
 
 register("memory", "store.db.drivers.sqlite.dialect:SQLite")
 register("sqlite", "store.db.drivers.sqlite.dialect:SQLite")
 register("postgresql", "store.db.drivers.postgres.dialect:Postgres")
+
+
+@asynccontextmanager
+async def existing_store(dialect: Dialect) -> AsyncGenerator[str]:
+    """Open the database of an existing store during the block, and yield the id of the store."""
+    store_id = await dialect.open(create=False)
+    try:
+        yield store_id
+    finally:
+        await dialect.close()

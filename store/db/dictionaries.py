@@ -1,6 +1,6 @@
 """Reads of bodies that are compressed with a dictionary. Decision 65.
 
-A body is the stored payload of an event. `compact` compresses bodies with zstd and a dictionary, which contains what
+`compact` compresses bodies with zstd and a dictionary, which contains what
 the bodies of one type of event have in common. The column `codec` of such a body contains the number of the dictionary.
 A session decompresses these bodies when it reads them. Only copies and the compression itself read such a codec.
 """
@@ -112,10 +112,10 @@ class Dictionaries:
     def _decompressed(self, row: Row, places: BodyPlaces) -> Row:
         changed: list[Any] | None = None
         for codec_at, body_at in places:
-            known = self._known.get(row[codec_at])
-            if known is None:
+            dictionary = self._known.get(row[codec_at])
+            if dictionary is None:
                 continue
-            frame = zstd.ZstdDecompressor(zstd_dict=known)
+            frame = zstd.ZstdDecompressor(zstd_dict=dictionary)
             try:
                 raw = frame.decompress(row[body_at])
             except (zstd.ZstdError, TypeError):
@@ -128,8 +128,8 @@ class Dictionaries:
     async def _read(self, session: Session, codecs: Collection[int]) -> None:
         table = core_tables.dictionaries.c
         # The numbers come from the database, so it is safe to make them a part of the statement.
-        wanted: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
-        sql = self._compiled(select(table.codec, table.hash, table.content).where(table.codec.in_(wanted)))
+        literals: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
+        sql = self._compiled(select(table.codec, table.hash, table.content).where(table.codec.in_(literals)))
         for codec, digest, content in await session.fetch(sql, {}):
             if (dictionary := load(digest, content)) is not None:
                 self._known[codec] = dictionary

@@ -25,8 +25,8 @@ def places_in(statement: ClauseElement) -> Places | None:
     Raises:
         ValueError: the statement reads the data of an event without its position.
     """
-    found = Places(body_places(statement), data_places(statement))
-    return found if any(found) else None
+    places = Places(body_places(statement), data_places(statement))
+    return places if any(places) else None
 
 
 class StoredForms:

@@ -1,7 +1,4 @@
-"""URL of a store. It names the database, its location, and the partition.
-
-A partition is one independent store of a database: a file of SQLite or a schema of Postgres.
-"""
+"""URL of a store. It names the database, its location, and the partition."""
 
 import re
 from dataclasses import dataclass, field
@@ -66,17 +63,15 @@ def parse(text: str) -> StoreURL:
     parts = _split(text)
     scheme = SCHEME_ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
     if not parts.scheme or "://" not in text:
-        shown = without_passwords(text)
-        raise Invalid(
-            "url", f"{shown!r} has no scheme; write memory://, sqlite:///run.db or postgresql://host/database"
-        )
+        name = without_passwords(text)
+        raise Invalid("url", f"{name!r} has no scheme; write memory://, sqlite:///run.db or postgresql://host/database")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     allowed = _OPTIONS.get(scheme)
     if allowed is not None:
         unknown = sorted(query.keys() - allowed)
         if unknown:
-            known = ", ".join(sorted(allowed)) or "none"
-            raise Invalid("url", f"option {unknown[0]!r} is not known for {scheme}:// (known: {known})")
+            choices = ", ".join(sorted(allowed)) or "none"
+            raise Invalid("url", f"option {unknown[0]!r} is not known for {scheme}:// (known: {choices})")
     partition = query.get("partition", DEFAULT_PARTITION)
     if not PARTITION.fullmatch(partition):
         raise Invalid("url", f"partition {partition!r} must match [a-z][a-z0-9_]{{0,39}}")
@@ -156,11 +151,9 @@ def _decoded(text: str) -> str:
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
     _refuse_unsafe(text)
     if netloc:
-        shown, written = (
-            without_passwords(text),
-            without_passwords(f"sqlite://{netloc}{path}").removeprefix("sqlite://"),
-        )
-        raise Invalid("url", f"{shown!r} contains a host; a SQLite URL has only a path: sqlite:///{written}")
+        file = without_passwords(f"sqlite://{netloc}{path}").removeprefix("sqlite://")
+        reason = f"{without_passwords(text)!r} contains a host; a SQLite URL has only a path: sqlite:///{file}"
+        raise Invalid("url", reason)
     name = _decoded(path.removeprefix("/"))
     if name in {"", ":memory:"}:
         raise Invalid("url", "sqlite:// needs a file, as in sqlite:///run.db; for a store in memory use memory://")

@@ -54,22 +54,22 @@ def renamed(text: str, module: str, modules: frozenset[str]) -> str:
 
 
 def _edits(tree: ast.Module, module: str, modules: frozenset[str]) -> Iterator[_Edit]:
-    kept: set[ast.AST] = set()
+    skipped: set[ast.AST] = set()
     for node in ast.walk(tree):  # parents before their children
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield from _import_edits(node, module)
             case ast.Call(func=ast.Attribute(attr="getLogger"), args=[argument]):
-                kept.add(argument)
+                skipped.add(argument)
                 if isinstance(argument, ast.Name) and argument.id == "__name__":
                     yield _Edit(argument.lineno, argument.col_offset, "__name__", f'"{module}"')
             case ast.JoinedStr(values=values):
-                kept.update(values)
+                skipped.update(values)
                 for value in values:
                     if isinstance(value, ast.Constant) and str(value.value).startswith(f"{SOURCE_NAME}."):
                         raise ValueError(f"{module}, line {node.lineno}: use `__package__` for {value.value!r}")
             case ast.Constant(value=str(value)):
-                if node not in kept and (module, value) != _TRACER_NAME and _names_module(value, modules):
+                if node not in skipped and (module, value) != _TRACER_NAME and _names_module(value, modules):
                     yield _Edit(node.lineno, node.col_offset, f'"{value}"', f'"{_public(value)}"')
             case _:
                 pass
@@ -80,12 +80,12 @@ def _import_edits(node: ast.Import | ast.ImportFrom, module: str) -> Iterator[_E
         if node.module is not None and not node.level and _is_ours(node.module):
             yield _Edit(node.lineno, node.col_offset, f"from {node.module} ", f"from {_public(node.module)} ")
         return
-    for each in node.names:
-        if _is_ours(each.name):
-            if each.asname is None:
-                advice = f"use `from {each.name} import ...`"
-                raise ValueError(f"{module}, line {node.lineno}: `import {each.name}` binds `{SOURCE_NAME}`; {advice}")
-            yield _Edit(each.lineno, each.col_offset, each.name, _public(each.name))
+    for alias in node.names:
+        if _is_ours(alias.name):
+            if alias.asname is None:
+                advice = f"use `from {alias.name} import ...`"
+                raise ValueError(f"{module}, line {node.lineno}: `import {alias.name}` binds `{SOURCE_NAME}`; {advice}")
+            yield _Edit(alias.lineno, alias.col_offset, alias.name, _public(alias.name))
 
 
 def _is_ours(name: str) -> bool:
@@ -106,8 +106,8 @@ def _names_module(text: str, modules: frozenset[str]) -> bool:
 
 def modules_of(root: Path) -> dict[str, Path]:
     """Return the files of the modules below a package's parent directory, by the names of the modules."""
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     for path in sorted((root / SOURCE_NAME).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules

@@ -18,7 +18,15 @@ from pathlib import Path
 import pytest
 
 from store.db.drivers.sqlite.dialect import SQLite
-from store.db.schema import DatabaseInfo, prepare_postgres, prepare_sqlite, read_only_uri, sqlite, triggers
+from store.db.schema import (
+    DatabaseInfo,
+    prepare_postgres,
+    prepare_sqlite,
+    read_only_uri,
+    sqlite_files,
+    sqlite_place,
+    triggers,
+)
 from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, Unavailable
@@ -176,7 +184,7 @@ def test_file_that_is_mounted_by_itself_is_refused_for_writing(
     info = create(tmp_path / "run.db")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\n/dev/vda {tmp_path}/run.db ext4 rw 0 0\n")
-    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+    monkeypatch.setattr(sqlite_place, "MOUNTS", mounts)
     with pytest.raises(Incompatible, match=r"is mounted by itself .* mount the directory that contains it"):
         create(tmp_path / "run.db")
     assert prepare_sqlite(tmp_path / "run.db", create=False, read_only=True) == info
@@ -297,11 +305,11 @@ sshfs@host:/ /home/me/remote fuse.sshfs rw 0 0
     ],
 )
 def test_the_longest_mount_point_holds_a_path(path: str, mount: tuple[str, str]) -> None:
-    assert sqlite.mount_of(Path(path), MOUNTS) == mount
+    assert sqlite_place.mount_of(Path(path), MOUNTS) == mount
 
 
 def test_a_later_mount_covers_an_earlier_one() -> None:
-    assert sqlite.mount_of(Path("/x/run.db"), "a /x ext4 rw 0 0\nb /x nfs rw 0 0") == ("/x", "nfs")
+    assert sqlite_place.mount_of(Path("/x/run.db"), "a /x ext4 rw 0 0\nb /x nfs rw 0 0") == ("/x", "nfs")
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -310,7 +318,7 @@ def test_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, read_only: bool
 ) -> None:
     (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw 0 0\nserver:/ {tmp_path} {kind} rw 0 0\n")
-    monkeypatch.setattr(sqlite, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(sqlite_place, "MOUNTS", tmp_path / "mounts")
     with pytest.raises(Incompatible, match=rf"network file system \({kind}\).*local disk, or use postgresql://"):
         prepare_sqlite(tmp_path / "run.db", create=True, read_only=read_only)
     assert not (tmp_path / "run.db").exists()
@@ -319,12 +327,12 @@ def test_a_network_file_system_is_refused(
 @pytest.mark.parametrize("line", ["none / 9p rw 0 0", "/dev/vda / ext4 rw 0 0", "/dev/vda / fuse.ntfs rw 0 0", ""])
 def test_a_disk_is_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     (tmp_path / "mounts").write_text(line)
-    monkeypatch.setattr(sqlite, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(sqlite_place, "MOUNTS", tmp_path / "mounts")
     create(tmp_path / "run.db")
 
 
 def test_a_system_without_a_list_of_mounts_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "MOUNTS", tmp_path / "no such file")
+    monkeypatch.setattr(sqlite_place, "MOUNTS", tmp_path / "no such file")
     create(tmp_path / "run.db")
 
 
@@ -408,7 +416,7 @@ def test_a_process_killed_while_it_creates_a_store_leaves_none(tmp_path: Path) -
 def test_creation_lock_of_another_process_raises_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_files, "_LOCK_SECONDS", 0.05)
     with (tmp_path / "run.db.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(Unavailable, match="another process has locked"):

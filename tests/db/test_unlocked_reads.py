@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from store import Store, open_store
-from store.db.schema import read_only_uri, sqlite
+from store.db.schema import read_only_uri, sqlite, sqlite_files
 from store.errors import StoreError, Unavailable
 from store.sql.store import SQLStore
 
@@ -103,10 +103,10 @@ def test_file_is_read_with_locks_if_its_log_exists_beside_the_actual_file(
     path.symlink_to(actual)
     for suffix, content in sides.items():
         actual.with_name(f"run.db{suffix}").write_bytes(content)
-    assert sqlite.unlocked_state(path) is None
+    assert sqlite_files.unlocked_state(path) is None
 
     def access(file: str, mode: int) -> bool:
         return Path(file).exists() and (mode != os.W_OK or Path(file) != actual.parent)
 
     monkeypatch.setattr(os, "access", access)
-    assert (sqlite.unlocked_state(path) is not None) == is_unlocked
+    assert (sqlite_files.unlocked_state(path) is not None) == is_unlocked

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.db.schema import history
+from store.db.schema import history, sqlite_copies
 from store.db.schema import postgres as postgres_schema
-from store.db.schema import sqlite as sqlite_schema
 from store.db.schema.partitions import names
-from store.db.schema.sqlite import unfinished as unfinished_name
+from store.db.schema.sqlite_copies import unfinished as unfinished_name
 from store.db.tables import core as core_tables
 from store.db.url import parse, with_partition
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError, Unavailable
@@ -340,7 +339,7 @@ async def test_second_copy_leaves_the_tables_of_the_first_unchanged(
 ) -> None:
     # The second copy stops after it has emptied a table of the same unfinished copy, if it gets that far.
     target = make_url(kind)
-    monkeypatch.setattr(sqlite_schema, "_COPY_LOCK_SECONDS", 0)
+    monkeypatch.setattr(sqlite_copies, "_COPY_LOCK_SECONDS", 0)
     monkeypatch.setattr(postgres_schema, "_COPY_LOCK_SECONDS", 0)
     all_rows, errors = beside_log.scan.all_rows, list[BaseException]()
 

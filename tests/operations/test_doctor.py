@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from store import Invalid, open_store
-from store.db.schema import migrate
-from store.db.schema import sqlite as schema
+from store.db.schema import migrate, sqlite_place
 from store.db.url import parse
 from store.models import RolloutConfig
 from store.operations import CheckResult, Diagnosis, diagnose
@@ -252,7 +251,7 @@ async def test_second_hard_link_of_a_file_is_a_problem(full: str) -> None:
 
 async def test_a_network_file_system_is_a_problem(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mounts").write_text(f"/dev/sda / ext4 rw 0 0\nhost:/ {tmp_path} nfs4 rw 0 0\n")
-    monkeypatch.setattr(schema, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(sqlite_place, "MOUNTS", tmp_path / "mounts")
     checks = results(await diagnose(full))
     assert checks["file system"].outcome == "problem"
     assert "a network file system (nfs4)" in checks["file system"].found

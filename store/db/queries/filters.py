@@ -254,9 +254,6 @@ def _checked(noun: Noun, condition: FilterCondition) -> FilterCondition:
     return FilterCondition(field, operation, tuple(value) if operation == "in" else value)
 
 
-# -- as SQL ----------------------------------------------------------------------------------------------------------
-
-
 def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> ColumnElement[bool]:
     """Return the SQL condition that rows of a query must meet. A query without conditions matches every row.
 
@@ -351,9 +348,6 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
     else:
         terms = [func.coalesce(column, _EMPTY[field.kind])]
     return [term.desc() if is_descending else term for term in terms]
-
-
-# -- as functions of a row -------------------------------------------------------------------------------------------
 
 
 def matches(filter_query: FilterQuery, row: Values) -> bool:

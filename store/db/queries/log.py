@@ -34,9 +34,6 @@ _POSITIONS_AT_ONCE = 500
 _END = 2**62
 
 
-# -- events from rows ------------------------------------------------------------------------------------------------
-
-
 def fact_of(row: Row) -> Fact:
     """Return the fact in a row of `events`. A fact of an older shape is converted to the current shape.
 
@@ -80,9 +77,6 @@ def described(row: Row, body: Json | None) -> Json:
         "body": body,
         "body_hash": None if body_hash is None else bytes(body_hash).hex(),
     }
-
-
-# -- events ----------------------------------------------------------------------------------------------------------
 
 
 def _int(name: str) -> ColumnElement[Any]:
@@ -323,9 +317,6 @@ async def event_sizes(
     return await session.fetch(compiled(session, "event_sizes", build), params)
 
 
-# -- commits ---------------------------------------------------------------------------------------------------------
-
-
 async def commits(
     session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
@@ -407,9 +398,6 @@ async def commit_by_time(session: ReadSession, at: int) -> Row | None:
 def totals_of(commit: Row | None) -> tuple[int, ...]:
     """Return the totals of the log up to a commit, in the order of `pages.TOTALS`; zeros for None."""
     return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
-
-
-# -- bodies ----------------------------------------------------------------------------------------------------------
 
 
 async def bodies_at(session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:

@@ -35,9 +35,6 @@ LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
 
 
-# -- columns of rows -------------------------------------------------------------------------------------------------
-
-
 def signal_of(attempt: Columns) -> ColumnElement[bool]:
     """Return the condition that a row of `attempt_signals` belongs to an attempt."""
     signal = core_tables.attempt_signals.c
@@ -150,9 +147,6 @@ def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
         first = select(func.min(label.label)).where(label.rollout_id == rollouts_table.c.rollout_id)
         columns[filters.LABEL] = first.correlate(rollouts_table).scalar_subquery().label(filters.LABEL)
     return columns
-
-
-# -- pages -----------------------------------------------------------------------------------------------------------
 
 
 def rollouts(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
@@ -365,9 +359,6 @@ def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
     return select(*core_tables.workers.c, *core_tables.worker_signals.c).select_from(source)
 
 
-# -- single rows -----------------------------------------------------------------------------------------------------
-
-
 async def _one(session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str) -> Row | None:
     sql = compiled(session, shape, build)
     rows = await session.fetch(sql, {"key": check_text(key, field, LONGEST_ID)})
@@ -489,9 +480,6 @@ async def workers_by_id(session: ReadSession, worker_ids: Iterable[str], make: M
         return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
 
     return await _by_ids(session, "workers_by_id", build, worker_ids, make)
-
-
-# -- numbers ---------------------------------------------------------------------------------------------------------
 
 
 async def _number(session: ReadSession, shape: str, build: Callable[[], Select[Any]]) -> int | None:

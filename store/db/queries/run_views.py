@@ -133,9 +133,6 @@ def parse(view: str) -> tuple[Form, int | None]:
     return "own" if form == "own" else "seen", int(number)
 
 
-# -- the statement ---------------------------------------------------------------------------------------------------
-
-
 def _zero() -> ColumnElement[int]:
     return literal_column("0", Integer)
 
@@ -275,9 +272,6 @@ def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]
     return terms, {f"only_{name}": value for name, value in given.items()}, tuple(given)
 
 
-# -- reads of a view -------------------------------------------------------------------------------------------------
-
-
 async def events(
     session: ReadSession,
     rollout_id: str,
@@ -394,9 +388,6 @@ async def artifacts(
     params |= {"cut_version": cut_version, "most": min(limit, END)}
     found = await _fetch(session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
     return list(reversed(found))
-
-
-# -- state of a run --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,6 @@ def _text(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=Text)
 
 
-# -- the log ---------------------------------------------------------------------------------------------------------
-
-
 async def events_and_bodies(
     session: ReadSession, *, after: int, until: int, limit: int, as_stored: bool = False
 ) -> Sequence[Row]:
@@ -240,9 +237,6 @@ async def logged(
     params: dict[str, Any] = {"after": after, "until": until, "at_most": limit, "of_stream": stream}
     params["of_types"] = session.dialect.list_param(list(types or ()))
     return await session.fetch(compiled(session, ("logged", stream is None, types is None), build), params)
-
-
-# -- tables keyed by text ----------------------------------------------------------------------------------------------
 
 
 async def rows_between(

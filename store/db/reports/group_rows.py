@@ -161,9 +161,6 @@ def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
 
 
-# -- one group -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class MemberRow:
     """One rollout of a group, with its latest attempt. Times are microseconds since the epoch."""

@@ -72,9 +72,6 @@ class VersionRow:
     last_use_at: int | None = None
 
 
-# -- the list --------------------------------------------------------------------------------------------------------
-
-
 async def resources_rows(
     session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
@@ -146,9 +143,6 @@ def _together(uses: Any) -> Use:
     rewarded = sum(use.rewarded for use in kept)
     total = sum((use.mean_reward or 0.0) * use.rewarded for use in kept)
     return Use(sum(use.rollouts for use in kept), total / rewarded if rewarded else None, rewarded)
-
-
-# -- one id ----------------------------------------------------------------------------------------------------------
 
 
 async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:

@@ -7,7 +7,8 @@ Upgrades from revision to revision are in `migrations/`. Alembic is imported onl
 from store.db.schema.history import HEAD, DatabaseInfo
 from store.db.schema.partitions import Migrated, migrate
 from store.db.schema.postgres import lock_key, prepare_postgres
-from store.db.schema.sqlite import prepare_sqlite, read_only_uri
+from store.db.schema.sqlite import prepare_sqlite
+from store.db.schema.sqlite_files import read_only_uri
 
 __all__ = [
     "HEAD",

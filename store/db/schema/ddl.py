@@ -1,13 +1,13 @@
 """Statements that create a new partition at the newest revision of the schema.
 
-A partition is one independent store: a file of SQLite or a schema of Postgres. These statements do not use alembic,
-which saves a tenth of a second. Tests prove that the migrations lead to the same schema.
+These statements do not use alembic, which saves a tenth of a second. Tests prove that the migrations lead to the same
+schema.
 """
 
 from collections.abc import Iterator
 from functools import cache
 
-from sqlalchemy import Sequence, Table
+from sqlalchemy import Sequence
 from sqlalchemy.dialects import registry
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
@@ -52,8 +52,9 @@ def _creation(database: str) -> Iterator[str]:
     is_postgres = database == "postgresql"
     compiler: Compiler = registry.load("postgresql.asyncpg" if is_postgres else "sqlite")()
     for table in metadata.tables.values():
+        sequences = [column.default for column in table.columns if isinstance(column.default, Sequence)]
         if is_postgres:
-            yield from (str(CreateSequence(sequence).compile(dialect=compiler)) for sequence in _sequences(table))
+            yield from (str(CreateSequence(sequence).compile(dialect=compiler)) for sequence in sequences)
         yield str(CreateTable(table).compile(dialect=compiler)).strip()
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             created = str(CreateIndex(index).compile(dialect=compiler))
@@ -71,7 +72,3 @@ def _creation(database: str) -> Iterator[str]:
     yield "INSERT INTO queue_epoch (id, epoch) VALUES (1, 0)"
     yield _VERSION_TABLE
     yield f"INSERT INTO alembic_version (version_num) VALUES ('{history.HEAD}')"  # noqa: S608 (a constant)
-
-
-def _sequences(table: Table) -> list[Sequence]:
-    return [column.default for column in table.columns if isinstance(column.default, Sequence)]

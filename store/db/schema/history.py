@@ -57,7 +57,7 @@ class DatabaseInfo:
         return self.revision < HEAD
 
 
-def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> DatabaseInfo:
+def read_info(revisions: list[str], infos: list[tuple[str, int, int]], name: str) -> DatabaseInfo:
     """Return the description of a store, given all rows of `alembic_version` and `store_info`.
 
     Args:
@@ -71,28 +71,28 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
     """
     for table, rows in (("alembic_version", revisions), ("store_info", infos)):
         if len(rows) != 1:
-            raise Corrupt(f"{table} of {shown}", f"{len(rows)} rows", "one row")
-    _check_types(revisions[0], infos[0], shown)
+            raise Corrupt(f"{table} of {name}", f"{len(rows)} rows", "one row")
+    _check_types(revisions[0], infos[0], name)
     store_id, created_at, log_format = infos[0]
     info = DatabaseInfo(store_id, created_at, revisions[0], log_format)
     if info.revision > HEAD or info.log_format > LOG_FORMAT:
         raise Incompatible(
-            f"{shown} has schema revision {info.revision} and log format {info.log_format}; this program supports"
+            f"{name} has schema revision {info.revision} and log format {info.log_format}; this program supports"
             f" revisions up to {HEAD} and log formats up to {LOG_FORMAT}",
             "upgrade Rollbook: pip install --upgrade rollbook",
         )
     return info
 
 
-def _check_types(revision: object, info: tuple[object, ...], shown: str) -> None:
+def _check_types(revision: object, info: tuple[object, ...], name: str) -> None:
     """Raise `Corrupt` if the type of a value is not the type of its column. SQLite accepts values of any type."""
     columns = ("alembic_version.version_num", "store_info.store_id", "store_info.created_at", "store_info.log_format")
     for column, value, type_ in zip(columns, (revision, *info), (str, str, int, int), strict=True):
         if not isinstance(value, type_):
-            raise Corrupt(f"{column} of {shown}", repr(value), "text" if type_ is str else "an integer")
+            raise Corrupt(f"{column} of {name}", repr(value), "text" if type_ is str else "an integer")
 
 
-def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
+def refuse_behind(info: DatabaseInfo, name: str) -> DatabaseInfo:
     """Return `info` unchanged if the database has the revision that this program needs.
 
     Raises:
@@ -100,8 +100,8 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
     """
     if info.is_behind:
         raise Incompatible(
-            f"{shown} has schema revision {info.revision}, this program needs {HEAD}",
-            f"run: rollbook migrate --db '{shown}'",
+            f"{name} has schema revision {info.revision}, this program needs {HEAD}",
+            f"run: rollbook migrate --db '{name}'",
         )
     return info
 
@@ -116,7 +116,7 @@ def refuse_reserved(name: str) -> Unavailable:
     return Unavailable(f"another process makes the copy {name}; wait until it ends", 10.0)
 
 
-def refuse_foreign(found: DatabaseInfo, info: DatabaseInfo, shown: str, cure: str) -> None:
+def refuse_foreign(copy: DatabaseInfo, info: DatabaseInfo, name: str, cure: str) -> None:
     """Raise `Incompatible` if an unfinished copy cannot be continued.
 
     Args:
@@ -125,11 +125,11 @@ def refuse_foreign(found: DatabaseInfo, info: DatabaseInfo, shown: str, cure: st
         shown: the place of the unfinished copy, for the message.
         cure: what the user has to do.
     """
-    if found.store_id != info.store_id:
-        reason = f"{shown} is an unfinished copy of the store {found.store_id}, not of {info.store_id}"
+    if copy.store_id != info.store_id:
+        reason = f"{name} is an unfinished copy of the store {copy.store_id}, not of {info.store_id}"
         raise Incompatible(reason, cure)
-    if found.is_behind:
-        raise Incompatible(f"an older version of Rollbook began the unfinished copy {shown}", cure)
+    if copy.is_behind:
+        raise Incompatible(f"an older version of Rollbook began the unfinished copy {name}", cure)
 
 
 def alembic_config(connection: "Connection | None" = None) -> "Config":

@@ -1,13 +1,10 @@
-"""Implementation of `rollbook migrate`, and the list of the partitions of a database.
-
-A partition is one independent store: a schema of a Postgres database, or a SQLite file.
-"""
+"""Implementation of `rollbook migrate`, and the list of the partitions of a database."""
 
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.db.schema import history, partition_files, postgres, sqlite
+from store.db.schema import history, partition_files, postgres, sqlite, sqlite_files
 from store.db.schema.partition_files import PartitionPlace, StoreFile
 from store.db.url import StoreURL, parse
 from store.errors import Invalid
@@ -98,7 +95,7 @@ def files(url: StoreURL) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     main: StoreFile | None = None
     for place in partition_files.candidates(url.main):
-        with sqlite.store_errors(place.path):
+        with sqlite_files.store_errors(place.path):
             file = sqlite.store_file(place.path)
         main = file if place.partition == DEFAULT_PARTITION else main
         if file is not None and place.holds(file, main):
@@ -112,11 +109,11 @@ async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> l
         others = [schema for schema in await postgres.partitions(connection) if schema != named]
         done: list[Migrated] = []
         for schema in (named, *others):
-            shown = postgres.shown(dsn, schema)
-            info = await postgres.inspect_postgres(connection, schema, shown)
+            name = postgres.shown(dsn, schema)
+            info = await postgres.inspect_postgres(connection, schema, name)
             before = None if info is None else info.revision
             if info is None:
-                info, created = await postgres.create_postgres(connection, schema, shown)
+                info, created = await postgres.create_postgres(connection, schema, name)
                 before = None if created else info.revision
             if info.is_behind:
                 await postgres.upgrade_postgres(dsn, schema)

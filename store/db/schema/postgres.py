@@ -1,4 +1,4 @@
-"""Opening, creation and upgrade of a partition on Postgres. A partition is one independent store in its own schema.
+"""Opening, creation and upgrade of a partition on Postgres.
 
 To open a partition means to recognise its schema or to create the schema. Only `migrate` upgrades an existing schema.
 """
@@ -117,7 +117,7 @@ async def prepare_postgres(
     return refuse_behind(info, with_partition)
 
 
-async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: str) -> DatabaseInfo | None:
+async def inspect_postgres(connection: AsyncpgConnection, schema: str, name: str) -> DatabaseInfo | None:
     """Return the description of a partition; None if its schema is missing or has no tables."""
     tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
     if not tables:
@@ -132,11 +132,11 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
         f' ARRAY(SELECT store_id FROM "{schema}".store_info), ARRAY(SELECT created_at FROM "{schema}".store_info),'
         f' ARRAY(SELECT log_format FROM "{schema}".store_info)'
     )
-    return read_info(revisions, list(zip(*infos, strict=True)), shown)
+    return read_info(revisions, list(zip(*infos, strict=True)), name)
 
 
 async def create_postgres(
-    connection: AsyncpgConnection, schema: str, shown: str, info: DatabaseInfo | None = None
+    connection: AsyncpgConnection, schema: str, name: str, info: DatabaseInfo | None = None
 ) -> tuple[DatabaseInfo, bool]:
     """Create a partition if it is missing. Return its description, and whether this call created the partition.
 
@@ -148,10 +148,10 @@ async def create_postgres(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
         f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
     )
-    found = await inspect_postgres(connection, schema, shown)
-    if found is not None:
+    existing = await inspect_postgres(connection, schema, name)
+    if existing is not None:
         await connection.execute("ROLLBACK")
-        return found, False
+        return existing, False
     info = info or DatabaseInfo.new(system_clock)
     # The schema may exist and be empty: an owner may have created it for a role that may not create schemas.
     exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
@@ -166,7 +166,7 @@ async def create_postgres(
         *(info.store_id, info.created_at, info.log_format),
     )
     await connection.execute("COMMIT")
-    logger.info("created store %s in %s", info.store_id, shown)
+    logger.info("created store %s in %s", info.store_id, name)
     return info, True
 
 
@@ -226,9 +226,9 @@ async def prepare_unfinished(dsn: str, schema: str, info: DatabaseInfo) -> None:
     partial = UNFINISHED + schema
     async with connected(dsn) as connection:
         await _refuse_existing(connection, schema)
-        found, created = await create_postgres(connection, partial, f"the schema {partial}", info)
+        copy, created = await create_postgres(connection, partial, f"the schema {partial}", info)
     if not created:
-        history.refuse_foreign(found, info, f"the schema {partial}", f"drop it: DROP SCHEMA {partial} CASCADE")
+        history.refuse_foreign(copy, info, f"the schema {partial}", f"drop it: DROP SCHEMA {partial} CASCADE")
 
 
 async def publish(dsn: str, schema: str, receipt: str | None) -> None:
@@ -394,13 +394,13 @@ async def grant(connection: AsyncpgConnection, schema: str, role: str) -> None:
         raise NotFound("role", role, f"role {role!r} does not exist; create it first: CREATE ROLE … LOGIN")
     quoted = '"' + role.replace('"', '""') + '"'
     log = {table.name for table in LOG}
-    given = {
+    grants = {
         "SELECT, INSERT": sorted(log),
         "SELECT": sorted(MARKS),
         "SELECT, INSERT, UPDATE, DELETE": sorted(metadata.tables.keys() - log - MARKS),
     }
     statements = [f"GRANT USAGE ON SCHEMA {schema}", f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}"]
-    for rights, names in given.items():
+    for rights, names in grants.items():
         statements.append(f"GRANT {rights} ON {', '.join(f'{schema}.{name}' for name in names)}")
     await connection.execute(";\n".join(f"{statement} TO {quoted}" for statement in statements))
 
@@ -440,14 +440,14 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter's error has asyncpg's as its cause.
         adapted: BaseException = getattr(error, "orig", None) or error
         cause = (adapted.__cause__ or adapted) if adapted is not error else error
-        shown = StoreURL("postgresql", dsn).shown
+        name = StoreURL("postgresql", dsn).shown
         if isinstance(cause, asyncpg.exceptions.ClientConfigurationError):
             raise Invalid("url", f"{cause}; write postgresql://user@host/database") from error
         if isinstance(cause, (OSError, TimeoutError, asyncpg.InterfaceError)):
             reason = str(cause) or type(cause).__name__
-            raise Unavailable(f"Postgres at {shown} cannot be reached ({reason})") from error
+            raise Unavailable(f"Postgres at {name} cannot be reached ({reason})") from error
         if isinstance(cause, asyncpg.InternalClientError) or is_malformed(cause):
-            raise Unavailable(malformed(cause, f"the server at {shown}")) from error
+            raise Unavailable(malformed(cause, f"the server at {name}")) from error
         state: str | None = getattr(cause, "sqlstate", None)
         if state is None:
             raise

@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from store.db.schema.sqlite import read_only_uri
+from store.db.schema.sqlite_files import read_only_uri
 from store.db.url import StoreURL
 from store.errors import Incompatible
 
@@ -37,8 +37,8 @@ async def refuse_sealed(url: StoreURL) -> None:
 def _has_table(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
-            found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'").fetchone()
+            row = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'").fetchone()
     except sqlite3.Error:
         # For example, a writer was killed. A store checks the file again after it has opened it.
         return False
-    return bool(found[0])
+    return bool(row[0])

@@ -4,9 +4,9 @@ The triggers refuse accidental changes and changes by other programs. The owner 
 `verify` compares the names and texts of the triggers with the expected ones. A trigger of another program may change
 what a statement does, so `verify` reports every unexpected trigger on a table of the store.
 
-A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` or
-`store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. A blob is a large
-value that is stored once under its hash. Blobs may be deleted only while the last event of the log has the type
+A body may be deleted only if an event of the type `body.dropped` or
+`store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. Blobs
+may be deleted only while the last event of the log has the type
 `store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and its codec changes to one that
 can be read. A dictionary may be emptied while no body is compressed with it. The data of an event may be
 replaced by a reference to a block that contains its position. Triggers, unique keys and indexes are called guards.
@@ -321,8 +321,8 @@ def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
 
     `rows` are the rows that `guards.in_place` reads.
     """
-    found = {(kind, table, name): definition for kind, table, name, definition in rows}
-    differences = (_difference(guard, found) for guard in guards.expected)
+    definitions = {(kind, table, name): definition for kind, table, name, definition in rows}
+    differences = (_difference(guard, definitions) for guard in guards.expected)
     return [sentence for sentence in differences if sentence]
 
 
@@ -331,17 +331,17 @@ def foreign(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[Guard]:
 
     `rows` are the rows that `guards.in_place` reads.
     """
-    known = {guard[:3] for guard in guards.expected}
-    found = [Guard(*row) for row in rows]
+    expected = {guard[:3] for guard in guards.expected}
+    present = [Guard(*row) for row in rows]
     return [
         guard
-        for guard in found
-        if guard.kind in {"trigger", "rule"} and guard.table in metadata.tables and guard[:3] not in known
+        for guard in present
+        if guard.kind in {"trigger", "rule"} and guard.table in metadata.tables and guard[:3] not in expected
     ]
 
 
-def _difference(guard: Guard, found: Mapping[tuple[str, str, str], str]) -> str | None:
-    definition = found.get(guard[:3])
+def _difference(guard: Guard, definitions: Mapping[tuple[str, str, str], str]) -> str | None:
+    definition = definitions.get(guard[:3])
     if definition == guard.definition:
         return None
     if guard.kind == "unique":

@@ -1,7 +1,4 @@
-"""Tables of annotations, which are labels and notes that users add to rollouts. A rollout is a task for an agent.
-
-The rows are computed from the events of the log. A position is the place of an event in the log.
-"""
+"""Tables of annotations, which are labels and notes that users add to rollouts."""
 
 from sqlalchemy import BigInteger, Column, Index
 

@@ -1,7 +1,6 @@
 """Tables of a store, defined once for SQLite and Postgres.
 
-A database can contain several independent stores, called *partitions*: each is a file of SQLite or a schema of
-Postgres, and has all of these tables.
+Each partition has all of these tables.
 
 There are three main groups. The *log* (`commits`, `events`, `data_blocks`, `bodies`, `dictionaries`, `blobs`,
 `dropped`) is append-only: triggers refuse other changes, except those that a removal or a compaction needs. The
@@ -10,12 +9,6 @@ stored rows are equal to the computed rows. The *signals* (heartbeats, counters,
 idempotency keys, known calls of models) are written beside the events. `verify` checks only one table of signals,
 `span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and `reserved` must be the
 greatest span number that the log reserves.
-
-A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
-attempt are *spans*. A *stream* contains the events of one object, such as a rollout. The *version* of an event is its
-number in its stream: 1, 2, 3 … The *position* of an event is its place in the whole log. The *body* of an event is its
-payload. A *batch* is a group of calls that one transaction executes. The *watchdog* ends attempts that have exceeded a
-time limit.
 
 Columns that end in `_at` are integer microseconds since the epoch. Columns that end in `_time` are float seconds
 exactly as a caller sent them.
@@ -97,8 +90,6 @@ def settable(table: Table) -> list[str]:
     return [column.name for column in table.columns if not (column.primary_key or column.info.get("once"))]
 
 
-# -- the store itself ------------------------------------------------------------------------------------------------
-
 store_info = keyed(
     "store_info",
     Column("store_id", Str, primary_key=True),
@@ -117,8 +108,6 @@ queue_epoch = Table(
     Column("epoch", BigInteger, nullable=False),
     info={"family": "signal"},
 )
-
-# -- the log ---------------------------------------------------------------------------------------------------------
 
 commits = _log_table(
     "commits",
@@ -226,8 +215,6 @@ dropped = Table(
     Column("event_position", BigInteger, nullable=False),
     info={"family": "log"},
 )
-
-# -- projections -----------------------------------------------------------------------------------------------------
 
 rollouts = Table(
     "rollouts",
@@ -372,8 +359,6 @@ queue = Table(
 QUEUE_ORDER = (queue.c.position,)
 """The columns by which the queue is sorted. Other columns than `position` stand behind `rollout_id` in the table."""
 
-# -- signals ---------------------------------------------------------------------------------------------------------
-
 span_counters = keyed(
     "span_counters",
     Column("rollout_id", Str, primary_key=True),
@@ -451,8 +436,6 @@ idempotency = keyed(
     Column("expires_at", BigInteger, nullable=False, index=True),
     family="signal",
 )
-
-# -- access ----------------------------------------------------------------------------------------------------------
 
 # API keys. The table contains the hash of each key, not the key. Only the default partition uses this table: its rows
 # are the keys for all partitions of the database. No event of the log mentions API keys.

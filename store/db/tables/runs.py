@@ -1,14 +1,10 @@
-"""Tables of runs. A run is the execution of a rollout, which is a task for an agent, in one or more attempts.
+"""Tables of runs.
 
 The rows are computed from the events of the log. A row comes from one event and never changes, with two exceptions: the
 retraction of an artifact changes the row of the artifact, and a row of `run_keys` covers all events of one call.
 
 Common columns: `version` is the number of the event among the events of its rollout, `position` is the place of the
-event in the log, and `attempt` is the `sequence_id` of the attempt. A *scope* is the subject of an event, such as a
-ticker. A *node* is a step of the run, such as one agent, and a *phase* is a group of nodes.
-
-A *fork* starts an attempt that builds on an earlier attempt, its *base*. A *mask* selects events of the base that the
-new attempt hides because it repeats them.
+event in the log, and `attempt` is the `sequence_id` of the attempt.
 """
 
 from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger

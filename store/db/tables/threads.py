@@ -1,6 +1,6 @@
 """Tables of threads, which are the conversations whose state LangGraph's checkpointers save.
 
-The rows are computed from the events of the log. A position is the place of an event in the log.
+The rows are computed from the events of the log.
 """
 
 from sqlalchemy import BigInteger, Column, Integer

@@ -1,7 +1,6 @@
 """Dialect for Postgres 14 and newer, with asyncpg. Decision 53.
 
-A partition is one independent store. Each partition has its own schema, an advisory lock for its writer, and a channel
-for NOTIFY. A batch is a group of calls that one transaction of the writer executes.
+Each partition has its own schema, an advisory lock for its writer, and a channel for NOTIFY.
 """
 
 import asyncio
@@ -418,18 +417,18 @@ class PostgresWriter(WriteSession):
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         names = tuple(map(id, queries))
-        known = self._loads.get(names)
-        if known is None:
+        statement = self._loads.get(names)
+        if statement is None:
             parts = [Sql("", (), {}, places_in(query)) for query in queries]
-            known = self._loads[names] = (self._dialect.sql(_together(queries)), parts)
-        sql, parts = known
+            statement = self._loads[names] = (self._dialect.sql(_together(queries)), parts)
+        sql, parts = statement
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
         assert row is not None  # a SELECT without FROM always returns a row
-        found: list[Sequence[Row]] = list(row)
+        results: list[Sequence[Row]] = list(row)
         for index, part in enumerate(parts):
-            found[index] = await self._converted(part, params, found[index])
-        return found
+            results[index] = await self._converted(part, params, results[index])
+        return results
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():

@@ -1,7 +1,7 @@
 """Connections that all open partitions of one Postgres database share. Decision 20.
 
-A partition is one independent store in its own schema. Without shared connections, a server with 64 open partitions
-would have up to 512 connections for reads, and 64 connections for LISTEN and NOTIFY. Statements contain the schema of
+Without shared connections, a server with 64 open partitions would have up to 512 connections for reads, and 64
+connections for LISTEN and NOTIFY. Statements contain the schema of
 their tables, so any statement may run on any connection. Only the writer of a partition has its own connection, because
 the connection is in use from BEGIN to COMMIT and its prepared statements belong to the partition.
 """
@@ -109,8 +109,6 @@ class Connections:
                 await asyncio.wait_for(pool.close(), 5)
             except TimeoutError:
                 pool.terminate()
-
-    # -- notifications -----------------------------------------------------------------------------------------------
 
     def is_line(self, connection: Any) -> bool:
         """Return whether `connection` is the connection for LISTEN and NOTIFY, and is still open."""

@@ -10,8 +10,7 @@ from threading import Lock
 
 from store.db.dialect import Wakeups
 from store.db.drivers.sqlite.errors import translate
-from store.db.schema import read_only_uri
-from store.db.schema import sqlite as schema
+from store.db.schema import read_only_uri, sqlite_files
 
 _DATA_VERSION = "PRAGMA data_version"
 
@@ -32,7 +31,7 @@ class State:
         """The number of this detector. Versions with different numbers cannot be compared."""
         self._path = path
         self._is_read_only = is_read_only
-        self._unlocked: schema.State | None = None
+        self._unlocked: sqlite_files.State | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
@@ -42,7 +41,7 @@ class State:
         with self._lock:
             if self._closed:
                 return None
-            unlocked = schema.unlocked_state(self._path) if self._is_read_only else None
+            unlocked = sqlite_files.unlocked_state(self._path) if self._is_read_only else None
             if unlocked != self._unlocked:
                 self._unlocked, self.number = unlocked, next(self._numbers)
                 if self._connection is not None:
@@ -81,7 +80,7 @@ class DataVersion(Wakeups):
     def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self._path = path
         self._is_read_only = is_read_only
-        self._unlocked: schema.State | None = None
+        self._unlocked: sqlite_files.State | None = None
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
         # The id of a commit. This process has noticed or made all commits up to it.
@@ -102,7 +101,7 @@ class DataVersion(Wakeups):
         return True
 
     def _is_news(self) -> bool:
-        unlocked = schema.unlocked_state(self._path) if self._is_read_only else None
+        unlocked = sqlite_files.unlocked_state(self._path) if self._is_read_only else None
         if unlocked != self._unlocked:
             self._unlocked, self._seen = unlocked, None
             if self._connection is not None:

@@ -37,8 +37,16 @@ from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import Readers, SQLiteReader
 from store.db.drivers.sqlite.writer import SQLiteWriter, connect
-from store.db.schema import HEAD, DatabaseInfo, partition_files, prepare_sqlite, read_only_uri, triggers
-from store.db.schema import sqlite as schema
+from store.db.schema import (
+    HEAD,
+    DatabaseInfo,
+    partition_files,
+    prepare_sqlite,
+    read_only_uri,
+    sqlite_copies,
+    sqlite_files,
+    triggers,
+)
 from store.db.schema.partition_files import PartitionPlace, StoreFile
 from store.db.url import StoreURL
 from store.errors import Closed, Incompatible
@@ -68,7 +76,7 @@ class SQLite(Dialect):
         self._place = PartitionPlace(self.path if url.main is None else url.main.absolute(), url.partition)
         self._file = OpenFile(self.path)
         self._readers = Readers(self.path, self._file, self)
-        self._unlocked: schema.State | None = None
+        self._unlocked: sqlite_files.State | None = None
         self._state = State(self.path, is_read_only=read_only)
 
     # The methods of `Dialect`.
@@ -148,7 +156,7 @@ class SQLite(Dialect):
         Raises:
             Unavailable: another process changed such a file during the block.
         """
-        unlocked: schema.State | None = None
+        unlocked: sqlite_files.State | None = None
         try:
             async with AsyncExitStack() as stack:
                 session, unlocked = await self._enter(stack, snapshot=snapshot)
@@ -156,13 +164,13 @@ class SQLite(Dialect):
         except Exception as error:
             raise_unlocked_error(self.path, unlocked, error)
             raise
-        if unlocked not in {None, schema.content_state(self.path)}:
-            raise schema.changed_while_read(self.path)
+        if unlocked not in {None, sqlite_files.content_state(self.path)}:
+            raise sqlite_files.changed_while_read(self.path)
 
-    async def _enter(self, stack: AsyncExitStack, *, snapshot: bool) -> tuple[ReadSession, schema.State | None]:
+    async def _enter(self, stack: AsyncExitStack, *, snapshot: bool) -> tuple[ReadSession, sqlite_files.State | None]:
         """Lend a connection until the stack is closed, and return it with the state of the file that it reads."""
         while True:
-            unlocked, readers = schema.unlocked_state(self.path), self._readers
+            unlocked, readers = sqlite_files.unlocked_state(self.path), self._readers
             if unlocked != self._unlocked:
                 # The connections of the pool would not notice the change.
                 self._unlocked, self._readers = unlocked, Readers(self.path, self._file, self)
@@ -234,11 +242,13 @@ class UnfinishedSQLite(SQLite, Unfinished):
         # A crash of the machine may lose the last transactions, which the next run of the copy writes again. `publish`
         # waits until all data is on disk.
         options = url.options | {"durability": "normal"}
-        super().__init__(replace(url, path=schema.unfinished(self._final), options=options), clock, read_only=read_only)
+        super().__init__(
+            replace(url, path=sqlite_copies.unfinished(self._final), options=options), clock, read_only=read_only
+        )
 
     @asynccontextmanager
     async def reserved(self) -> AsyncGenerator[None]:
-        lock = schema.copy_lock(self._final)
+        lock = sqlite_copies.copy_lock(self._final)
         await asyncio.to_thread(lock.__enter__)
         try:
             yield
@@ -247,11 +257,13 @@ class UnfinishedSQLite(SQLite, Unfinished):
 
     async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         info = DatabaseInfo(store_id, created_at, HEAD, log_format)
-        await asyncio.to_thread(schema.prepare_unfinished, self._final, info, self._place, is_private=is_single_file)
+        await asyncio.to_thread(
+            sqlite_copies.prepare_unfinished, self._final, info, self._place, is_private=is_single_file
+        )
 
     async def open(self, *, create: bool) -> str:
         del create  # `prepare` creates the file
-        info = await asyncio.to_thread(schema.open_unfinished, self._final)
+        info = await asyncio.to_thread(sqlite_copies.open_unfinished, self._final)
         self._file.remember()
         return info.store_id
 
@@ -263,19 +275,19 @@ class UnfinishedSQLite(SQLite, Unfinished):
         session.append(rows)
 
     async def publish(self, *, is_single_file: bool, receipt: str | None) -> None:
-        await asyncio.to_thread(schema.publish, self._final, is_single_file=is_single_file, receipt=receipt)
+        await asyncio.to_thread(sqlite_copies.publish, self._final, is_single_file=is_single_file, receipt=receipt)
 
     async def receipt(self) -> str | None:
-        return await asyncio.to_thread(schema.receipt, self._final)
+        return await asyncio.to_thread(sqlite_copies.receipt, self._final)
 
     async def acknowledge(self) -> None:
-        schema.acknowledge(self._final)  # not in a thread, because a program that ends cannot start one
+        sqlite_copies.acknowledge(self._final)  # not in a thread, because a program that ends cannot start one
 
     async def discard(self) -> None:
-        await asyncio.to_thread(schema.discard, self._final)
+        await asyncio.to_thread(sqlite_copies.discard, self._final)
 
 
-def raise_unlocked_error(path: Path, state: schema.State | None, error: Exception) -> None:
+def raise_unlocked_error(path: Path, state: sqlite_files.State | None, error: Exception) -> None:
     """Raise a clearer error if a read without locks explains `error`; otherwise do nothing.
 
     Args:
@@ -285,8 +297,8 @@ def raise_unlocked_error(path: Path, state: schema.State | None, error: Exceptio
     """
     if state is None:
         return
-    if schema.content_state(path) != state:
-        raise schema.changed_while_read(path) from error
+    if sqlite_files.content_state(path) != state:
+        raise sqlite_files.changed_while_read(path) from error
     if isinstance(error, Incompatible) and isinstance(error.__cause__, sqlite3.DatabaseError):
         raise Incompatible(
             f"the file {path} cannot be read without locks: {error.__cause__}",
@@ -310,7 +322,7 @@ def _has_any(path: Path, parts: Sequence[bytes]) -> bool:
 
 def _watched(url: StoreURL) -> list[str]:
     assert url.main is not None  # the URL of a file
-    found: list[str] = []
+    partitions: list[str] = []
     main: StoreFile | None = None
     for place in partition_files.candidates(url.main):
         uri = read_only_uri(place.path)
@@ -324,8 +336,8 @@ def _watched(url: StoreURL) -> list[str]:
                 "SELECT EXISTS (SELECT 1 FROM watch)"
                 " AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'backup_seal')"
             ).fetchone()[0]:
-                found.append(place.partition)
-    return found
+                partitions.append(place.partition)
+    return partitions
 
 
 def _param(name: str) -> ColumnElement[Any]:

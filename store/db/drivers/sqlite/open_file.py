@@ -78,10 +78,10 @@ class OpenFile:
 
 def _inode(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 (`Path.stat` takes five times as long, and each read calls this)
+        status = os.stat(path)  # noqa: PTH116 (`Path.stat` takes five times as long, and each read calls this)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 _open_files: WeakSet[OpenFile] = WeakSet()

@@ -178,9 +178,9 @@ class SQLiteReader(ReadSession):
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
         async def converted(
-            found: tuple[Sequence[Row], Sequence[Row] | None],
+            results: tuple[Sequence[Row], Sequence[Row] | None],
         ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-            rows, others = found
+            rows, others = results
             if others is not None and following is not None:
                 others = await self._converted(following, params, others, can_repeat=True)
             return await self._converted(sql, params, rows, can_repeat=True), others
@@ -395,7 +395,7 @@ class Readers:
         except BaseException:
             if not waiter.cancel():
                 # Another thread is passing a connection to this waiter, so the connection goes to the next waiter.
-                waiter.add_done_callback(lambda given: self._pass_on(given.result()))
+                waiter.add_done_callback(lambda future: self._pass_on(future.result()))
             raise
         return await self._make() if connection is None else connection
 
@@ -480,14 +480,14 @@ class Readers:
                 connection.cut_off()
         return connection
 
-    def _end_making(self, made: asyncio.Future[SQLiteReader]) -> None:
-        self._making.discard(made)
-        if made.cancelled() or made.exception() is not None:
+    def _end_making(self, opening: asyncio.Future[SQLiteReader]) -> None:
+        self._making.discard(opening)
+        if opening.cancelled() or opening.exception() is not None:
             self._pass_on(None)
 
-    def _keep(self, made: asyncio.Future[SQLiteReader]) -> None:
-        if not made.cancelled() and made.exception() is None:
-            self.give(made.result())
+    def _keep(self, opening: asyncio.Future[SQLiteReader]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.give(opening.result())
 
     def refusal(self, error: Exception) -> StoreError:
         """Return the error of the store for a failed read.
@@ -502,7 +502,7 @@ class Readers:
             self._closed = True
             idle, self._idle = self._idle, []
         loop = asyncio.get_running_loop()
-        if making := [each for each in self._making if each.get_loop() is loop]:
+        if making := [opening for opening in self._making if opening.get_loop() is loop]:
             await asyncio.wait(making)
         for closing in [self._leave(connection) for connection in idle]:
             await asyncio.wrap_future(closing)

@@ -52,18 +52,18 @@ def hide_type_faults(connection: sqlite3.Connection) -> TypeFaults:
     A temporary view with the name of a table takes precedence over the table. The views exist until the transaction
     ends.
     """
-    found = TypeFaults()
+    faults = TypeFaults()
     connection.execute("PRAGMA query_only = OFF")
     try:
         for table in metadata.tables.values():
             sound = _sound(table)
             for fault in _faults(connection, table, sound):
-                found.add(fault)
-            if found.counts[table.name]:
+                faults.add(fault)
+            if faults.counts[table.name]:
                 connection.execute(f"CREATE TEMP VIEW {table.name} AS SELECT * FROM main.{table.name} WHERE {sound}")
     finally:
         connection.execute("PRAGMA query_only = ON")
-    return found
+    return faults
 
 
 def delete_type_faults(connection: sqlite3.Connection, tables: Sequence[Table]) -> dict[str, int]:
@@ -121,10 +121,10 @@ def _faults(connection: sqlite3.Connection, table: Table, sound: str) -> Iterato
         for column, class_, stored, is_utf8 in values:
             if is_utf8 and (class_ == _class(column) or (class_ == "null" and column.nullable)):
                 continue
-            yield TypeFault(table, key, column.name, _EXPECTED[_class(column)], _shown(class_, stored))
+            yield TypeFault(table, key, column.name, _EXPECTED[_class(column)], _excerpt(class_, stored))
 
 
-def _shown(class_: str, stored: bytes | None) -> str:
+def _excerpt(class_: str, stored: bytes | None) -> str:
     return f"{class_} {_text(class_, stored) if class_ == 'blob' else repr(_text(class_, stored))}"
 
 

@@ -1,7 +1,4 @@
-"""The session that writes to a SQLite file: one connection in the thread of the store, and many rows per statement.
-
-A batch is a group of calls that one transaction executes. The log is the append-only list of all events of the store.
-"""
+"""The session that writes to a SQLite file: one connection in the thread of the store, and many rows per statement."""
 
 import asyncio
 import logging
@@ -261,12 +258,12 @@ class SQLiteWriter(WriteSession):
         try:
             self._connection.execute("COMMIT")
             # `Path.stat` takes five times as long, and each commit needs this.
-            found, log = os.stat(file.path), os.stat(file.log)  # noqa: PTH116
+            status, log = os.stat(file.path), os.stat(file.log)  # noqa: PTH116
         except sqlite3.Error as error:
             raise translate(error) from error
         except FileNotFoundError:
             raise file.refusal() from None
-        if (found.st_dev, found.st_ino) != file.opened or (log.st_dev, log.st_ino) != file.opened_log:
+        if (status.st_dev, status.st_ino) != file.opened or (log.st_dev, log.st_ino) != file.opened_log:
             raise file.refusal()
         self._log_bytes = log.st_size
         self._known = self._coming
@@ -306,17 +303,13 @@ class _Statements(dict[tuple[T, int], str]):
         super().__init__()
         self._build = build
 
-    def __missing__(self, wanted: tuple[T, int]) -> str:
-        statement = self[wanted] = self._build(*wanted)
+    def __missing__(self, key: tuple[T, int]) -> str:
+        statement = self[key] = self._build(*key)
         return statement
 
 
-def _columns(table: Table) -> list[str]:
-    return [column.name for column in table.columns]
-
-
 def _insert(table: Table, count: int) -> str:
-    names = _columns(table)
+    names = [column.name for column in table.columns]
     row = f"({', '.join('?' * len(names))})"
     return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {', '.join([row] * count)}"
 
@@ -330,10 +323,10 @@ def _upsert(table: Table, count: int) -> str:
 def _update(part: TablePart, count: int) -> str:
     names = (*part.keys, *part.sets)
     row = f"({', '.join('?' * len(names))})"
-    given = {name: f"rows.column{number}" for number, name in enumerate(names, 1)}
-    sets = ", ".join(f"{name} = {given[name]}" for name in part.sets)
-    found = " AND ".join(f"{part.table.name}.{key} = {given[key]}" for key in part.keys)
-    return f"UPDATE {part.table.name} SET {sets} FROM (VALUES {', '.join([row] * count)}) AS rows WHERE {found}"
+    columns = {name: f"rows.column{number}" for number, name in enumerate(names, 1)}
+    sets = ", ".join(f"{name} = {columns[name]}" for name in part.sets)
+    matches = " AND ".join(f"{part.table.name}.{key} = {columns[key]}" for key in part.keys)
+    return f"UPDATE {part.table.name} SET {sets} FROM (VALUES {', '.join([row] * count)}) AS rows WHERE {matches}"
 
 
 def _delete(table: Table, _: int) -> str:
