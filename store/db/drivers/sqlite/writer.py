@@ -115,22 +115,20 @@ class SQLiteWriter(WriteSession):
                 # With SQLite's own waiting, one busy process may keep all others from writing. Short random waits
                 # prevent this. Decision 3.
                 await asyncio.sleep(random.uniform(0.0002, 0.001))
-        now = time.time_ns() // 1_000 if self._clock is None else self._clock()
         try:
-            # `data_version` changes when another connection commits, but not when this connection commits.
-            before, self._data_version = (
-                self._data_version,
-                self._connection.execute("PRAGMA data_version").fetchone()[0],
-            )
-            is_ours = before == self._data_version
-            tail = self._known if is_ours and self._known is not None else self._read_tail(now, is_ours=is_ours)
+            return self._read_tail()
         except sqlite3.Error as error:
             raise translate(error) from error
-        tail.now = now
-        self._coming = tail
-        return tail
 
-    def _read_tail(self, now: int, *, is_ours: bool) -> Tail:
+    def _read_tail(self) -> Tail:
+        # `data_version` changes when another connection commits, but not when this connection commits.
+        seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
+        is_ours = seen == self._data_version
+        now = time.time_ns() // 1_000 if self._clock is None else self._clock()
+        if is_ours and self._known is not None:
+            self._known.now = now
+            self._coming = self._known
+            return self._known
         row = self._connection.execute(_TAIL).fetchone()
         commit_id, recorded_at, chain, *totals, last_position, epoch, commit_sequence, position_sequence = row
         if epoch is None:
@@ -138,7 +136,7 @@ class SQLiteWriter(WriteSession):
             report_lost_queue_epoch()
             epoch = now
             self._connection.execute("REPLACE INTO queue_epoch (id, epoch) VALUES (1, ?)", (epoch,))
-        return Tail(
+        self._coming = Tail(
             commit_id=commit_id or 0,
             recorded_at=recorded_at or 0,
             chain_hash=chain or bytes(32),
@@ -150,6 +148,7 @@ class SQLiteWriter(WriteSession):
             queue_epoch=epoch,
             is_ours=is_ours,
         )
+        return self._coming
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         try:
