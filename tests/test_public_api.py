@@ -128,7 +128,7 @@ def test_agent_lightnings_names_are_there() -> None:
 
 def test_agent_code_needs_one_import() -> None:
     assert set(public_names(training)) <= set(public_names(store))
-    of_loop = {entry.name for entry in same() if not entry.module.endswith((".collections", ".attrs"))}
+    of_loop = {entry.name for entry in same() if not entry.module.endswith((".collections", ".span_attributes"))}
     assert of_loop <= set(public_names(store))
     assert store.Trainer is training.Trainer
 
