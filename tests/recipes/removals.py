@@ -164,7 +164,11 @@ RUN_FOLDERS = Feature(
             "            from store.run_folders.listing import listed_runs\n"
             "\n"
             '            note(f"the store is unavailable, so these are the run folders below {fallback}: {error}")\n'
-            "            _print_folders(listed_runs(fallback)[:limit], json=json)\n",
+            "            rows = listed_runs(fallback)[:limit]\n"
+            "            if json:\n"
+            "                json_document(rows)\n"
+            "            else:\n"
+            "                print_table(_FOLDERS, rows)\n",
             "            raise\n",
         ),
     ],
