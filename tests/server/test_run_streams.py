@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from store import open_store
 from store.domain.working_set import WorkingSet
-from store.errors import Invalid
+from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.journal.writer import Committed
 from store.models import AttemptedRollout, RunEvent, RunEventRow, RunFrame, apply_frames
 from store.planning.follow import RunFollowPage
 from store.server.auth import admission
+from store.server.streaming.feed import last_frame
+from store.server.streaming.run_feed import ending
 from store.sql import core as sql_core
 from store.sql.follow import RunSource
 from store.sql.runs import SQLRuns
@@ -437,3 +441,13 @@ async def test_a_reader_cannot_be_in_the_middle_of_nothing(store: Store) -> None
     run = await begin(store)
     with pytest.raises(Invalid, match="until"):
         await anext(aiter(store.runs.follow(run.rollout_id, after=1, until=0)))
+
+
+def test_last_frame_of_a_run_has_the_kind_of_its_error_under_a_name_of_its_own() -> None:
+    frame = orjson.loads(last_frame(NotFound.rollout("ro-1"), partial(ending, seq=7)).text)
+    assert (frame["kind"], frame["error_type"], frame["error_kind"], frame["seq"]) == (
+        "error",
+        "NotFound",
+        "rollout",
+        7,
+    )

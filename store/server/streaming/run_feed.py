@@ -174,6 +174,8 @@ def encoded(frame: RunFrame, **more: Any) -> Frame:
     return Frame(frame.kind, place, dumps({"v": 1, **fields, **more}))
 
 
-def ending(kind: str, seq: int, **more: Any) -> Frame:
-    """Return the last frame of a stream."""
+def ending(kind: str, /, *, seq: int, **more: Any) -> Frame:
+    """Return the last frame of a stream. If an error has a field `kind`, the frame has it as `error_kind`."""
+    if "kind" in more:
+        more["error_kind"] = more.pop("kind")
     return Frame(kind, str(seq), dumps({"v": 1, "kind": kind, "seq": seq, **more}))
