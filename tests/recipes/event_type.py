@@ -25,8 +25,7 @@ class PinRollout(Command):
 
 '''
 _DECISION = """def _pin(command: PinRollout, working_set: WorkingSet) -> int:
-    if command.rollout_id not in working_set.rollouts:
-        raise NotFound.rollout(command.rollout_id)
+    working_set.existing_rollout(command.rollout_id)
     return working_set.record_rollout(
         command.rollout_id, RolloutPinned(reason=command.reason), actor=command.actor
     ).position
