@@ -5,17 +5,18 @@ To add another SQL database, subclass `Dialect` and `register` it under a URL sc
 
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections import Counter, namedtuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pkgutil import resolve_name
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.selectable import SelectBase
 
 from store.db.stored_forms import Places, StoredForms, places_in
 from store.db.url import StoreURL
@@ -28,6 +29,24 @@ Params = Mapping[str, Any]
 Row = Sequence[Any]
 
 
+class NamedRow(tuple[Any, ...]):
+    """A row that a statement returned. Its values are attributes with the names of the statement's columns."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@cache
+def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], NamedRow]:
+    """Return a function that makes rows with these names of columns. Unnamed and repeated columns get no attribute."""
+    named: Any = namedtuple("NamedRow", names, rename=True)  # noqa: PYI024 # pyright: ignore[reportUntypedNamedTuple]
+    make: Any = tuple.__new__
+    return partial(make, named)
+
+
 @dataclass(frozen=True, slots=True)
 class Sql:
     """A statement compiled for one database: its text, and the names of its parameters in order."""
@@ -38,11 +57,17 @@ class Sql:
     """Values of parameters that are fixed by the statement, by parameter name."""
     places: Places | None = None
     """The columns whose values may be stored in another form, so that a session converts them."""
+    make_row: Callable[[Iterable[Any]], NamedRow] | None = None
+    """Function that names the values of a row; None for a statement without named columns."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
         """Return the values of the statement's parameters in order. A value in `params` replaces a fixed value."""
         fixed = self.fixed
         return tuple(params[name] if name in params else fixed[name] for name in self.names)
+
+    def named(self, rows: Iterable[Row]) -> list[NamedRow]:
+        """Return rows of the statement whose values have names. Every session calls this for the rows that it reads."""
+        return list(map(self.make_row or NamedRow, rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,13 +193,13 @@ class ReadSession(Protocol):
     dialect: "Dialect"
     """The database."""
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        """Return all rows of a statement. Values that are stored in another form are converted."""
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
+        """Return all rows of a statement. Values that are stored in another form are converted. See `Sql.named`."""
         ...
 
     async def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
-    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    ) -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
         """Return the rows of a statement, and the rows of a second statement or None.
 
         `follow` is called with the number of rows of the first statement. It returns the second statement, which gets
@@ -184,7 +209,7 @@ class ReadSession(Protocol):
         following = follow(len(rows))
         return rows, None if following is None else await self.fetch(following, params)
 
-    def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         """Yield the rows of a statement in batches, in limited memory."""
         ...
 
@@ -199,7 +224,7 @@ class WriteSession(ReadSession, Protocol):
         """Begin a transaction, take the lock, and read the end of the log. Decision 4."""
         ...
 
-    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[NamedRow]]:
         """Return the rows of several queries, if possible in one round trip.
 
         The caller must build the queries once and pass the same objects each time, because compiled queries are cached
@@ -275,7 +300,8 @@ class Dialect(ABC):
             compiled = statement.compile(dialect=self.compiler)
         fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
         names = tuple(getattr(compiled, "positiontup", None) or ())
-        return Sql(str(compiled), names, fixed, places_in(statement))
+        make_row = row_maker(tuple(statement.selected_columns.keys())) if isinstance(statement, SelectBase) else None
+        return Sql(str(compiled), names, fixed, places_in(statement), make_row)
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement and cache the result. Only a statement that is built once may be passed.

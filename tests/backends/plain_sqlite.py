@@ -21,9 +21,9 @@ from store.db.dialect import (
     Changes,
     Dialect,
     Guards,
+    NamedRow,
     Params,
     ReadSession,
-    Row,
     Sql,
     Tail,
     Wakeups,
@@ -121,15 +121,15 @@ class Reading(ReadSession):
     def __init__(self, connection: sqlite3.Connection, dialect: PlainSQLite) -> None:
         self.connection, self.dialect = connection, dialect
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         with _translated():
-            return self.connection.execute(sql.text, sql.args(params)).fetchall()
+            return sql.named(self.connection.execute(sql.text, sql.args(params)))
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         with _translated():
             cursor = self.connection.execute(sql.text, sql.args(params))
             while rows := cursor.fetchmany(batch):
-                yield rows
+                yield sql.named(rows)
 
 
 class Writing(Reading, WriteSession):
@@ -155,7 +155,7 @@ class Writing(Reading, WriteSession):
             queue_epoch=epoch,
         )
 
-    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[NamedRow]]:
         return [await self.fetch(self.dialect.prepared(query), params) for query in queries]
 
     async def write(self, changes: Changes) -> None:

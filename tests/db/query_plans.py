@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Select
 
-from store.db.dialect import Dialect, Params, ReadSession, Row, Sql, WriteSession
+from store.db.dialect import Dialect, NamedRow, Params, ReadSession, Sql, WriteSession
 from store.models import AttemptedRollout
 from store.models.queries import RolloutQuery, SpanQuery
 from store.opening import open_store
@@ -56,11 +56,11 @@ class Reading(ReadSession):
     def __init__(self, inner: ReadSession, statements: Statements) -> None:
         self.inner, self.dialect, self.statements = inner, inner.dialect, statements
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         self.statements.add(sql, params)
         return await self.inner.fetch(sql, params)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         self.statements.add(sql, params)
         async for rows in self.inner.stream(sql, params, batch=batch):
             yield rows
@@ -73,7 +73,7 @@ class Loading(Wrapped):
         super().__init__(inner)
         self.statements = statements
 
-    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[NamedRow]]:
         if self.statements.dialect is not None:
             for query in queries:
                 self.statements.add(self.statements.dialect.sql(query), params)
@@ -157,7 +157,7 @@ def _calls(store: SQLStore) -> dict[str, Callable[[], Awaitable[object]]]:
 
 async def _plan(session: ReadSession, dialect: Dialect, sql: Sql, params: Params) -> list[str]:
     if dialect.schema is None:
-        explained = replace(sql, text=f"EXPLAIN QUERY PLAN {sql.text}", places=None)
+        explained = replace(sql, text=f"EXPLAIN QUERY PLAN {sql.text}", places=None, make_row=None)
         depths = {0: 0}
         lines: list[str] = []
         for number, parent, _, detail in await session.fetch(explained, params):
@@ -166,7 +166,7 @@ async def _plan(session: ReadSession, dialect: Dialect, sql: Sql, params: Params
         return lines
     # Small tables would be read whole, whatever indexes there are.
     await session.fetch(Sql("SELECT set_config('enable_seqscan', 'off', true)", (), {}), {})
-    explained = replace(sql, text=f"EXPLAIN (COSTS OFF) {sql.text}", places=None)
+    explained = replace(sql, text=f"EXPLAIN (COSTS OFF) {sql.text}", places=None, make_row=None)
     return [_RANDOM_ID.sub(r"\1-…", line) for (line,) in await session.fetch(explained, params)]
 
 

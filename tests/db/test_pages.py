@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Table
 from sqlalchemy.sql import ClauseElement
 
-from store.db.dialect import Changes, Dialect, Params, ReadSession, Row, Sql, dialect_for
+from store.db.dialect import Changes, Dialect, NamedRow, Params, ReadSession, Row, Sql, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload
 from store.db.queries.filters import (
@@ -68,11 +68,11 @@ class Counting(ReadSession):
     def __post_init__(self) -> None:
         self.dialect = self.session.dialect
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         self.texts.append(sql.text)
         return await self.session.fetch(sql, params)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         self.texts.append(sql.text)
         async for rows in self.session.stream(sql, params, batch=batch):
             yield rows

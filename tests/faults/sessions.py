@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select
 
-from store.db.dialect import Changes, Params, Row, Sql, Tail, WriteSession, register
+from store.db.dialect import Changes, NamedRow, Params, Sql, Tail, WriteSession, register
 from store.db.drivers.postgres.dialect import Postgres
 from store.db.drivers.sqlite.dialect import SQLite
 from store.opening import open_store
@@ -31,13 +31,13 @@ class Wrapped(WriteSession):
     async def begin(self) -> Tail:
         return await self.inner.begin()
 
-    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[Any]], params: Params) -> Sequence[Sequence[NamedRow]]:
         return await self.inner.load(queries, params)
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         return await self.inner.fetch(sql, params)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         async for rows in self.inner.stream(sql, params, batch=batch):
             yield rows
 

@@ -39,6 +39,7 @@ from store.db.dialect import (
     Dialect,
     Guards,
     LastNumbers,
+    NamedRow,
     Params,
     ReadSession,
     Row,
@@ -55,7 +56,6 @@ from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
 from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
-from store.db.stored_forms import places_in
 from store.db.tables import core as core_tables
 from store.db.tables.core import metadata, settable
 from store.db.url import StoreURL
@@ -415,32 +415,29 @@ class PostgresWriter(WriteSession):
             f"as its owner, run: SELECT {calls}",
         )
 
-    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[NamedRow]]:
         names = tuple(map(id, queries))
         statement = self._loads.get(names)
         if statement is None:
-            parts = [Sql("", (), {}, places_in(query)) for query in queries]
+            parts = [self._dialect.sql(query) for query in queries]
             statement = self._loads[names] = (self._dialect.sql(_together(queries)), parts)
         sql, parts = statement
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
         assert row is not None  # a SELECT without FROM always returns a row
-        results: list[Sequence[Row]] = list(row)
-        for index, part in enumerate(parts):
-            results[index] = await self._converted(part, params, results[index])
-        return results
+        return [await self._converted(part, params, rows) for part, rows in zip(parts, row, strict=True)]
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         with _translated():
             rows = await self._live.fetch(sql.text, *sql.args(_split(params)))
         return await self._converted(sql, params, rows)
 
-    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
-        if sql.places is None:
-            return rows
-        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows)
+    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[NamedRow]:
+        if sql.places is not None:
+            rows = await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows)
+        return sql.named(rows)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         async for rows in PostgresReader(self._live, self._dialect).stream(sql, params, batch=batch):
             yield rows
 
@@ -569,18 +566,19 @@ class PostgresReader(ReadSession):
         self._connection = connection
         self.dialect = self._dialect = dialect
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         rows = await self._connection.fetch(sql.text, *sql.args(_split(params)))
         return await self._converted(sql, params, rows, can_repeat=True)
 
     async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
-    ) -> Sequence[Row]:
-        if sql.places is None:
-            return rows
-        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+    ) -> Sequence[NamedRow]:
+        if sql.places is not None:
+            forms = self._dialect.stored_forms
+            rows = await forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+        return sql.named(rows)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         """Yield rows in batches.
 
         Outside of a transaction, there is a single batch, because a cursor needs a transaction.

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import aiosqlite
 
-from store.db.dialect import Dialect, Params, ReadSession, Row, Sql
+from store.db.dialect import Dialect, NamedRow, Params, ReadSession, Row, Sql
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
@@ -156,7 +156,7 @@ class SQLiteReader(ReadSession):
         self._database = _connected(self._path)
         return self._database
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         try:
             rows: Any = await self._connection.execute_fetchall(sql.text, sql.args(params))
         except (asyncio.CancelledError, GeneratorExit):
@@ -166,10 +166,10 @@ class SQLiteReader(ReadSession):
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
-    ) -> "CoroutineType[Any, Any, tuple[Sequence[Row], Sequence[Row] | None]]":
+    ) -> "CoroutineType[Any, Any, tuple[Sequence[NamedRow], Sequence[NamedRow] | None]]":
         following: Sql | None = None
 
-        def work(connection: sqlite3.Connection) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        def work(connection: sqlite3.Connection) -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
             nonlocal following
             rows = connection.execute(sql.text, sql.args(params)).fetchall()
             following = follow(len(rows))
@@ -178,8 +178,8 @@ class SQLiteReader(ReadSession):
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
         async def converted(
-            results: tuple[Sequence[Row], Sequence[Row] | None],
-        ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+            results: tuple[Sequence[NamedRow], Sequence[NamedRow] | None],
+        ) -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
             rows, others = results
             if others is not None and following is not None:
                 others = await self._converted(following, params, others, can_repeat=True)
@@ -189,12 +189,13 @@ class SQLiteReader(ReadSession):
 
     async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
-    ) -> Sequence[Row]:
-        if sql.places is None:
-            return rows
-        return await self.dialect.stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+    ) -> Sequence[NamedRow]:
+        if sql.places is not None:
+            forms = self.dialect.stored_forms
+            rows = await forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+        return sql.named(rows)
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
             cursor = connection.execute(sql.text, sql.args(params))
             assert isinstance(connection, _Database)

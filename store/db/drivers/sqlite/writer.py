@@ -16,6 +16,7 @@ from sqlalchemy import Select, Table
 from store.db.dialect import (
     Changes,
     Dialect,
+    NamedRow,
     Params,
     Row,
     Sql,
@@ -150,26 +151,26 @@ class SQLiteWriter(WriteSession):
         )
         return self._coming
 
-    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
+    async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[NamedRow]]:
         try:
             return [await self._fetch(self.dialect.prepared(query), params) for query in queries]
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         try:
             return await self._fetch(sql, params)
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    async def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+    async def _fetch(self, sql: Sql, params: Params) -> Sequence[NamedRow]:
         rows = self._connection.execute(sql.text, sql.args(params)).fetchall()
         return await self._converted(sql, params, rows)
 
-    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
-        if sql.places is None:
-            return rows
-        return await self.dialect.stored_forms.converted(self, sql, sql.places, params, rows)
+    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[NamedRow]:
+        if sql.places is not None:
+            rows = await self.dialect.stored_forms.converted(self, sql, sql.places, params, rows)
+        return sql.named(rows)
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Call a function with the connection, within the current transaction, and return its result."""
@@ -178,7 +179,7 @@ class SQLiteWriter(WriteSession):
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
+    async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[NamedRow]]:
         cursor = self._connection.execute(sql.text, sql.args(params))
         while rows := cursor.fetchmany(batch):
             yield await self._converted(sql, params, rows)
