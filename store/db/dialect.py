@@ -43,8 +43,8 @@ class NamedRow(tuple[Any, ...]):
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], NamedRow]:
     """Return a function that makes rows with these names of columns. Unnamed and repeated columns get no attribute."""
     named: Any = namedtuple("NamedRow", names, rename=True)  # noqa: PYI024 # pyright: ignore[reportUntypedNamedTuple]
-    make: Any = tuple.__new__
-    return partial(make, named)
+    new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return partial(new, named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import blobs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
@@ -190,7 +190,7 @@ async def history(
     events: list[HistoryEvent] = []
     while limit < 0 or len(events) < limit:
         at_most = EVENTS_AT_ONCE if limit < 0 else min(EVENTS_AT_ONCE, limit - len(events))
-        rows: Sequence[Row] = await log_queries.stream_events(
+        rows: Sequence[NamedRow] = await log_queries.stream_events(
             session, stream, after=number, until=until, limit=at_most, bodies=True
         )
         filled = await blobs.filled(session, rows, lengths=False)
@@ -201,5 +201,5 @@ async def history(
     return events
 
 
-def _described(row: Row) -> dict[str, Any]:
+def _described(row: NamedRow) -> dict[str, Any]:
     return log_queries.described(row, payload(row[_WIDTH], row[_WIDTH + 1]))

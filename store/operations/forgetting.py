@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import orjson
 
-from store.db.dialect import Dialect, Row, existing_store
+from store.db.dialect import Dialect, NamedRow, existing_store
 from store.db.queries import blobs as blob_queries
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
@@ -211,7 +211,9 @@ async def _search(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) 
             _examine(row, matcher, in_blobs, hits, is_gone=row[_POSITION] in gone)
 
 
-def _examine(row: Row, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], hits: _Hits, *, is_gone: bool) -> None:
+def _examine(
+    row: NamedRow, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], hits: _Hits, *, is_gone: bool
+) -> None:
     data = matcher.in_payload(row[_DATA].encode())
     if data is not None:
         hits.remaining.append(_match(row, *data))
@@ -237,7 +239,7 @@ def _examine(row: Row, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], 
         hits.bodies[row[_POSITION]] = (codec, stored)
 
 
-def _match(row: Row, path: str, excerpt: str) -> Match:
+def _match(row: NamedRow, path: str, excerpt: str) -> Match:
     return Match(
         stream=row[_STREAM],
         number=row[_VERSION],

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Final
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries import run_follow, run_views
 from store.db.queries.pages import LONGEST_ID
@@ -110,7 +110,7 @@ class RunSource:
         payloads, texts = await run_reads.payloads_of(session, rows) if self.bodies else ({}, {})
         return [run_mapping.event(self.rollout_id, row, payloads.get(row[1]), texts) for row in rows]
 
-    async def _forks_among(self, session: ReadSession, rows: Sequence[Row]) -> dict[int, Fork]:
+    async def _forks_among(self, session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, Fork]:
         if all(row[5] != "attempt.forked" for row in rows):
             return {}
         standing = await run_views.standing(session, self.rollout_id)
@@ -118,7 +118,7 @@ class RunSource:
         return dict((await run_reads.family_of(session, self.rollout_id, standing)).forks)
 
 
-def _turn(row: Row, forks: dict[int, Fork]) -> Turn:
+def _turn(row: NamedRow, forks: dict[int, Fork]) -> Turn:
     event = log_queries.event_of(row)
     return Turn(event, forks.get(event.version))
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.bodies import payload
@@ -65,7 +65,9 @@ async def read_view(
     return await core.view(read_state, as_at, (rollout_id, at), sweeps=False, snapshot=True)
 
 
-async def payloads_of(session: ReadSession, rows: Sequence[Row]) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
+async def payloads_of(
+    session: ReadSession, rows: Sequence[NamedRow]
+) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
     """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
     payloads = await run_queries.payloads(session, [row[1] for row in rows])
     hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
@@ -127,7 +129,7 @@ async def family_of(session: ReadSession, rollout_id: str, standing: Standing) -
     )
 
 
-async def with_responses(session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[ViewEvent]:
+async def with_responses(session: ReadSession, rows: Sequence[NamedRow], common: set[int]) -> list[ViewEvent]:
     """Return events without payload. Each result has the hash of its response, except those in `common`."""
     events = {row[1]: run_mapping.view_event(row) for row in rows}
     short = [

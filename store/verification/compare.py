@@ -257,7 +257,7 @@ class _Queue:
 
     def __init__(self, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(session, stretch.after, stretch.until)
-        self._ahead: list[Row] = []
+        self._ahead: Sequence[Row] = []
         self._at = 0
         self._ended = False
 

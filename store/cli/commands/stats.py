@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Column
     from sqlalchemy.sql import ClauseElement
 
-    from store.db.dialect import ReadSession, Row
+    from store.db.dialect import NamedRow, ReadSession
     from store.interface.store import Store
 
 app = typer.Typer()
@@ -133,7 +133,7 @@ async def _counts(session: ReadSession, store_id: str) -> StoreCounts:
 
     from store.db.tables import core as core_tables
 
-    async def rows(statement: ClauseElement) -> Iterable[Row]:
+    async def rows(statement: ClauseElement) -> Iterable[NamedRow]:
         return await session.fetch(session.dialect.sql(statement), {})
 
     async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:

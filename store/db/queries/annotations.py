@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
@@ -63,8 +63,8 @@ async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list
 
     params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
     carried: set[str] = set()
-    for _, type_, shape, data in await session.fetch(compiled(session, "labels_then", build), params):
-        fact = upcast(type_, shape, json_of(data))
+    for row in await session.fetch(compiled(session, "labels_then", build), params):
+        fact = upcast(row.type, row.shape, json_of(row.data))
         assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
         carried = (carried - set(fact.removed)) | set(fact.added)
     return sorted(carried)
@@ -93,10 +93,9 @@ async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -
     return [_note(each) for each in reversed(found)]
 
 
-def _note(row: Row) -> Note:
-    number, at, actor, codec, stored = row
-    told = payload(codec, stored) or {}
-    return Note(number=number, at=at / 1_000_000, actor=actor, text=told.get("note"))
+def _note(row: NamedRow) -> Note:
+    told = payload(row.codec, row.body) or {}
+    return Note(number=row.version, at=row.at / 1_000_000, actor=row.actor, text=told.get("note"))
 
 
 def _rollout() -> ColumnElement[Any]:

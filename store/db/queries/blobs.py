@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, select, union_all
 from sqlalchemy.types import Integer, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.run_commands import IN_BLOBS
@@ -20,13 +20,13 @@ _TYPE, _HASH, _WIDTH = _COLUMNS.index("type"), _COLUMNS.index("body_hash"), len(
 _AT_ONCE = 500
 
 
-async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
+async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Return codec, raw_len and bytes of blobs, by hash. Hashes without a blob are left out."""
 
     def build() -> Select[Any]:
         return select(*core_tables.blobs.c).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
-    found: dict[str, Row] = {}
+    found: dict[str, tuple[Any, ...]] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "blobs_named", build), {"hashes": listed})
@@ -46,11 +46,11 @@ async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "blob_sizes", build), {"hashes": listed})
-        found.update((row[0], row[1]) for row in rows)
+        found.update((row.hash, row.raw_len) for row in rows)
     return found
 
 
-async def filled(session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
+async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: bool) -> Sequence[NamedRow]:
     """Return the given rows of events, and fill in the bodies that are stored in `blobs`.
 
     Args:
@@ -73,11 +73,12 @@ async def filled(session: ReadSession, rows: Sequence[Row], *, lengths: bool) ->
         blob = found.get(name)
         if blob is not None:
             part = blob if lengths else (blob[0], blob[2])
-            given[index] = (*rows[index][:_WIDTH], *part, *rows[index][width:])
+            row = rows[index]
+            given[index] = tuple[Any, ...].__new__(type(row), (*row[:_WIDTH], *part, *row[width:]))
     return given
 
 
-async def blobs_after(session: ReadSession, after: str, limit: int) -> Sequence[Row]:
+async def blobs_after(session: ReadSession, after: str, limit: int) -> Sequence[NamedRow]:
     """Return at most `limit` rows of `blobs` whose hashes are greater than `after`, in the order of their hashes."""
 
     def build() -> Select[Any]:
@@ -98,7 +99,7 @@ async def existing(session: ReadSession, hashes: Sequence[str]) -> set[str]:
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         found.update(
-            row[0] for row in await session.fetch(compiled(session, "blobs_existing", build), {"hashes": listed})
+            row.hash for row in await session.fetch(compiled(session, "blobs_existing", build), {"hashes": listed})
         )
     return found
 
@@ -119,4 +120,4 @@ async def unclaimed(session: ReadSession) -> list[str]:
         named = union_all(*kept, *texts).subquery("named")
         return select(core_tables.blobs.c.hash).except_(select(named))
 
-    return [row[0] for row in await session.fetch(compiled(session, "unclaimed_blobs", build), {})]
+    return [row.hash for row in await session.fetch(compiled(session, "unclaimed_blobs", build), {})]

@@ -56,7 +56,10 @@ async def counts(session: ReadSession, now: int) -> Counts:
 
     def by_status() -> Select[Any]:
         rewards: Any = select(
-            rollouts.status, func.count(), func.count(rollouts.last_reward), func.sum(rollouts.last_reward)
+            rollouts.status,
+            func.count().label("total"),
+            func.count(rollouts.last_reward).label("rewarded"),
+            func.sum(rollouts.last_reward).label("reward_sum"),
         )
         return rewards.group_by(rollouts.status)
 
@@ -66,16 +69,18 @@ async def counts(session: ReadSession, now: int) -> Counts:
 
     of_rollouts = compiled(session, "counts of rollouts", by_status)
     of_attempts = compiled(session, "counts of attempts", attempts_by_status)
-    head = compiled(session, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
+    head = compiled(
+        session, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position).label("head"))
+    )
     by_rollout_status = await session.fetch(of_rollouts, {})
     return Counts(
-        rollouts={row[0]: row[1] for row in by_rollout_status},
-        attempts={row[0]: row[1] for row in await session.fetch(of_attempts, {})},
+        rollouts={row.status: row.total for row in by_rollout_status},
+        attempts={row.status: row.total for row in await session.fetch(of_attempts, {})},
         waiting=await queue_depth(session),
         oldest_waiting_at=await oldest_waiting_at(session),
-        head=(await session.fetch(head, {}))[0][0] or 0,
-        rewarded=sum(row[2] for row in by_rollout_status),
-        reward_sum=float(sum(row[3] or 0 for row in by_rollout_status)),
+        head=(await session.fetch(head, {}))[0].head or 0,
+        rewarded=sum(row.rewarded for row in by_rollout_status),
+        reward_sum=float(sum(row.reward_sum or 0 for row in by_rollout_status)),
         workers=dict(Counter((await worker_states(session, now)).values())),
     )
 
@@ -90,7 +95,7 @@ async def oldest_waiting_at(session: ReadSession) -> int | None:
         return found.where(event.position == first)
 
     rows = await session.fetch(compiled(session, "oldest in the queue", build), {})
-    return rows[0][0] if rows else None
+    return rows[0].at if rows else None
 
 
 async def overdue_checks(session: ReadSession, before: int) -> int:
@@ -98,10 +103,10 @@ async def overdue_checks(session: ReadSession, before: int) -> int:
     due = bindparam("before", type_=BigInteger)
 
     def build() -> Select[Any]:
-        found: Any = select(func.count()).select_from(core_tables.watch)
+        found: Any = select(func.count().label("overdue")).select_from(core_tables.watch)
         return found.where(core_tables.watch.c.check_at < due)
 
-    return (await session.fetch(compiled(session, "overdue checks", build), {"before": before}))[0][0]
+    return (await session.fetch(compiled(session, "overdue checks", build), {"before": before}))[0].overdue
 
 
 async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
@@ -122,19 +127,17 @@ async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
 
     found = compiled(session, "recent workers", build)
     states: dict[str, str] = {}
-    for worker_id, status, stats, beat_at in await session.fetch(
-        found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}
-    ):
+    for row in await session.fetch(found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}):
         seen = Worker(
-            worker_id=worker_id,
-            status=status,
-            heartbeat_stats=orjson.loads(stats) if stats else None,
-            last_heartbeat_time=to_seconds(beat_at),
+            worker_id=row.worker_id,
+            status=row.status,
+            heartbeat_stats=orjson.loads(row.heartbeat_stats) if row.heartbeat_stats else None,
+            last_heartbeat_time=to_seconds(row.last_heartbeat_at),
         )
-        states[worker_id] = seen.state_at(to_seconds(now))
+        states[row.worker_id] = seen.state_at(to_seconds(now))
     return states
 
 
 def _counted(column: Any) -> Select[Any]:
-    counted: Any = select(column, func.count())
+    counted: Any = select(column, func.count().label("total"))
     return counted

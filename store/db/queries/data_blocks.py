@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, cast, func, literal, se
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import MARK
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
@@ -22,7 +22,7 @@ async def last_position(session: ReadSession) -> int:
         return select(block.last_position).order_by(block.first_position.desc()).limit(1)
 
     rows = await session.fetch(compiled(session, "last_block", build), {})
-    return rows[0][0] if rows else 0
+    return rows[0].last_position if rows else 0
 
 
 async def events_after(session: ReadSession, position: int, until: int, limit: int) -> list[tuple[int, str, str]]:
@@ -43,17 +43,19 @@ async def events_after(session: ReadSession, position: int, until: int, limit: i
 
     params = {"after": position, "until": until, "most": limit}
     rows = await session.fetch(compiled(session, "data_after", build), params)
-    return [(row[0], row[1], row[2]) for row in rows]
+    return [(row.position, row.type, row.data) for row in rows]
 
 
 async def last_block_start(session: ReadSession) -> int:
     """Return the position of the first event of the last block; 0 if there is no block."""
     first = core_tables.data_blocks.c.first_position
-    rows = await session.fetch(session.dialect.sql(select(func.coalesce(func.max(first), 0))), {})
-    return rows[0][0]
+    rows = await session.fetch(
+        session.dialect.sql(select(func.coalesce(func.max(first), 0).label("first_position"))), {}
+    )
+    return rows[0].first_position
 
 
-async def rows_at(session: ReadSession, firsts: Sequence[int]) -> Sequence[Row]:
+async def rows_at(session: ReadSession, firsts: Sequence[int]) -> Sequence[NamedRow]:
     """Return the rows of the blocks that begin at some positions, in ascending order."""
     block = core_tables.data_blocks.c
 
@@ -69,7 +71,7 @@ async def rows_at(session: ReadSession, firsts: Sequence[int]) -> Sequence[Row]:
     return await session.fetch(compiled(session, "blocks_at", build), params)
 
 
-async def all_blocks(session: ReadSession) -> AsyncIterator[Row]:
+async def all_blocks(session: ReadSession) -> AsyncIterator[NamedRow]:
     """Yield the rows of all blocks in ascending order. The session must be a snapshot."""
 
     def build() -> Select[Any]:
@@ -95,4 +97,4 @@ async def unused(session: ReadSession) -> list[int]:
     )
     columns: list[ColumnElement[Any]] = [block.first_position]
     statement: Select[Any] = select(*columns).where(~refers).order_by(block.first_position)
-    return [row[0] for row in await session.fetch(session.dialect.sql(statement), {})]
+    return [row.first_position for row in await session.fetch(session.dialect.sql(statement), {})]

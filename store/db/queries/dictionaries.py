@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, select, true
 
-from store.db.dialect import ReadSession, Row, Sql
+from store.db.dialect import NamedRow, ReadSession, Sql
 from store.db.dictionaries import DictionaryCompressor, load
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC
@@ -68,7 +68,7 @@ async def with_content(session: ReadSession) -> list[StoredDictionary]:
         select(table.codec, table.type, table.samples).where(func.length(table.content) > 0).order_by(table.codec)
     )
     rows = await session.fetch(session.dialect.sql(statement), {})
-    return [StoredDictionary(codec, type_, decode_positions(samples)) for codec, type_, samples in rows]
+    return [StoredDictionary(row.codec, row.type, decode_positions(row.samples)) for row in rows]
 
 
 async def compressor(session: ReadSession, codec: int) -> DictionaryCompressor | None:
@@ -76,7 +76,7 @@ async def compressor(session: ReadSession, codec: int) -> DictionaryCompressor |
     table = core_tables.dictionaries.c
     statement: Select[*tuple[Any, ...]] = select(table.hash, table.content).where(table.codec == _number(codec))
     rows = await _fetch(session, statement)
-    dictionary = load(*rows[0]) if rows else None
+    dictionary = load(rows[0].hash, rows[0].content) if rows else None
     return None if dictionary is None else DictionaryCompressor(dictionary)
 
 
@@ -93,7 +93,7 @@ async def types_at(session: ReadSession, positions: Sequence[int]) -> dict[int, 
     return types
 
 
-async def rows(session: ReadSession, after: int) -> Sequence[Row]:
+async def rows(session: ReadSession, after: int) -> Sequence[NamedRow]:
     """Return the rows of the dictionaries with greater numbers than `after`, in the order of their numbers."""
     table = core_tables.dictionaries
     statement: Select[*tuple[Any, ...]] = select(*table.c).where(table.c.codec > _number(after))
@@ -102,8 +102,10 @@ async def rows(session: ReadSession, after: int) -> Sequence[Row]:
 
 async def last_codec(session: ReadSession) -> int | None:
     """Return the greatest number of a dictionary, emptied or not; None if there is none."""
-    rows = await session.fetch(session.dialect.sql(select(func.max(core_tables.dictionaries.c.codec))), {})
-    return rows[0][0]
+    rows = await session.fetch(
+        session.dialect.sql(select(func.max(core_tables.dictionaries.c.codec).label("codec"))), {}
+    )
+    return rows[0].codec
 
 
 async def lacks_samples(session: ReadSession, dictionary: StoredDictionary) -> bool:
@@ -156,7 +158,7 @@ async def positions(
     seen = 0
     sql, params = session.dialect.sql(statement), {"types": session.dialect.list_param([type_])}
     async for rows in session.stream(sql, params, batch=10_000):
-        found.extend(row[0] for row in rows[-seen % step :: step])
+        found.extend(row.position for row in rows[-seen % step :: step])
         seen += len(rows)
     return list(found)
 
@@ -193,8 +195,10 @@ async def candidates(
 
 async def last_body(session: ReadSession) -> int:
     """Return the position of the last body; 0 if there is none."""
-    statement: Select[*tuple[Any, ...]] = select(func.coalesce(func.max(core_tables.bodies.c.position), 0))
-    return int((await _fetch(session, statement))[0][0])
+    statement: Select[*tuple[Any, ...]] = select(
+        func.coalesce(func.max(core_tables.bodies.c.position), 0).label("position")
+    )
+    return int((await _fetch(session, statement))[0].position)
 
 
 async def codecs_at(session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:
@@ -207,7 +211,7 @@ async def codecs_at(session: ReadSession, wanted: Sequence[int]) -> dict[int, in
     return found
 
 
-async def _fetch(session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[Row]:
+async def _fetch(session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[NamedRow]:
     return await session.fetch(session.dialect.sql(statement), {})
 
 

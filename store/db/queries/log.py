@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, literal_co
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.pages import TOTALS
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -34,48 +34,47 @@ _POSITIONS_AT_ONCE = 500
 _END = 2**62
 
 
-def fact_of(row: Row) -> Fact:
+def fact_of(row: NamedRow) -> Fact:
     """Return the fact in a row of `events`. A fact of an older shape is converted to the current shape.
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
         Corrupt: the data is not JSON, or its block is missing or damaged.
     """
-    return upcast(row[5], row[6], json_of(row[10]))
+    return upcast(row.type, row.shape, json_of(row.data))
 
 
-def event_of(row: Row) -> Event:
+def event_of(row: NamedRow) -> Event:
     """Return the event of a row of `events`, without its body.
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
         Corrupt: the data is not JSON, or its block is missing or damaged.
     """
-    position, _, stream, version, command, type_, shape, at, actor, cause, data = row[:11]
-    return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, json_of(data)))
+    fact = fact_of(row)
+    return Event(row.position, row.stream, row.version, row.command, row.at, row.actor, row.cause, fact)
 
 
-def described(row: Row, body: Json | None) -> Json:
+def described(row: NamedRow, body: Json | None) -> Json:
     """Return the fields of `HistoryEvent` for a row of `events` and its payload.
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
         Corrupt: the data is not JSON, or its block is missing or damaged.
     """
-    position, _, _, version, _, type_, shape, at, actor, cause, data, body_hash = row[: len(EVENT_COLUMNS)]
-    known = FACTS.get(type_)
-    is_current = known is not None and known.shape == shape
+    known = FACTS.get(row.type)
+    is_current = known is not None and known.shape == row.shape
     return {
-        "number": version,
-        "position": position,
-        "at": at / 1_000_000,
-        "type": type_,
-        "shape": shape,
-        "actor": actor,
-        "cause": cause,
-        "data": json_of(data) if is_current else orjson.loads(encode(fact_of(row))),
+        "number": row.version,
+        "position": row.position,
+        "at": row.at / 1_000_000,
+        "type": row.type,
+        "shape": row.shape,
+        "actor": row.actor,
+        "cause": row.cause,
+        "data": json_of(row.data) if is_current else orjson.loads(encode(fact_of(row))),
         "body": body,
-        "body_hash": None if body_hash is None else bytes(body_hash).hex(),
+        "body_hash": None if row.body_hash is None else bytes(row.body_hash).hex(),
     }
 
 
@@ -102,7 +101,7 @@ async def events(
     stream: str | None = None,
     types: Sequence[str] | None = None,
     bodies: bool = False,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return rows of `events` in the order of the log.
 
     Args:
@@ -139,7 +138,7 @@ async def events(
 
 async def all_events(
     session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield the rows of `events` in the order of the log, in batches."""
     while rows := await events(session, after=after, until=until, limit=batch):
         yield rows
@@ -154,7 +153,7 @@ async def stream_events(
     until: int | None = None,
     limit: int = BATCH,
     bodies: bool = False,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return rows of `events` of one stream, in the order of versions.
 
     Args:
@@ -188,7 +187,7 @@ async def events_by_stream(
     after: tuple[str, int] = ("", 0),
     until: int | None = None,
     batch: int = BATCH,
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield, in batches, the rows of `events` of all streams whose names have a prefix, ordered by stream and version.
 
     Args:
@@ -223,7 +222,7 @@ async def events_by_stream(
 
 async def events_of_streams(
     session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield, in batches, the rows of `events` of some streams up to a position, ordered by stream and version."""
 
     def build() -> Select[Any]:
@@ -240,7 +239,7 @@ async def events_of_streams(
         yield rows
 
 
-async def last_event(session: ReadSession, until: int | None = None) -> Row | None:
+async def last_event(session: ReadSession, until: int | None = None) -> NamedRow | None:
     """Return the row of the last event of the log, or of the last event up to a position; None if there is no event."""
 
     def build() -> Select[Any]:
@@ -279,7 +278,7 @@ async def last_before_command(session: ReadSession, position: int, commit_id: in
 
     params = {"before": position, "commit": commit_id, "ordinal": command}
     rows = await session.fetch(compiled(session, "last_before_command", build), params)
-    return rows[0][0] if rows else 0
+    return rows[0].position if rows else 0
 
 
 async def position_of(session: ReadSession, stream: str, version: int) -> int | None:
@@ -290,12 +289,12 @@ async def position_of(session: ReadSession, stream: str, version: int) -> int | 
         return select(event.position).where(event.stream == _text("of_stream"), event.version == _int("number"))
 
     rows = await session.fetch(compiled(session, "position_of", build), {"of_stream": stream, "number": version})
-    return rows[0][0] if rows else None
+    return rows[0].position if rows else None
 
 
 async def event_sizes(
     session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return position, type and uncompressed size of the body of events, in order. The size is null without a body."""
 
     def build() -> Select[Any]:
@@ -319,7 +318,7 @@ async def event_sizes(
 
 async def commits(
     session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the rows of `commits` with ids greater than `after` and up to `until`, in order."""
 
     def build() -> Select[Any]:
@@ -337,14 +336,14 @@ async def commits(
 
 async def all_commits(
     session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield the rows of `commits` in their order, in batches."""
     while rows := await commits(session, after=after, until=until, limit=batch):
         yield rows
-        after = rows[-1][0]
+        after = rows[-1].commit_id
 
 
-async def last_commit(session: ReadSession, until: int | None = None) -> Row | None:
+async def last_commit(session: ReadSession, until: int | None = None) -> NamedRow | None:
     """Return the row of the last commit, or of the last commit up to this id; None if there is none."""
 
     def build() -> Select[Any]:
@@ -364,22 +363,22 @@ async def last_commit_ids(session: ReadSession, limit: int) -> list[int]:
         return found
 
     rows = await session.fetch(compiled(session, "last_commit_ids", build), {"at_most": limit})
-    return [row[0] for row in rows]
+    return [row.commit_id for row in rows]
 
 
-async def commit_at(session: ReadSession, position: int) -> Row | None:
+async def commit_at(session: ReadSession, position: int) -> NamedRow | None:
     """Return the row of the commit that contains the last event up to a position; None before the first event."""
     event = await last_event(session, position)
     return None if event is None else await last_commit(session, event[1])
 
 
-async def commit_by_time(session: ReadSession, at: int) -> Row | None:
+async def commit_by_time(session: ReadSession, at: int) -> NamedRow | None:
     """Return the row of the last commit recorded up to a time (µs); None before the first commit.
 
     Times ascend with the ids of commits, so a binary search finds the row. An index of the times is avoided, because
     each commit would then write one more page.
     """
-    found: Row | None = None
+    found: NamedRow | None = None
     newest = await last_commit(session)
     low, high = 1, 0 if newest is None else newest[_COMMIT_ID]
     while low <= high:
@@ -395,7 +394,7 @@ async def commit_by_time(session: ReadSession, at: int) -> Row | None:
     return found
 
 
-def totals_of(commit: Row | None) -> tuple[int, ...]:
+def totals_of(commit: NamedRow | None) -> tuple[int, ...]:
     """Return the totals of the log up to a commit, in the order of `pages.TOTALS`; zeros for None."""
     return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
 
@@ -409,8 +408,8 @@ async def bodies_at(session: ReadSession, positions: Sequence[int]) -> dict[int,
         # the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
         sql = session.dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
-        for position, codec, stored in await session.fetch(sql, {}):
-            found[position] = (codec, stored)
+        for row in await session.fetch(sql, {}):
+            found[row.position] = (row.codec, row.body)
     return found
 
 
@@ -420,7 +419,7 @@ def _chunks(positions: Sequence[int]) -> list[Sequence[int]]:
 
 async def all_bodies(
     session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = 500
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield the rows of `bodies` (position, codec, raw_len, body) in the order of the log, in batches."""
 
     def build() -> Select[Any]:

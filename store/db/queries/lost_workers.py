@@ -31,7 +31,7 @@ async def silent_since(session: ReadSession, before: int) -> dict[str, int]:
         return select(*shown).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
 
     rows = await session.fetch(compiled(session, "silent_since", build), {"before": before})
-    return {row[0]: row[1] for row in rows}
+    return {row.worker_id: row.last_heartbeat_at for row in rows}
 
 
 async def heartbeat_stats(session: ReadSession, worker_ids: Sequence[str]) -> dict[str, str | None]:
@@ -46,7 +46,7 @@ async def heartbeat_stats(session: ReadSession, worker_ids: Sequence[str]) -> di
     for start in range(0, len(worker_ids), _AT_ONCE):
         listed = session.dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "heartbeat_stats", build), {"workers": listed})
-        found.update((row[0], row[1]) for row in rows)
+        found.update((row.worker_id, row.heartbeat_stats) for row in rows)
     return found
 
 
@@ -59,7 +59,9 @@ async def without_heartbeats(session: ReadSession, limit: int) -> list[str]:
         statement = select(worker.worker_id).select_from(joined).where(signal.worker_id.is_(None))
         return statement.order_by(worker.worker_id).limit(bindparam("at_most", type_=BigInteger))
 
-    return [row[0] for row in await session.fetch(compiled(session, "without_heartbeats", build), {"at_most": limit})]
+    return [
+        row.worker_id for row in await session.fetch(compiled(session, "without_heartbeats", build), {"at_most": limit})
+    ]
 
 
 async def open_attempts(session: ReadSession) -> list[tuple[str, str, str]]:
@@ -79,4 +81,4 @@ async def open_attempts(session: ReadSession) -> list[tuple[str, str, str]]:
 
     active = session.dialect.list_param(sorted(ACTIVE))
     rows = await session.fetch(compiled(session, "open_attempts", build), {"active": active})
-    return [(row[0], row[1], row[2]) for row in rows]
+    return [(row.rollout_id, row.attempt_id, row.worker_id) for row in rows]

@@ -93,7 +93,7 @@ async def all_runs(session: ReadSession) -> dict[str, OperationRun]:
 async def created_at(session: ReadSession) -> int:
     """Return the time at which the store was created."""
     rows = await session.fetch(compiled(session, "creation of the store", lambda: select(store_info.c.created_at)), {})
-    return int(rows[0][0])
+    return int(rows[0].created_at)
 
 
 async def claim(

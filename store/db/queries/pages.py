@@ -482,11 +482,6 @@ async def workers_by_id(session: ReadSession, worker_ids: Iterable[str], make: M
     return await _by_ids(session, "workers_by_id", build, worker_ids, make)
 
 
-async def _number(session: ReadSession, shape: str, build: Callable[[], Select[Any]]) -> int | None:
-    rows = await session.fetch(compiled(session, shape, build), {})
-    return rows[0][0]
-
-
 async def next_checks(session: ReadSession, since: int) -> tuple[int | None, int | None]:
     """Return the time of the watchdog's earliest check, and the time of its earliest check at or after `since`, in µs.
 
@@ -496,11 +491,14 @@ async def next_checks(session: ReadSession, since: int) -> tuple[int | None, int
     def build() -> Select[Any]:
         at = core_tables.watch.c.check_at
         later = select(func.min(at)).where(at >= bindparam("since", type_=BigInteger))
-        columns: list[ColumnElement[Any]] = [select(func.min(at)).scalar_subquery(), later.scalar_subquery()]
+        columns: list[ColumnElement[Any]] = [
+            select(func.min(at)).scalar_subquery().label("earliest"),
+            later.scalar_subquery().label("following"),
+        ]
         return select(*columns)
 
     rows = await session.fetch(compiled(session, "next_checks", build), {"since": since})
-    return rows[0][0], rows[0][1]
+    return rows[0].earliest, rows[0].following
 
 
 async def last_times(session: ReadSession) -> tuple[int, int]:
@@ -510,21 +508,22 @@ async def last_times(session: ReadSession) -> tuple[int, int]:
         commit = core_tables.commits.c
         last = select(commit.recorded_at).order_by(commit.commit_id.desc()).limit(1)
         columns: list[ColumnElement[Any]] = [
-            each.scalar_subquery() for each in (last, select(func.max(core_tables.batches.c.at)))
+            last.scalar_subquery().label("committed_at"),
+            select(func.max(core_tables.batches.c.at)).scalar_subquery().label("batch_at"),
         ]
         return select(*columns)
 
     rows = await session.fetch(compiled(session, "last_times", build), {})
-    return rows[0][0] or 0, rows[0][1] or 0
+    return rows[0].committed_at or 0, rows[0].batch_at or 0
 
 
 async def queue_depth(session: ReadSession) -> int:
     """Return the number of rollouts that wait for a claim."""
 
     def build() -> Select[Any]:
-        return select(func.count()).select_from(core_tables.queue)
+        return select(func.count().label("depth")).select_from(core_tables.queue)
 
-    return await _number(session, "queue_depth", build) or 0
+    return (await session.fetch(compiled(session, "queue_depth", build), {}))[0].depth
 
 
 async def waiting_runs(session: ReadSession, resources_ids: Iterable[str], limit: int) -> list[str]:

@@ -82,7 +82,7 @@ async def finished_rollouts(session: ReadSession, wanted: Selection) -> list[str
         statement = statement.where(rollout.rollout_id.in_(later))
         params["newest_kept"] = wanted.newest_kept
     statement = statement.order_by(rollout.end_at, rollout.first_position)
-    return [row[0] for row in await session.fetch(session.dialect.sql(statement), params)]
+    return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), params)]
 
 
 async def payload_of(session: ReadSession, rollout_ids: Sequence[str], *, with_removed: bool = False) -> list[Payload]:
@@ -146,7 +146,7 @@ async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> 
         "ids": session.dialect.list_param(sorted(rollout_ids)),
         "statuses": session.dialect.list_param(sorted(TERMINAL)),
     }
-    return {row[0] for row in await session.fetch(compiled(session, "still_finished", build), params)}
+    return {row.rollout_id for row in await session.fetch(compiled(session, "still_finished", build), params)}
 
 
 async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[int]:
@@ -157,7 +157,9 @@ async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[i
         listed: list[ColumnElement[int]] = [
             literal_column(str(int(each))) for each in positions[start : start + _AT_ONCE]
         ]
-        found |= {row[0] for row in await session.fetch(session.dialect.sql(select(gone).where(gone.in_(listed))), {})}
+        found |= {
+            row.position for row in await session.fetch(session.dialect.sql(select(gone).where(gone.in_(listed))), {})
+        }
     return found
 
 
@@ -170,7 +172,7 @@ async def removed_between(session: ReadSession, first: int, last: int) -> set[in
         return select(gone).where(gone >= low, gone <= high)
 
     rows = await session.fetch(compiled(session, "removed_between", build), {"first": first, "last": last})
-    return {row[0] for row in rows}
+    return {row.position for row in rows}
 
 
 async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
@@ -189,7 +191,7 @@ async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
         )
 
     params = {"streams": session.dialect.list_param([f"rollout/{rollout_id}"])}
-    orders = [json_of(row[1]) for row in await session.fetch(compiled(session, "policies_of", build), params)]
+    orders = [json_of(row.data) for row in await session.fetch(compiled(session, "policies_of", build), params)]
     return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
 
 
@@ -198,14 +200,14 @@ async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, i
 
     def build() -> Select[Any]:
         blob = core_tables.blobs.c
-        columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body)]
+        columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body).label("size")]
         return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
 
     found: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         params = {"hashes": session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
         found.update(
-            (row[0], row[1]) for row in await session.fetch(compiled(session, "stored_blob_sizes", build), params)
+            (row.hash, row.size) for row in await session.fetch(compiled(session, "stored_blob_sizes", build), params)
         )
     return found
 
@@ -217,13 +219,15 @@ async def has_blobs(session: ReadSession) -> bool:
 
 async def size_of_bodies(session: ReadSession) -> int:
     """Return the sum of the stored sizes of all bodies, in bytes."""
-    total = select(func.coalesce(func.sum(func.length(core_tables.bodies.c.body)), 0))
-    return int((await session.fetch(session.dialect.sql(total), {}))[0][0])
+    total = select(func.coalesce(func.sum(func.length(core_tables.bodies.c.body)), 0).label("size"))
+    return int((await session.fetch(session.dialect.sql(total), {}))[0].size)
 
 
 async def last_version(session: ReadSession, stream: str) -> int:
     """Return the version of the last event of a stream; 0 if the stream has no event."""
     event = core_tables.events.c
-    statement = select(func.coalesce(func.max(event.version), 0)).where(session.dialect.any_of(event.stream, "streams"))
+    statement = select(func.coalesce(func.max(event.version), 0).label("version")).where(
+        session.dialect.any_of(event.stream, "streams")
+    )
     rows = await session.fetch(session.dialect.sql(statement), {"streams": session.dialect.list_param([stream])})
-    return int(rows[0][0])
+    return int(rows[0].version)

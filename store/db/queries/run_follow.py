@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
@@ -27,10 +27,10 @@ async def last_of(session: ReadSession, stream: str) -> tuple[int, int] | None:
         return select(*shown).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     rows = await session.fetch(compiled(session, "stream_end", build), {"of_stream": stream})
-    return (rows[0][0], rows[0][1]) if rows else None
+    return (rows[0].version, rows[0].position) if rows else None
 
 
-async def turns(session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
+async def turns(session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[NamedRow]:
     """Return the rows of `events` of a stream with one of these types, up to the version `until`, in order."""
     event = core_tables.events.c
 

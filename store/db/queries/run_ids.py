@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -41,7 +41,7 @@ async def imported(session: ReadSession, run_id: str) -> list[str]:
 
     key = _IMPORTED + check_text(run_id, "run_id", LONGEST_ID)
     params = {"plan_key": key, "later": f"{key}#", "beyond": f"{key}$"}
-    return [row[0] for row in await session.fetch(compiled(session, "runs_imported", build), params)]
+    return [row.rollout_id for row in await session.fetch(compiled(session, "runs_imported", build), params)]
 
 
 async def of_flow(session: ReadSession, flow_id: str) -> list[str]:
@@ -53,7 +53,7 @@ async def of_flow(session: ReadSession, flow_id: str) -> list[str]:
         return select(rollout.rollout_id).where(of_it).order_by(rollout.first_position.desc())
 
     params = {"of_group": check_text(flow_id, "run_id", LONGEST_ID)}
-    return [row[0] for row in await session.fetch(compiled(session, "runs_of_flow", build), params)]
+    return [row.rollout_id for row in await session.fetch(compiled(session, "runs_of_flow", build), params)]
 
 
 async def of_flows(session: ReadSession, limit: int, offset: int) -> list[str]:
@@ -66,10 +66,10 @@ async def of_flows(session: ReadSession, limit: int, offset: int) -> list[str]:
         return part.offset(bindparam("beyond", type_=BigInteger))
 
     params = {"at_most": limit, "beyond": offset}
-    return [row[0] for row in await session.fetch(compiled(session, "runs_of_flows", build), params)]
+    return [row.rollout_id for row in await session.fetch(compiled(session, "runs_of_flows", build), params)]
 
 
-async def ends(session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
+async def ends(session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[NamedRow]:
     """Return rollout_id, rerun_seq (the number of the last re-run) and the last error (JSON text) of some rollouts."""
     rollout = core_tables.rollouts.c
 

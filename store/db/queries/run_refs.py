@@ -32,12 +32,15 @@ async def _at(
     session: ReadSession, table: Table, rollout_id: str, version: int, *more: ColumnElement[Any]
 ) -> dict[str, Any]:
     def build() -> Select[Any]:
-        row = table.c
+        columns = table.c
         return (
-            select(*row, *more, core_tables.events.c.at)
-            .join(core_tables.events, core_tables.events.c.position == row.position)
-            .join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == row.rollout_id)
-            .where(row.rollout_id == bindparam("of", type_=Text), row.version == bindparam("number", type_=BigInteger))
+            select(*columns, *more, core_tables.events.c.at)
+            .join(core_tables.events, core_tables.events.c.position == columns.position)
+            .join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == columns.rollout_id)
+            .where(
+                columns.rollout_id == bindparam("of", type_=Text),
+                columns.version == bindparam("number", type_=BigInteger),
+            )
         )
 
     sql = compiled(session, ("run_ref", table.name), build)
@@ -65,4 +68,4 @@ async def last_checkpoint(session: ReadSession, rollout_id: str, scope: str, nam
 
     params = {"of": rollout_id, "in_scope": scope, "named": name}
     rows = await session.fetch(compiled(session, "last_checkpoint", build), params)
-    return rows[0][0] if rows else None
+    return rows[0].checkpoint_id if rows else None

@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
 from store.domain.run_events import HeadMoved
@@ -251,7 +251,7 @@ async def _fetch(
     shape: tuple[object, ...],
     build: Callable[[], Select[Any]],
     params: dict[str, Any],
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     sql = compiled(session, ("run_view", view.form, *shape), build)
     given = {
         "rollout": check_text(rollout_id, "rollout_id", LONGEST_ID),
@@ -282,7 +282,7 @@ async def events(
     scope: str | None = None,
     node_id: str | None = None,
     kind: str | None = None,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the events of a view with versions greater than `after`, in order.
 
     The columns are `_EVENTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the log.
@@ -299,7 +299,7 @@ async def events(
     return await _fetch(session, rollout_id, view, ("events", limit < 0, names), build, params)
 
 
-async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
+async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence[NamedRow]:
     """Return the events of a view in groups, ordered by the first event of each group.
 
     The columns are kind, scope, node_id, parent_node_id and phase, which are equal for the events of a group, and the
@@ -342,7 +342,7 @@ async def checkpoints(
     name: str | None = None,
     checkpoint_id: str | None = None,
     newest: bool = False,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the checkpoints of a view in order, or with `newest` only the newest one.
 
     The columns are `_CHECKPOINTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the
@@ -371,7 +371,7 @@ async def artifacts(
     name: str | None = None,
     limit: int = -1,
     cut_version: int = END,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the artifacts of a view in order, without those that were retracted at `cut_version` or before.
 
     The columns are `_ARTIFACTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the log.
@@ -416,12 +416,12 @@ async def standing(session: ReadSession, rollout_id: str, until: int = END) -> S
 
     sql = compiled(session, "run_standing", build)
     rows = await session.fetch(sql, {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)})
-    if not rows or rows[0][4] > until:
+    if not rows or rows[0].first_position > until:
         return None
-    head, run_version, resources_id, group_id, _, last = rows[0]
-    if last > until:
+    run, head = rows[0], rows[0].head
+    if run.last_position > until:
         head = await _head_then(session, rollout_id, until)
-    return Standing(head, run_version, resources_id, group_id)
+    return Standing(head, run.run_version, run.resources_id, run.group_id)
 
 
 async def _head_then(session: ReadSession, rollout_id: str, until: int) -> int | None:
@@ -476,7 +476,7 @@ async def version_at(session: ReadSession, rollout_id: str, until: int) -> int:
 
     sql = compiled(session, "run_version_at", build)
     rows = await session.fetch(sql, {"stream": f"rollout/{rollout_id}", "until": until})
-    return rows[0][0] if rows else 0
+    return rows[0].version if rows else 0
 
 
 async def scopes(session: ReadSession, rollout_id: str) -> set[str]:
@@ -488,4 +488,4 @@ async def scopes(session: ReadSession, rollout_id: str) -> set[str]:
         named = union(*(select(table.c.scope).where(table.c.rollout_id == of_run) for table in kinds)).subquery()
         return select(named.c.scope).where(named.c.scope.is_not(None))
 
-    return {row[0] for row in await session.fetch(compiled(session, "run_scopes", build), {"rollout": rollout_id})}
+    return {row.scope for row in await session.fetch(compiled(session, "run_scopes", build), {"rollout": rollout_id})}

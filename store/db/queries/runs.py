@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.pages import LONGEST_ID, compiled
@@ -69,7 +69,7 @@ async def blobs(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[
     for start in range(0, len(wanted), _AT_ONCE):
         sql = compiled(session, "blobs", build)
         rows = await session.fetch(sql, {"wanted": session.dialect.list_param(wanted[start : start + _AT_ONCE])})
-        found |= {digest: (codec, bytes(body)) for digest, codec, body in rows}
+        found |= {row.hash: (row.codec, bytes(row.body)) for row in rows}
     return found
 
 
@@ -79,7 +79,7 @@ async def texts(session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
     return {digest: raw_json(codec, body).decode() for digest, (codec, body) in kept.items()}
 
 
-async def attempts(session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def attempts(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
     """Return the attempts of a run in order. Attempts whose claim was released (taken back) are left out.
 
     The columns are sequence_id, attempt_id, status, start_at (µs), rerun_seq, base, fork_version and via.
@@ -100,14 +100,14 @@ async def event_counts(session: ReadSession, rollout_id: str) -> dict[int, int]:
     told = core_tables.run_events.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [told.attempt, func.count()]
+        shown: list[ColumnElement[Any]] = [told.attempt, func.count().label("events")]
         return select(*shown).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
 
     rows = await session.fetch(compiled(session, "run_events_told", build), {"rollout": rollout_id})
-    return {row[0]: row[1] for row in rows}
+    return {row.attempt: row.events for row in rows}
 
 
-async def forks(session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def forks(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
     """Return the forks of a run in order.
 
     The columns are version, position and data of the fork's event, and request_id.
@@ -133,7 +133,7 @@ async def forked(session: ReadSession, rollout_id: str, request_id: str) -> int 
 
     params = {"rollout": rollout_id, "request": check_text(request_id, "request_id", LONGEST_ID)}
     rows = await session.fetch(compiled(session, "run_forked", build), params)
-    return rows[0][0] if rows else None
+    return rows[0].attempt if rows else None
 
 
 async def active(session: ReadSession, rollout_id: str) -> int | None:
@@ -143,13 +143,13 @@ async def active(session: ReadSession, rollout_id: str) -> int | None:
     def build() -> Select[Any]:
         of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
         at_work = attempt.status.in_([literal_column(f"'{status}'", Text) for status in sorted(ACTIVE)])
-        return select(func.max(attempt.sequence_id)).where(of_it, at_work)
+        return select(func.max(attempt.sequence_id).label("sequence_id")).where(of_it, at_work)
 
     rows = await session.fetch(compiled(session, "run_active", build), {"rollout": rollout_id})
-    return rows[0][0]
+    return rows[0].sequence_id
 
 
-async def companions(session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
+async def companions(session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[NamedRow]:
     """Return the runs of a group that saved a checkpoint with this scope and name.
 
     The columns are the rollout id, and the codec and bytes of the body that contains the input of the run.
@@ -181,11 +181,11 @@ async def input_of(session: ReadSession, rollout_id: str) -> Any:
         return select(*shown).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
     rows = await session.fetch(compiled(session, "run_input", build), {"rollout": rollout_id})
-    found = payload(*rows[0]) if rows else None
+    found = payload(rows[0].codec, rows[0].body) if rows else None
     return None if found is None else found.get("input")
 
 
-async def made_for(session: ReadSession, scope: str, name: str | None, limit: int, until: int) -> Sequence[Row]:
+async def made_for(session: ReadSession, scope: str, name: str | None, limit: int, until: int) -> Sequence[NamedRow]:
     """Return the artifacts that any runs saved for a scope up to the position `until`, newest first.
 
     The columns are artifact_id, rollout_id, group_id, version, position, time (µs), attempt, scope, name, phase,

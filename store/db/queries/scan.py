@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.log import BATCH
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -34,7 +34,7 @@ def _text(name: str) -> ColumnElement[Any]:
 
 async def events_and_bodies(
     session: ReadSession, *, after: int, until: int, limit: int, as_stored: bool = False
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body.
 
     The last three columns are null if there is no body. Only events with positions after `after` and up to `until` are
@@ -77,7 +77,7 @@ async def streams(session: ReadSession, *, after: int, until: int, limit: int) -
         )
 
     params = {"after": after, "until": until, "at_most": limit}
-    return [row[0] for row in await session.fetch(compiled(session, "streams", build), params)]
+    return [row.stream for row in await session.fetch(compiled(session, "streams", build), params)]
 
 
 async def stream_before(session: ReadSession, name: str, first: str) -> str | None:
@@ -85,10 +85,10 @@ async def stream_before(session: ReadSession, name: str, first: str) -> str | No
 
     def build() -> Select[*tuple[Any, ...]]:
         stream = core_tables.events.c.stream
-        return select(func.max(stream)).where(stream < _text("name"), stream >= _text("first"))
+        return select(func.max(stream).label("stream")).where(stream < _text("name"), stream >= _text("first"))
 
     rows = await session.fetch(compiled(session, "stream_before", build), {"name": name, "first": first})
-    return rows[0][0] if rows else None
+    return rows[0].stream if rows else None
 
 
 async def events_between(
@@ -98,7 +98,7 @@ async def events_between(
     last: str | None = None,
     *,
     limit: int = BATCH,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the columns `FOLDED` of events, ordered by stream and version.
 
     Args:
@@ -124,7 +124,9 @@ async def events_between(
     return await session.fetch(compiled(session, ("events_between", before is None, last is None), build), params)
 
 
-async def events_since(session: ReadSession, streams: Sequence[str], position: int) -> AsyncIterator[Sequence[Row]]:
+async def events_since(
+    session: ReadSession, streams: Sequence[str], position: int
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield the columns `FOLDED` of the events of some streams after a position, ordered by stream and version."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -140,7 +142,7 @@ async def events_since(session: ReadSession, streams: Sequence[str], position: i
         yield rows
 
 
-async def events_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def events_at(session: ReadSession, positions: Sequence[int]) -> list[NamedRow]:
     """Return the rows of `events` at some positions, in any order."""
     return await _at(session, core_tables.events, "position", positions)
 
@@ -156,10 +158,12 @@ async def bodies_without_event(session: ReadSession, limit: int) -> list[int]:
         claimed = select(event.position).where(event.position == body.position, event.body_hash.is_not(None)).exists()
         return select(body.position).where(~claimed).order_by(body.position).limit(_int("at_most"))
 
-    return [row[0] for row in await session.fetch(compiled(session, "unclaimed_bodies", build), {"at_most": limit})]
+    return [
+        row.position for row in await session.fetch(compiled(session, "unclaimed_bodies", build), {"at_most": limit})
+    ]
 
 
-async def drops_between(session: ReadSession, first: int, last: int) -> Sequence[Row]:
+async def drops_between(session: ReadSession, first: int, last: int) -> Sequence[NamedRow]:
     """Return the positions of removed bodies from `first` to `last`, each with the event that ordered the removal.
 
     The columns are the position of the body, and position, type and data of the event. The last three are null if there
@@ -178,17 +182,17 @@ async def drops_between(session: ReadSession, first: int, last: int) -> Sequence
     return await session.fetch(compiled(session, "drops_between", build), {"first": first, "last": last})
 
 
-async def drops_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def drops_at(session: ReadSession, positions: Sequence[int]) -> list[NamedRow]:
     """Return the rows of `dropped` at some positions, in any order."""
     return await _at(session, core_tables.dropped, "position", positions)
 
 
-async def drops_ordered_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def drops_ordered_at(session: ReadSession, positions: Sequence[int]) -> list[NamedRow]:
     """Return the rows of `dropped` that refer to the events at some positions, in any order. Read the whole table."""
     return await _at(session, core_tables.dropped, "event_position", positions)
 
 
-async def drops(session: ReadSession) -> AsyncIterator[Sequence[Row]]:
+async def drops(session: ReadSession) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield all rows of `dropped` by position, each with position, type and data of the event to which it refers.
 
     The last three columns are null if there is no such event.
@@ -212,7 +216,7 @@ async def logged(
     limit: int,
     stream: str | None = None,
     types: Sequence[str] | None = None,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return rows of `events` in order, each with codec and bytes of its body and the chain hash of its commit.
 
     Only events with positions after `after` and up to `until` are returned. `stream` and `types` further restrict the
@@ -246,7 +250,7 @@ async def rows_between(
     until: str | None,
     *,
     inclusive: bool = True,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return the rows whose first key column is greater than `after` and at most `until`, in the order of the key.
 
     If `inclusive` is False, rows whose first key column equals `until` are left out. If `after` is None, the rows begin
@@ -266,7 +270,9 @@ async def rows_between(
     return await session.fetch(compiled(session, shape, build), {"after": after, "until": until})
 
 
-async def rows_of(session: ReadSession, table: Table, key: str, *, batch: int = BATCH) -> AsyncIterator[Sequence[Row]]:
+async def rows_of(
+    session: ReadSession, table: Table, key: str, *, batch: int = BATCH
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield, in batches, the rows whose first key column has the value `key`, in the order of the whole key."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -280,22 +286,22 @@ async def rows_of(session: ReadSession, table: Table, key: str, *, batch: int = 
 
 async def count(session: ReadSession, table: Table) -> int:
     """Return the number of rows of a table."""
-    sql = compiled(session, ("count", table.name), lambda: select(func.count()).select_from(table))
-    return (await session.fetch(sql, {}))[0][0]
+    sql = compiled(session, ("count", table.name), lambda: select(func.count().label("total")).select_from(table))
+    return (await session.fetch(sql, {}))[0].total
 
 
 async def key_at(session: ReadSession, key: Column[Any], place: int) -> str:
     """Return the key with the index `place`. Indexes count from 0, in the order of keys."""
 
     def build() -> Select[*tuple[Any, ...]]:
-        return select(key).order_by(key).limit(1).offset(_int("place"))
+        return select(key.label("key")).order_by(key).limit(1).offset(_int("place"))
 
-    return (await session.fetch(compiled(session, ("key_at", key.table), build), {"place": place}))[0][0]
+    return (await session.fetch(compiled(session, ("key_at", key.table), build), {"place": place}))[0].key
 
 
 async def queue_between(
     session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield the rows of `queue` for rollout ids after `after` and up to `until`, ordered by id. None means no limit."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -312,14 +318,14 @@ async def queue_between(
         yield rows
 
 
-async def all_rows(session: ReadSession, table: Table, *, batch: int = BATCH) -> AsyncIterator[Sequence[Row]]:
+async def all_rows(session: ReadSession, table: Table, *, batch: int = BATCH) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield all rows of a table in the order of its key, in batches."""
     statement = select(*table.c).order_by(*table.primary_key)
     async for rows in session.stream(session.dialect.sql(statement), {}, batch=batch):
         yield rows
 
 
-async def rows_with(session: ReadSession, column: Column[Any], values: Sequence[str]) -> Sequence[Row]:
+async def rows_with(session: ReadSession, column: Column[Any], values: Sequence[str]) -> Sequence[NamedRow]:
     """Return the rows of the column's table that have one of these texts in the column."""
     table: Any = column.table
 
@@ -330,7 +336,7 @@ async def rows_with(session: ReadSession, column: Column[Any], values: Sequence[
     return await session.fetch(sql, {"values": session.dialect.list_param(list(values))})
 
 
-async def spans_with(session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
+async def spans_with(session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[NamedRow]:
     """Return the rows of `spans` with these keys, in any order."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -342,7 +348,7 @@ async def spans_with(session: ReadSession, keys: Sequence[tuple[str, str, str]])
     )
 
 
-async def rewards_between(session: ReadSession, rollout_id: str, after: int, until: int | None) -> Sequence[Row]:
+async def rewards_between(session: ReadSession, rollout_id: str, after: int, until: int | None) -> Sequence[NamedRow]:
     """Return a rollout's rows of `rewards` with positions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -359,7 +365,9 @@ async def rewards_between(session: ReadSession, rollout_id: str, after: int, unt
     return await session.fetch(compiled(session, "rewards_between", build), params)
 
 
-async def run_events_between(session: ReadSession, rollout_id: str, after: int, until: int | None) -> Sequence[Row]:
+async def run_events_between(
+    session: ReadSession, rollout_id: str, after: int, until: int | None
+) -> Sequence[NamedRow]:
     """Return a rollout's rows of `run_events` with versions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -375,17 +383,17 @@ async def run_events_between(session: ReadSession, rollout_id: str, after: int, 
     return await session.fetch(compiled(session, "run_events_between", build), params)
 
 
-async def queue_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def queue_at(session: ReadSession, positions: Sequence[int]) -> list[NamedRow]:
     """Return the rows of `queue` at some positions, in any order."""
     return await _at(session, core_tables.queue, "position", positions)
 
 
-async def _at(session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:
+async def _at(session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[NamedRow]:
     def build() -> Select[*tuple[Any, ...]]:
         return select(*table.c).where(session.dialect.any_of(table.c[column], "numbers"))
 
     sql = compiled(session, ("rows_at", table.name, column), build)
-    found: list[Row] = []
+    found: list[NamedRow] = []
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
         part = session.dialect.list_param(list(numbers[start : start + _NUMBERS_AT_ONCE]))
         found.extend(await session.fetch(sql, {"numbers": part}))

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.types import Integer, Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
@@ -37,7 +37,7 @@ async def checkpoints(
     before: str | None = None,
     after: Place | None = None,
     limit: int = -1,
-) -> Sequence[Row]:
+) -> Sequence[NamedRow]:
     """Return rows of `thread_checkpoints` in descending order of their ids.
 
     Args:
@@ -79,7 +79,7 @@ async def checkpoints(
     return await session.fetch(compiled(session, shape, build), params)
 
 
-async def writes(session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]) -> Sequence[Row]:
+async def writes(session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]) -> Sequence[NamedRow]:
     """Return the rows of `thread_writes` of some checkpoints, in the order in which the graph applies the writes."""
 
     def build() -> Select[Any]:
@@ -101,7 +101,7 @@ async def writes(session: ReadSession, thread_ids: Sequence[str], checkpoint_ids
     return await session.fetch(compiled(session, "thread_writes", build), params)
 
 
-async def of_runs(session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
+async def of_runs(session: ReadSession, run_ids: Sequence[str]) -> Sequence[NamedRow]:
     """Return thread, namespace and id of the checkpoints that have one of these run ids."""
 
     def build() -> Select[Any]:
@@ -113,7 +113,7 @@ async def of_runs(session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]
     return await session.fetch(compiled(session, "checkpoints_of_runs", build), params)
 
 
-async def threads_of(session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def threads_of(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
     """Return the threads of a rollout, in the order of their ids.
 
     The columns are the thread id, the number of checkpoints, the id and the step of the newest checkpoint of the main

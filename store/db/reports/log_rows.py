@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
@@ -91,7 +91,7 @@ async def log_rows(session: ReadSession, sought: Sought) -> LogRows:
     return LogRows(rows, floor + 1 if floor else None, floor + 1)
 
 
-def _log_row(row: Row) -> LogRow:
+def _log_row(row: NamedRow) -> LogRow:
     *columns, stored = row
     # SQLite does not enforce the types of columns.
     data = stored if isinstance(stored, str) else repr(stored)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal_column, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.tables import core as core_tables
 from store.models.runs import PHASE_KINDS
 
@@ -122,7 +122,7 @@ async def recorded_at(session: ReadSession, rollout_id: str, versions: Sequence[
         of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
         source = said.join(event, event.c.position == said.c.position)
         statement: Select[Any] = select(*shown).select_from(source).where(of_run)
-        rows: Sequence[Row] = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})
+        rows: Sequence[NamedRow] = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})
         found |= {row[0]: row[1] for row in rows}
     return found
 

@@ -15,7 +15,7 @@ from sqlalchemy.types import BigInteger, Text
 
 from store import semconv
 from store.db.data_blocks import json_of
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -114,7 +114,7 @@ _COLUMNS: Final = (
 )
 
 
-def _row(row: Row) -> SpanRow:
+def _row(row: NamedRow) -> SpanRow:
     position, span_id, parent_id, name, start, end, status, sequence_id, type_, shape, data = row
     fact = upcast(type_, shape, json_of(data))
     assert isinstance(fact, SpanRecorded)  # the position of a span is that of the event that recorded it
