@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from store.client import requests, run_requests
 from store.client.core import HTTPCore
 from store.interface.annotations import StoreAnnotations
 from store.interface.runs import AsAt
-from store.models import AnnotateResult, Annotations
-from store.validation import annotations, arguments
+from store.models import Annotations
+from store.models.calls import ChangingCall
+from store.validation import arguments
 from store.wire import encoding, paths
+
+T = TypeVar("T")
 
 
 class HTTPAnnotations(StoreAnnotations):
@@ -20,18 +24,8 @@ class HTTPAnnotations(StoreAnnotations):
         super().__init__("HTTPStore")
         self.core = core
 
-    async def annotate(
-        self,
-        rollout_id: str,
-        note: str | None = None,
-        *,
-        add_labels: Sequence[str] = (),
-        remove_labels: Sequence[str] = (),
-    ) -> AnnotateResult:
-        annotations.check(note, add_labels, remove_labels)
-        path = run_requests.path(paths.ANNOTATIONS, rollout_id)
-        body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
-        return await self.core.rollbook_change("annotate_rollout", path, body, encoding.decode_annotated)
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return self.core.call(call)
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final, TypeVar, cast
 
-from store.client import requests, run_requests
+from store.client import requests
 from store.client.transport import StoreCall, Transport, changing, reading
 from store.errors import ReadOnly
 from store.interface.runs import AsAt
-from store.models import PaginatedResult
+from store.models import AttemptedRollout, PaginatedResult
+from store.models.calls import ChangingCall, ClaimRunsCall, DequeueManyRolloutsCall
 from store.models.queries import PageQuery
 from store.wire import encoding, paths
+from store.wire.calls import decoder_of, operation_of, route_of
 
 T = TypeVar("T")
 
@@ -25,6 +29,26 @@ FULL_WAIT: Final = 0.8
 It is below 1, because clocks differ and timers may fire early.
 """
 _NO_WAIT_PAUSE_SECONDS: Final = 0.5
+
+
+_WAITING: Final = (ClaimRunsCall, DequeueManyRolloutsCall)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What all requests of one type of call have in common."""
+
+    operation: str
+    """The name of the call, for errors."""
+    decode: Callable[[bytes], Any]
+    rollbook_only: bool
+
+
+@cache
+def _form_of(kind: type[ChangingCall[Any]]) -> _Form:
+    route = route_of(kind)
+    operation = operation_of(kind) if route.has_own_statuses else kind.method
+    return _Form(operation, decoder_of(kind), route.is_addition or route.has_own_statuses)
 
 
 class HTTPCore:
@@ -66,9 +90,25 @@ class HTTPCore:
         self.check_writable(operation)
         return await self.transport.request(changing(operation, path, body, **details), decode)
 
-    async def rollbook_change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T]) -> T:
-        """Like `change`, for a call that only Rollbook servers support."""
-        return await self.change(operation, path, body, decode, rollbook_only=True)
+    async def call(self, call: ChangingCall[T], operation: str = "") -> T:
+        """Send a call that has a route, and return its result.
+
+        Args:
+            call: the call.
+            operation: the name of the call for errors; empty for its own name.
+        """
+        form = _form_of(type(call))
+        name = operation or form.operation
+        if not isinstance(call, _WAITING):
+            path, body = requests.of_call(call)
+            return await self.change(name, path, body, form.decode, rollbook_only=form.rollbook_only)
+
+        async def claim(seconds: float) -> list[AttemptedRollout]:
+            path, body = requests.of_call(replace(call, wait_seconds=seconds))
+            details: dict[str, Any] = {"waits": seconds, "claims": True, "rollbook_only": form.rollbook_only}
+            return await self.change(name, path, body, form.decode, **details)
+
+        return cast("T", await self.in_slices(name, call.wait_seconds, claim, bool))
 
     async def rollbook_read(
         self, operation: str, path: str, fields: Mapping[str, Any], decode: Callable[[bytes], T]
@@ -80,10 +120,8 @@ class HTTPCore:
 
     async def rollbook_query(self, operation: str, path: str, decode: Callable[[bytes], T], **fields: Any) -> T:
         """Like `rollbook_read`, with the fields in the body because they may be too long for a query string."""
-        call = StoreCall(operation, "POST", path, run_requests.body(**fields), rollbook_only=True)
+        call = StoreCall(operation, "POST", path, requests.body(**requests.given(**fields)), rollbook_only=True)
         return await self.transport.request(call, decode)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     async def page(
         self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
@@ -130,8 +168,6 @@ class HTTPCore:
         if moment and not self.server_checked:
             await self.check_server("as_at")
         return moment
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def in_slices(
         self, operation: str, seconds: float, request: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]

@@ -6,8 +6,9 @@ The server validates types and sizes. Values that JSON cannot represent are refu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from operator import itemgetter
 from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
@@ -17,19 +18,43 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from store.errors import Invalid
 from store.interface.store import AsAt
-from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
+from store.models import (
+    UNSET,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PaginatedResult,
+    PhaseGraph,
+    RolloutConfig,
+    RunEvent,
+    Span,
+)
+from store.models.calls import (
+    AddResourcesCall,
+    AnnotateCall,
+    AppendEventsCall,
+    ChangingCall,
+    EnqueueManyRolloutsCall,
+    EnqueueRolloutCall,
+    ForkCall,
+    UpdateAttemptCall,
+    UpdateResourcesCall,
+)
 from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.models.trusted import span_model
-from store.validation import arguments
+from store.validation import annotations, arguments
 from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
+from store.wire.calls import ids_of, path_of
+from store.wire.paths import LATEST_ATTEMPT
 
 _NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources, config=ConfigDict(defer_build=True))
+_ROLLOUTS: Final = (EnqueueRolloutRequest, EnqueueRolloutCall)
 _RESERVED: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
 _LONGEST_ID: Final = 512
 _ANY_LENGTH: Final = 2**31
-_OBJECTS: Final = frozenset({"metadata", "heartbeat_stats"})
+_OBJECTS: Final = frozenset({"metadata", "heartbeat_stats", "state", "state_patch", "external"})
+_LISTS: Final = frozenset({"scopes", "add_labels", "remove_labels"})
 _ROW: Final = (
     "rollout_id",
     "attempt_id",
@@ -52,6 +77,7 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
     Raises:
         Invalid: JSON cannot represent a field. In the error, `prefix` comes before the name of the field.
     """
+    arguments.phase_graph(fields.get("graph"))
     for config in fields.values():
         if isinstance(config, RolloutConfig):
             arguments.rollout_config(config, f"{prefix}config")
@@ -61,6 +87,10 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
 def _as_json(name: str, value: Any) -> Any:
     if name in _OBJECTS and isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
+    if name in _LISTS and isinstance(value, Sequence):
+        return list(cast("Sequence[Any]", value))
+    if isinstance(value, PhaseGraph):
+        return value.model_dump()
     # A list is not passed to `plain`, because a list from the caller may contain itself.
     return plain(value) if isinstance(value, BaseModel) else value
 
@@ -117,29 +147,115 @@ def is_nameable(value: str) -> bool:
     return 0 < len(value.encode()) <= _LONGEST_ID
 
 
-# -- creation --------------------------------------------------------------------------------------------------------
+def of_call(call: ChangingCall[Any]) -> tuple[str, bytes]:
+    """Return the path and the body of a call.
 
-
-def rollout(prefix: str = "", /, **fields: Any) -> bytes:
-    """Return the body of a new rollout. Fields that are None are left out, except the input."""
-    task = fields.pop("input")
-    return body(prefix, input=task, **given(**fields))
-
-
-def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
-    """Return the body that enqueues rollouts.
+    Fields that are `UNSET`, and None where it is the default, are left out.
 
     Raises:
-        TooLarge: there are more rollouts than one call may contain.
-        Invalid: an item is not an `EnqueueRolloutRequest`, or JSON cannot represent it.
+        Invalid: JSON cannot represent a field, or the server could not recognise that it is wrong.
+        TooLarge: there are more items than one call may contain.
     """
+    kind = type(call)
+    names = ids_of(kind)
+    where = path_of(kind)
+    if names:
+        ids = {field: name(getattr(call, field), field) for field in names}
+        is_latest = kind is UpdateAttemptCall and ids["attempt_id"] == "latest"
+        where = path(LATEST_ATTEMPT if is_latest else where, **ids)
+    encode = _BODIES.get(kind, _fields_body)
+    return where, encode(call)
+
+
+def _fields_body(call: ChangingCall[Any]) -> bytes:
+    kind = type(call)
+    if kind in _CHECKS:
+        _CHECKS[kind](call)
+    names, optional = ids_of(kind), _optional_fields(kind)
+    sent = {
+        field: value
+        for field, value in vars(call).items()
+        if field not in names and not (value is None and field in optional)
+    }
+    if not sent.get("wait_seconds", True):
+        del sent["wait_seconds"]
+    return body(**sent)
+
+
+@cache
+def _optional_fields(kind: type[ChangingCall[Any]]) -> frozenset[str]:
+    """Return the fields of a call whose default is None."""
+    return frozenset(name for name, value in vars(kind).items() if value is None)
+
+
+def _events_body(call: AppendEventsCall) -> bytes:
+    rest = b"}" if call.key is None else b"," + body(key=arguments.text(call.key, "key"))[1:]
+    return b'{"events":[' + b",".join(_events(call.events)) + b"]" + rest
+
+
+_BODIES: Final[dict[type[ChangingCall[Any]], Callable[[Any], bytes]]] = {
+    AddResourcesCall: lambda call: resources(call.resources),
+    UpdateResourcesCall: lambda call: resources(call.resources),
+    EnqueueManyRolloutsCall: lambda call: b'{"rollouts":[' + b",".join(_rollouts(call.rollouts)) + b"]}",
+    AppendEventsCall: _events_body,
+}
+"""The functions that encode the bodies of calls whose fields need more than `body`."""
+
+
+def _check_fork(call: ForkCall) -> None:
+    part(call.node, call.phase, call.scopes, call.on_missing)
+    arguments.choice(call.on_active, "on_active", "reject", "supersede")
+    if call.expected_head is not None:
+        arguments.whole(call.expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
+
+
+def _check_heartbeat(call: UpdateAttemptCall) -> None:
+    time: Any = call.last_heartbeat_time
+    # None is sent unchanged, because the server refuses it with an error of its own.
+    if time is not None and time is not UNSET:
+        arguments.moment(time, "last_heartbeat_time")
+
+
+_CHECKS: Final[dict[type[ChangingCall[Any]], Callable[[Any], None]]] = {
+    AnnotateCall: lambda call: annotations.check(call.note, call.add_labels, call.remove_labels),
+    ForkCall: _check_fork,
+    UpdateAttemptCall: _check_heartbeat,
+}
+"""The functions that refuse what the server would take for something else, because JSON has fewer types."""
+
+
+def part(node: Any, phase: Any, scopes: Any, on_missing: Any) -> dict[str, Any]:
+    """Return the body fields that select which part of a run is repeated.
+
+    Raises:
+        Invalid: a field has a wrong value.
+    """
+    arguments.choice(on_missing, "on_missing", "error", "full")
+    texts = arguments.texts(scopes, "scopes")
+    for field, value in (("node", node), ("phase", phase)):
+        if value is not None:
+            arguments.text(value, field)
+    return {"node": node, "phase": phase, "scopes": texts, "on_missing": on_missing}
+
+
+def _rollouts(requests: Sequence[EnqueueRolloutRequest]) -> Iterator[bytes]:
     check_call(len(requests), 0, "rollouts")
-    items: list[bytes] = []
     for index, request in enumerate(requests):
-        if not isinstance(request, EnqueueRolloutRequest):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(request, _ROLLOUTS):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"rollouts[{index}]", f"is {type(request).__name__}, not an EnqueueRolloutRequest")
-        items.append(rollout(f"rollouts[{index}].", **request.__dict__))
-    return b'{"rollouts":[' + b",".join(items) + b"]}"
+        fields = dict(request.__dict__)
+        task = fields.pop("input")
+        yield body(f"rollouts[{index}].", input=task, **given(**fields))
+
+
+def _events(events: Sequence[RunEvent]) -> Iterator[bytes]:
+    check_call(len(events), 0, "events")
+    for index, event in enumerate(events):
+        if not isinstance(event, RunEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Invalid(f"events[{index}]", f"is {type(event).__name__}, not a RunEvent")
+        # Declared fields that are None are left out. Fields that the model does not declare are sent even if they are
+        # None.
+        yield body(f"events[{index}].", **given(**event.__dict__) | (event.model_extra or {}))
 
 
 def of_single_rollout(error: Invalid) -> Invalid:
@@ -150,9 +266,6 @@ def of_single_rollout(error: Invalid) -> Invalid:
     error.args = (f"{field}{str(error).removeprefix(error.field)}",)
     error.field = field
     return error
-
-
-# -- spans -----------------------------------------------------------------------------------------------------------
 
 
 def span(value: Any, place: str = "span") -> bytes:
@@ -203,9 +316,6 @@ def batch(texts: Sequence[bytes], *, number: bool = False) -> bytes:
     return b'{"spans":[' + b",".join(texts) + (b'],"number":true}' if number else b"]}")
 
 
-# -- resources -------------------------------------------------------------------------------------------------------
-
-
 def resources(value: Any) -> bytes:
     """Return the body that publishes resources.
 
@@ -219,9 +329,6 @@ def resources(value: Any) -> bytes:
         where = ".".join(["resources", *(str(part) for part in first["loc"])])
         raise Invalid(where, f"{first['msg']} (got {first['input']!r})") from None
     return dumps({key: each.model_dump() for key, each in checked.items()}, "resources")
-
-
-# -- queries ---------------------------------------------------------------------------------------------------------
 
 
 def moment(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
@@ -279,9 +386,6 @@ def texts(values: Any, field: str) -> list[str] | None:
 def query_string(fields: Mapping[str, Any]) -> str:
     """Return fields as a query string with its question mark; empty without fields."""
     return "?" + urlencode(fields, doseq=True) if fields else ""
-
-
-# -- responses ---------------------------------------------------------------------------------------------------------
 
 
 def decode_span_page(text: bytes) -> PaginatedResult[Span]:

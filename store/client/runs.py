@@ -6,8 +6,8 @@ Each method sends one request, except `follow`, which connects again whenever it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -20,26 +20,24 @@ from store.models import (
     Artifact,
     ArtifactRef,
     AttemptDiff,
-    AttemptedRollout,
     AttemptNode,
     CheckpointRef,
     ForkPlan,
-    ForkResult,
-    OnActive,
     OnMissing,
     PhaseGraph,
-    Rollout,
-    RunEvent,
     RunEventPage,
     RunFrame,
     RunGraph,
     SearchIn,
     Snapshot,
 )
+from store.models.calls import ChangingCall
 from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.validation import arguments
 from store.wire import encoding, paths
 from store.wire.errors import error_of
+
+T = TypeVar("T")
 
 _SHORTEST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
@@ -53,17 +51,8 @@ class HTTPRuns(StoreRuns):
         super().__init__("HTTPStore")
         self.core = core
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
-    async def append_events(
-        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
-    ) -> list[int]:
-        given = arguments.several(events, "events")
-        if not given:
-            return []
-        path = run_requests.path(paths.ATTEMPT_EVENTS, rollout_id, attempt_id=attempt_id)
-        body = run_requests.events(given, key)
-        return (await self.core.rollbook_change("append_run_events", path, body, encoding.decode_appended)).versions
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return self.core.call(call)
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         arguments.part_of_history(query.after, query.limit)
@@ -126,34 +115,6 @@ class HTTPRuns(StoreRuns):
             await self.core.transport.pause("follow_run", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
-
-    async def save_checkpoint(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        state: Mapping[str, Any] | None = None,
-        after_phase: str | None = None,
-        external: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> CheckpointRef | None:
-        path = run_requests.path(paths.CHECKPOINTS, rollout_id)
-        body = run_requests.body(
-            attempt_id=attempt_id,
-            scope=scope,
-            name=name,
-            state=state,
-            after_phase=after_phase,
-            external=external,
-            key=key,
-            graph=graph,
-        )
-        return await self.core.rollbook_change("save_checkpoint", path, body, encoding.decode_checkpoint_or_none)
-
     async def get_checkpoint(
         self,
         rollout_id: str,
@@ -180,30 +141,6 @@ class HTTPRuns(StoreRuns):
         fields = run_requests.view(query.view, query.as_at, query.at, scope=query.scope, name=query.name)
         return await self.core.rollbook_read("list_checkpoints", path, fields, encoding.decode_checkpoints)
 
-    async def save_artifact(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        content: Any,
-        phase: str | None = None,
-        media_type: str | None = None,
-        key: str | None = None,
-    ) -> ArtifactRef:
-        path = run_requests.path(paths.ARTIFACTS, rollout_id)
-        more = requests.given(phase=phase, media_type=media_type, key=key)
-        body = requests.body(attempt_id=attempt_id, scope=scope, name=name, content=content, **more)
-        return await self.core.rollbook_change("save_artifact", path, body, encoding.decode_artifact_ref)
-
-    async def retract_artifact(
-        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
-    ) -> ArtifactRef:
-        path = run_requests.path(paths.RETRACT_ARTIFACT, rollout_id, artifact_id=artifact_id)
-        body = run_requests.body(reason=reason, key=key)
-        return await self.core.rollbook_change("retract_artifact", path, body, encoding.decode_artifact_ref)
-
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
         arguments.part_of_history(0, query.limit)
         path = run_requests.path(paths.ARTIFACTS, rollout_id)
@@ -223,8 +160,6 @@ class HTTPRuns(StoreRuns):
             "scope_history", paths.SCOPE_HISTORY, fields, encoding.decode_artifact_refs
         )
 
-    # -- forks -------------------------------------------------------------------------------------------------------
-
     async def plan_fork(
         self,
         rollout_id: str,
@@ -237,110 +172,11 @@ class HTTPRuns(StoreRuns):
         cascade: bool = True,
         graph: PhaseGraph | None = None,
     ) -> ForkPlan:
-        fields = run_requests.part(node, phase, scopes, on_missing)
+        fields = requests.part(node, phase, scopes, on_missing)
         path = run_requests.path(paths.PLAN_FORK, rollout_id)
         return await self.core.rollbook_query(
             "plan_fork", path, encoding.decode_fork_plan, **fields, base=base, cascade=cascade, graph=graph
         )
-
-    async def fork(
-        self,
-        rollout_id: str,
-        *,
-        node: str | None = None,
-        phase: str | None = None,
-        scopes: Sequence[str] = (),
-        base: str = "head",
-        on_missing: OnMissing = "error",
-        cascade: bool = True,
-        state_patch: Mapping[str, Any] | None = None,
-        on_active: OnActive = "reject",
-        expected_head: int | None = None,
-        request_id: str | None = None,
-        reason: str | None = None,
-        confirm_side_effects: bool = False,
-        allow_graph_change: bool = False,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        arguments.choice(on_active, "on_active", "reject", "supersede")
-        if expected_head is not None:
-            arguments.whole(expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
-        body = run_requests.body(
-            **run_requests.part(node, phase, scopes, on_missing),
-            base=base,
-            cascade=cascade,
-            state_patch=state_patch,
-            on_active=on_active,
-            expected_head=expected_head,
-            request_id=request_id,
-            reason=reason,
-            confirm_side_effects=confirm_side_effects,
-            allow_graph_change=allow_graph_change,
-            worker_id=worker_id,
-            graph=graph,
-        )
-        path = run_requests.path(paths.FORKS, rollout_id)
-        return await self.core.rollbook_change("fork_attempt", path, body, encoding.decode_fork_result)
-
-    async def resume(
-        self,
-        rollout_id: str,
-        *,
-        from_attempt: str = "head",
-        confirm_side_effects: bool = False,
-        request_id: str | None = None,
-        reason: str | None = None,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        body = run_requests.body(
-            from_attempt=from_attempt,
-            confirm_side_effects=confirm_side_effects,
-            request_id=request_id,
-            reason=reason,
-            worker_id=worker_id,
-            graph=graph,
-        )
-        path = run_requests.path(paths.RESUME, rollout_id)
-        return await self.core.rollbook_change("resume_attempt", path, body, encoding.decode_fork_result)
-
-    async def claim(
-        self,
-        resources_ids: Sequence[str],
-        *,
-        limit: int = 1,
-        worker_id: str | None = None,
-        wait_seconds: float = 0.0,
-    ) -> list[AttemptedRollout]:
-        arguments.wait_seconds(wait_seconds)
-        ids = arguments.texts(resources_ids, "resources_ids")
-        if arguments.whole(limit, "limit", "a number of runs") <= 0 or not ids:
-            return []
-
-        async def claim(seconds: float) -> list[AttemptedRollout]:
-            waits = {"wait_seconds": seconds} if seconds else {}
-            body = run_requests.body(resources_ids=ids, limit=limit, worker_id=worker_id, **waits)
-            return await self.core.change(
-                "runs.claim",
-                paths.CLAIM_RUNS,
-                body,
-                encoding.decode_attempted_rollouts,
-                waits=seconds,
-                claims=True,
-                rollbook_only=True,
-            )
-
-        return await self.core.in_slices("runs.claim", wait_seconds, claim, bool)
-
-    async def move_head(
-        self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
-    ) -> Rollout:
-        path = run_requests.path(paths.HEAD, rollout_id)
-        body = run_requests.body(attempt_id=attempt_id, reason=reason, request_id=request_id)
-        return await self.core.rollbook_change("move_head", path, body, encoding.decode_rollout)
-
-    # -- lineage -----------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         path = run_requests.path(paths.LINEAGE, rollout_id)

@@ -1,5 +1,5 @@
 """`HTTPStore`, the client of a server. A method sends a request, and repeats it if it fails and time is left."""
-# ruff: noqa: A002, ASYNC109 - argument names follow Agent-lightning.
+# ruff: noqa: ASYNC109 - argument names follow Agent-lightning.
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from store.client import requests
 from store.client.annotations import HTTPAnnotations
@@ -22,23 +22,17 @@ from store.client.transport import StoreCall, Transport, reading, trust_context
 from store.errors import Incompatible, Invalid, SpanConflict
 from store.interface.store import Store
 from store.models import (
-    UNSET,
-    Attempt,
-    AttemptedRollout,
-    AttemptError,
-    AttemptStatus,
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
-    ResourcesUpdate,
-    ResourceUnion,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
-    Unset,
-    Worker,
+)
+from store.models.calls import (
+    ChangingCall,
+    DequeueManyRolloutsCall,
+    DequeueRolloutCall,
+    EnqueueManyRolloutsCall,
+    EnqueueRolloutCall,
 )
 from store.models.enums import build_models
 from store.models.spans import with_ids
@@ -166,121 +160,14 @@ class HTTPStore(HTTPReads, Store):
     def otlp_traces_endpoint(self) -> str:
         return self.core.transport.address.otlp_traces
 
-    # -- creation ----------------------------------------------------------------------------------------------------
-
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        worker_id: str | None = None,
-    ) -> AttemptedRollout:
-        body = requests.rollout(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, worker_id=worker_id
-        )
-        return await self.core.change("start_rollout", paths.ROLLOUTS, body, encoding.decode_attempted_rollout)
-
-    async def enqueue_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Rollout:
-        one = requests.rollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
-        body = b'{"rollouts":[' + one + b"]}"
-        try:
-            answer = await self.core.change("enqueue_rollout", paths.ENQUEUE, body, encoding.decode_rollouts)
-        except Invalid as error:
-            raise requests.of_single_rollout(error) from None
-        return answer[0]
-
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        given = arguments.several(rollouts, "rollouts")
-        if not given:
-            return []
-        body = requests.rollouts(given)
-        return await self.core.change("enqueue_many_rollouts", paths.ENQUEUE, body, encoding.decode_rollouts)
-
-    # -- the queue ---------------------------------------------------------------------------------------------------
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> AttemptedRollout | None:
-        claimed = await self._claim("dequeue_rollout", 1, worker_id, wait_seconds)
-        return claimed[0] if claimed else None
-
-    async def dequeue_many_rollouts(
-        self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
-            return []
-        return await self._claim("dequeue_many_rollouts", limit, worker_id, wait_seconds)
-
-    async def _claim(
-        self, operation: str, limit: int, worker_id: str | None, wait_seconds: float
-    ) -> list[AttemptedRollout]:
-        arguments.wait_seconds(wait_seconds)
-
-        async def claim(seconds: float) -> list[AttemptedRollout]:
-            waits = {"wait_seconds": seconds} if seconds else {}
-            body = requests.body(limit=limit, **requests.given(worker_id=worker_id), **waits)
-            decode = encoding.decode_attempted_rollouts
-            return await self.core.change(operation, paths.DEQUEUE, body, decode, waits=seconds, claims=True)
-
-        return await self.core.in_slices(operation, wait_seconds, claim, bool)
-
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        path = requests.path(paths.ATTEMPTS, rollout_id=requests.name(rollout_id, "rollout_id"))
-        body = requests.body(**requests.given(worker_id=worker_id))
-        return await self.core.change("start_attempt", path, body, encoding.decode_attempted_rollout)
-
-    # -- updates -----------------------------------------------------------------------------------------------------
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset | None = UNSET,
-    ) -> Rollout:
-        path = requests.path(paths.ROLLOUT, rollout_id=requests.name(rollout_id, "rollout_id"))
-        body = requests.body(
-            input=input, mode=mode, resources_id=resources_id, status=status, config=config, metadata=metadata
-        )
-        return await self.core.change("update_rollout", path, body, encoding.decode_rollout)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset = UNSET,
-        *,
-        error: AttemptError | Unset = UNSET,
-    ) -> Attempt:
-        ids = {
-            "rollout_id": requests.name(rollout_id, "rollout_id"),
-            "attempt_id": requests.name(attempt_id, "attempt_id"),
-        }
-        path = requests.path(paths.LATEST_ATTEMPT if attempt_id == "latest" else paths.ATTEMPT, **ids)
-        at = last_heartbeat_time
-        # None is sent unchanged, because the server refuses it with an error.
-        if at is not None and not isinstance(at, Unset):  # pyright: ignore[reportUnnecessaryComparison]
-            at = arguments.moment(at, "last_heartbeat_time")
-        fields = {"worker_id": worker_id, "last_heartbeat_time": at, "metadata": metadata, "error": error}
-        body = requests.body(status=status, **fields)
-        return await self.core.change("update_attempt", path, body, encoding.decode_attempt)
-
-    # -- spans -------------------------------------------------------------------------------------------------------
+    async def call(self, call: ChangingCall[T]) -> T:
+        if isinstance(call, EnqueueRolloutCall):
+            return cast("T", await _enqueue(self.core, call))
+        if isinstance(call, DequeueRolloutCall):
+            claim = DequeueManyRolloutsCall(1, call.worker_id, call.wait_seconds)
+            claimed = await self.core.call(claim, call.method)
+            return cast("T", claimed[0] if claimed else None)
+        return await self.core.call(call)
 
     async def add_span(self, span: Span) -> Span | None:
         answer = await self.core.change("add_span", paths.SPANS, requests.span(span), encoding.decode_span_or_none)
@@ -326,46 +213,6 @@ class HTTPStore(HTTPReads, Store):
             span = with_ids(span, ids.span_id, ids.parent_id)
         return span.model_copy(update={"sequence_id": answer.recorded[0][1]})
 
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        ids = {
-            "rollout_id": arguments.text(rollout_id, "rollout_id"),
-            "attempt_id": arguments.text(attempt_id, "attempt_id"),
-        }
-        body = requests.body(**ids)
-        answer = await self.core.change("get_next_span_sequence_id", paths.NEXT_SPAN, body, encoding.decode_next_span)
-        return answer.sequence_id
-
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
-        if not pairs:
-            return []
-        body = requests.body(rollout_attempt_ids=[list(pair) for pair in pairs])
-        answer = await self.core.change(
-            "get_many_span_sequence_ids", paths.NEXT_SPANS, body, encoding.decode_next_spans, rollbook_only=True
-        )
-        return answer.sequence_ids
-
-    # -- resources and workers ---------------------------------------------------------------------------------------
-
-    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        body = requests.resources(resources)
-        return await self.core.change("add_resources", paths.RESOURCES, body, encoding.decode_resources)
-
-    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        path = requests.path(paths.RESOURCES_BY_ID, resources_id=requests.name(resources_id, "resources_id"))
-        return await self.core.change(
-            "update_resources", path, requests.resources(resources), encoding.decode_resources
-        )
-
-    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
-        if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
-            raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
-        path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))
-        body = requests.body(heartbeat_stats=heartbeat_stats)
-        return await self.core.change("update_worker", path, body, encoding.decode_worker)
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
-
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         arguments.timeout(timeout)
         wanted = requests.texts(arguments.several(rollout_ids, "rollout_ids"), "rollout_ids") or []
@@ -388,10 +235,18 @@ class HTTPStore(HTTPReads, Store):
         seconds = math.inf if timeout is None else max(timeout, 0.0)
         return await self.core.in_slices("wait_for_rollouts", seconds, wait, is_over)
 
-    # -- closing -----------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
         await self.core.transport.close()
+
+
+async def _enqueue(core: HTTPCore, call: EnqueueRolloutCall) -> Rollout:
+    # The call has the fields of a request. Building a request of them would take as long as encoding it.
+    request = cast("EnqueueRolloutRequest", call)
+    try:
+        enqueued = await core.call(EnqueueManyRolloutsCall([request]), call.method)
+    except Invalid as error:
+        raise requests.of_single_rollout(error) from None
+    return enqueued[0]
 
 
 def _headers(api_key: str | None) -> dict[str, str]:

@@ -6,12 +6,16 @@ An annotation changes neither the status of its rollout nor the queue, and is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models.annotations import AnnotateResult, Annotations
+from store.models.calls import AnnotateCall, ChangingCall
 from store.runtime.blocking import Blocking, blocking
+
+T = TypeVar("T")
 
 
 class StoreAnnotations:
@@ -29,6 +33,10 @@ class StoreAnnotations:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
+
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        """Execute a call that changes labels or notes, given as a value; see `Store.call`."""
+        raise Unsupported(call.method, self.backend)
 
     async def annotate(
         self,
@@ -55,7 +63,7 @@ class StoreAnnotations:
                 nor a note, or the rollout would have more than 64 labels.
             TooLarge: a label or note is too long, or the call contains too many labels.
         """
-        raise Unsupported("annotations.annotate", self.backend)
+        return await self.call(AnnotateCall(rollout_id, note, add_labels, remove_labels))
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
@@ -77,5 +85,6 @@ class StoreAnnotations:
 class SyncAnnotations(Blocking[StoreAnnotations]):
     """Blocking methods for labels and notes; see `StoreAnnotations`."""
 
+    call = blocking(StoreAnnotations.call)
     annotate = blocking(StoreAnnotations.annotate)
     query = blocking(StoreAnnotations.query)

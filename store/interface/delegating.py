@@ -6,10 +6,11 @@ A subclass overrides the methods that it changes.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
 
 from store.interface.annotations import StoreAnnotations
+from store.interface.calls import perform
 from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
 from store.interface.store import Store
@@ -23,7 +24,6 @@ from store.models import (
     AttemptNode,
     CheckpointRef,
     ForkPlan,
-    ForkResult,
     LightningStoreStatistics,
     PaginatedResult,
     ResourcesUpdate,
@@ -35,6 +35,9 @@ from store.models import (
     Span,
     Worker,
 )
+from store.models.calls import ChangingCall
+
+T = TypeVar("T")
 
 
 class DelegatingStore(Store):
@@ -61,23 +64,8 @@ class DelegatingStore(Store):
     def threads(self) -> StoreThreads:
         return self.target.threads
 
-    async def start_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
-        return await self.target.start_rollout(*args, **kwargs)
-
-    async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        return await self.target.enqueue_rollout(*args, **kwargs)
-
-    async def enqueue_many_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
-        return await self.target.enqueue_many_rollouts(*args, **kwargs)
-
-    async def dequeue_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout | None:
-        return await self.target.dequeue_rollout(*args, **kwargs)
-
-    async def dequeue_many_rollouts(self, *args: Any, **kwargs: Any) -> list[AttemptedRollout]:
-        return await self.target.dequeue_many_rollouts(*args, **kwargs)
-
-    async def start_attempt(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
-        return await self.target.start_attempt(*args, **kwargs)
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return perform(self.target, call)
 
     async def add_span(self, *args: Any, **kwargs: Any) -> Span | None:
         return await self.target.add_span(*args, **kwargs)
@@ -88,12 +76,6 @@ class DelegatingStore(Store):
     async def add_otel_span(self, *args: Any, **kwargs: Any) -> Span | None:
         return await self.target.add_otel_span(*args, **kwargs)
 
-    async def get_next_span_sequence_id(self, *args: Any, **kwargs: Any) -> int:
-        return await self.target.get_next_span_sequence_id(*args, **kwargs)
-
-    async def get_many_span_sequence_ids(self, *args: Any, **kwargs: Any) -> list[int]:
-        return await self.target.get_many_span_sequence_ids(*args, **kwargs)
-
     async def wait_for_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
         return await self.target.wait_for_rollouts(*args, **kwargs)
 
@@ -103,26 +85,14 @@ class DelegatingStore(Store):
     async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
         return await self.target.get_rollout_by_id(*args, **kwargs)
 
-    async def update_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        return await self.target.update_rollout(*args, **kwargs)
-
     async def find_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
         return await self.target.find_attempts(*args, **kwargs)
 
     async def get_latest_attempt(self, *args: Any, **kwargs: Any) -> Attempt | None:
         return await self.target.get_latest_attempt(*args, **kwargs)
 
-    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
-        return await self.target.update_attempt(*args, **kwargs)
-
     async def find_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
         return await self.target.find_spans(*args, **kwargs)
-
-    async def add_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
-        return await self.target.add_resources(*args, **kwargs)
-
-    async def update_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
-        return await self.target.update_resources(*args, **kwargs)
 
     async def find_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
         return await self.target.find_resources(*args, **kwargs)
@@ -139,9 +109,6 @@ class DelegatingStore(Store):
     async def get_worker_by_id(self, *args: Any, **kwargs: Any) -> Worker | None:
         return await self.target.get_worker_by_id(*args, **kwargs)
 
-    async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
-        return await self.target.update_worker(*args, **kwargs)
-
     async def statistics(self, *args: Any, **kwargs: Any) -> LightningStoreStatistics:
         return await self.target.statistics(*args, **kwargs)
 
@@ -157,20 +124,17 @@ class DelegatingRuns(StoreRuns):
         super().__init__(target.backend)
         self.target = target
 
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return perform(self.target, call)
+
     def follow(self, *args: Any, **kwargs: Any) -> AsyncIterator[RunFrame]:
         return self.target.follow(*args, **kwargs)
-
-    async def append_events(self, *args: Any, **kwargs: Any) -> list[int]:
-        return await self.target.append_events(*args, **kwargs)
 
     async def find_events(self, *args: Any, **kwargs: Any) -> RunEventPage:
         return await self.target.find_events(*args, **kwargs)
 
     async def get_graph(self, *args: Any, **kwargs: Any) -> RunGraph:
         return await self.target.get_graph(*args, **kwargs)
-
-    async def save_checkpoint(self, *args: Any, **kwargs: Any) -> CheckpointRef | None:
-        return await self.target.save_checkpoint(*args, **kwargs)
 
     async def get_checkpoint(self, *args: Any, **kwargs: Any) -> Snapshot | None:
         return await self.target.get_checkpoint(*args, **kwargs)
@@ -181,12 +145,6 @@ class DelegatingRuns(StoreRuns):
     async def find_checkpoints(self, *args: Any, **kwargs: Any) -> list[CheckpointRef]:
         return await self.target.find_checkpoints(*args, **kwargs)
 
-    async def save_artifact(self, *args: Any, **kwargs: Any) -> ArtifactRef:
-        return await self.target.save_artifact(*args, **kwargs)
-
-    async def retract_artifact(self, *args: Any, **kwargs: Any) -> ArtifactRef:
-        return await self.target.retract_artifact(*args, **kwargs)
-
     async def find_artifacts(self, *args: Any, **kwargs: Any) -> list[Artifact]:
         return await self.target.find_artifacts(*args, **kwargs)
 
@@ -195,18 +153,6 @@ class DelegatingRuns(StoreRuns):
 
     async def plan_fork(self, *args: Any, **kwargs: Any) -> ForkPlan:
         return await self.target.plan_fork(*args, **kwargs)
-
-    async def fork(self, *args: Any, **kwargs: Any) -> ForkResult:
-        return await self.target.fork(*args, **kwargs)
-
-    async def resume(self, *args: Any, **kwargs: Any) -> ForkResult:
-        return await self.target.resume(*args, **kwargs)
-
-    async def claim(self, *args: Any, **kwargs: Any) -> list[AttemptedRollout]:
-        return await self.target.claim(*args, **kwargs)
-
-    async def move_head(self, *args: Any, **kwargs: Any) -> Rollout:
-        return await self.target.move_head(*args, **kwargs)
 
     async def list_lineage(self, *args: Any, **kwargs: Any) -> list[AttemptNode]:
         return await self.target.list_lineage(*args, **kwargs)

@@ -7,12 +7,23 @@ change. The version of an event is its number in the rollout's history.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from store.errors import Unsupported
 from store.models import Rollout
+from store.models.calls import (
+    AppendEventsCall,
+    ChangingCall,
+    ClaimRunsCall,
+    ForkCall,
+    MoveHeadCall,
+    ResumeCall,
+    RetractArtifactCall,
+    SaveArtifactCall,
+    SaveCheckpointCall,
+)
 from store.models.phases import PhaseGraph
 from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.models.run_frames import RunFrame
@@ -34,6 +45,9 @@ from store.models.runs import (
     Snapshot,
 )
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
+from store.validation import arguments
+
+T = TypeVar("T")
 
 AsAt = int | datetime
 """A moment of the log: the position of an event, or an aware datetime, which is compared with the times of commits."""
@@ -61,6 +75,10 @@ class StoreRuns:
     def __init__(self, backend: str) -> None:
         self.backend = backend
 
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        """Execute a call that changes a run, given as a value; see `Store.call`."""
+        raise Unsupported(call.method, self.backend)
+
     # -- events ------------------------------------------------------------------------------------------------------
 
     async def append_events(
@@ -81,7 +99,8 @@ class StoreRuns:
         Raises:
             Conflict: the key was used for another call of this rollout.
         """
-        raise Unsupported("runs.append_events", self.backend)
+        items = arguments.several(events, "events")
+        return await self.call(AppendEventsCall(rollout_id, attempt_id, items, key)) if items else []
 
     async def query_events(
         self,
@@ -207,7 +226,9 @@ class StoreRuns:
             key: idempotency key, as for `append_events`.
             graph: the phase graph. None: the graph in the rollout's resources, or no graph if they contain none.
         """
-        raise Unsupported("runs.save_checkpoint", self.backend)
+        return await self.call(
+            SaveCheckpointCall(rollout_id, attempt_id, scope, name, state, after_phase, external, key, graph)
+        )
 
     async def get_checkpoint(
         self,
@@ -277,13 +298,13 @@ class StoreRuns:
 
         Equal content is stored once, even if it is saved several times.
         """
-        raise Unsupported("runs.save_artifact", self.backend)
+        return await self.call(SaveArtifactCall(rollout_id, attempt_id, scope, name, content, phase, media_type, key))
 
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
         """Retract an artifact: queries no longer return it, but the log keeps it. A repeated call has no effect."""
-        raise Unsupported("runs.retract_artifact", self.backend)
+        return await self.call(RetractArtifactCall(rollout_id, artifact_id, reason, key))
 
     async def query_artifacts(
         self,
@@ -408,7 +429,25 @@ class StoreRuns:
             SideEffectsUnconfirmed: a phase has unsafe side effects, and `confirm_side_effects` is not set.
             Conflict: the request id was used for another request.
         """
-        raise Unsupported("runs.fork", self.backend)
+        call = ForkCall(
+            rollout_id,
+            node=node,
+            phase=phase,
+            scopes=scopes,
+            base=base,
+            on_missing=on_missing,
+            cascade=cascade,
+            graph=graph,
+            state_patch=state_patch,
+            on_active=on_active,
+            expected_head=expected_head,
+            request_id=request_id,
+            reason=reason,
+            confirm_side_effects=confirm_side_effects,
+            allow_graph_change=allow_graph_change,
+            worker_id=worker_id,
+        )
+        return await self.call(call)
 
     async def resume(
         self,
@@ -433,7 +472,9 @@ class StoreRuns:
             AttemptActive: the attempt is still active.
             SideEffectsUnconfirmed: a phase with unsafe side effects had begun and would run again.
         """
-        raise Unsupported("runs.resume", self.backend)
+        return await self.call(
+            ResumeCall(rollout_id, from_attempt, confirm_side_effects, request_id, reason, worker_id, graph)
+        )
 
     async def claim(
         self,
@@ -457,7 +498,11 @@ class StoreRuns:
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
         """
-        raise Unsupported("runs.claim", self.backend)
+        arguments.wait_seconds(wait_seconds)
+        ids = arguments.texts(resources_ids, "resources_ids")
+        if arguments.whole(limit, "limit", "a number of runs") <= 0 or not ids:
+            return []
+        return await self.call(ClaimRunsCall(ids, limit, worker_id, wait_seconds))
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
@@ -466,7 +511,7 @@ class StoreRuns:
 
         The status of the rollout and the queue do not change.
         """
-        raise Unsupported("runs.move_head", self.backend)
+        return await self.call(MoveHeadCall(rollout_id, attempt_id, reason, request_id))
 
     # -- lineage -----------------------------------------------------------------------------------------------------
 
@@ -486,6 +531,7 @@ class StoreRuns:
 class SyncRuns(Blocking[StoreRuns]):
     """Blocking methods for runs; see `StoreRuns`."""
 
+    call = blocking(StoreRuns.call)
     append_events = blocking(StoreRuns.append_events)
     query_events = blocking(StoreRuns.query_events)
     find_events = blocking(StoreRuns.find_events)

@@ -8,10 +8,10 @@ since the Unix epoch; all durations are float seconds.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from store.errors import Unsupported
 from store.interface.annotations import StoreAnnotations, SyncAnnotations
@@ -42,8 +42,27 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
+from store.models.calls import (
+    AddResourcesCall,
+    ChangingCall,
+    DequeueManyRolloutsCall,
+    DequeueRolloutCall,
+    EnqueueManyRolloutsCall,
+    EnqueueRolloutCall,
+    NextSpanCall,
+    NextSpansCall,
+    StartAttemptCall,
+    StartRolloutCall,
+    UpdateAttemptCall,
+    UpdateResourcesCall,
+    UpdateRolloutCall,
+    UpdateWorkerCall,
+)
 from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime.blocking import Blocking, CallThread, blocking
+from store.validation import arguments
+
+T = TypeVar("T")
 
 
 class Store(abc.ABC):
@@ -121,7 +140,14 @@ class Store(abc.ABC):
         """
         raise Unsupported("otlp_traces_endpoint", type(self).__name__)
 
-    @abc.abstractmethod
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        """Execute a call of this interface that changes the store, given as a value.
+
+        The methods that change the store pass their calls to this method, so a store defines either this method or
+        those methods.
+        """
+        raise Unsupported(call.method, type(self).__name__)
+
     async def start_rollout(
         self,
         input: TaskInput,
@@ -140,8 +166,8 @@ class Store(abc.ABC):
             Conflict: a rollout with the plan key in the metadata (`rollbook.key`) exists; the message contains its id.
             Invalid: a reserved metadata key has the wrong type.
         """
+        return await self.call(StartRolloutCall(input, mode, resources_id, config, metadata, worker_id))
 
-    @abc.abstractmethod
     async def enqueue_rollout(
         self,
         input: TaskInput,
@@ -166,8 +192,8 @@ class Store(abc.ABC):
             Conflict: the plan key belongs to a rollout with another input.
             Invalid: a reserved metadata key has the wrong type.
         """
+        return await self.call(EnqueueRolloutCall(input, mode, resources_id, config, metadata))
 
-    @abc.abstractmethod
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         """Create rollouts at the end of the queue, in the given order, all or none, and return them. Sweeps.
 
@@ -178,8 +204,9 @@ class Store(abc.ABC):
             Conflict: a plan key belongs to a rollout with another input, in the store or earlier in the list.
             Invalid: a reserved metadata key has the wrong type.
         """
+        requests = arguments.several(rollouts, "rollouts")
+        return await self.call(EnqueueManyRolloutsCall(requests)) if requests else []
 
-    @abc.abstractmethod
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
@@ -199,8 +226,9 @@ class Store(abc.ABC):
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
         """
+        arguments.wait_seconds(wait_seconds)
+        return await self.call(DequeueRolloutCall(worker_id, wait_seconds))
 
-    @abc.abstractmethod
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
@@ -212,8 +240,11 @@ class Store(abc.ABC):
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
         """
+        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
+            return []
+        arguments.wait_seconds(wait_seconds)
+        return await self.call(DequeueManyRolloutsCall(limit, worker_id, wait_seconds))
 
-    @abc.abstractmethod
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         """Start another attempt of a rollout, whatever its status and number of attempts, and return both. Sweeps.
 
@@ -223,6 +254,7 @@ class Store(abc.ABC):
         Raises:
             NotFound: the rollout does not exist.
         """
+        return await self.call(StartAttemptCall(rollout_id, worker_id))
 
     @abc.abstractmethod
     async def add_span(self, span: Span) -> Span | None:
@@ -275,7 +307,6 @@ class Store(abc.ABC):
             SpanConflict: as for `add_span`.
         """
 
-    @abc.abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         """Return the next number for a span of a rollout.
 
@@ -283,13 +314,16 @@ class Store(abc.ABC):
         needs to exist; `attempt_id` has no effect. A store with a log records in the log which blocks of numbers it has
         reserved. If it loses its counter, no number is returned again, but some numbers may be skipped.
         """
+        ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")
+        return await self.call(NextSpanCall(*ids))
 
-    @abc.abstractmethod
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
         """Return a number for each pair (rollout_id, attempt_id), as `get_next_span_sequence_id` does.
 
         The numbers have the order of the pairs.
         """
+        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
+        return await self.call(NextSpansCall(pairs)) if pairs else []
 
     @abc.abstractmethod
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
@@ -368,7 +402,6 @@ class Store(abc.ABC):
     ) -> Rollout | AttemptedRollout | None:
         """Return the rollout, with its latest attempt if it has one, or None if there is no such rollout. Sweeps."""
 
-    @abc.abstractmethod
     async def update_rollout(
         self,
         rollout_id: str,
@@ -390,6 +423,7 @@ class Store(abc.ABC):
             NotFound: the rollout does not exist.
             Invalid: `status` or `config` is None.
         """
+        return await self.call(UpdateRolloutCall(rollout_id, input, mode, resources_id, status, config, metadata))
 
     async def query_attempts(
         self,
@@ -423,7 +457,6 @@ class Store(abc.ABC):
     ) -> Attempt | None:
         """Return the attempt with the greatest sequence_id, or None if there is none. Sweeps."""
 
-    @abc.abstractmethod
     async def update_attempt(
         self,
         rollout_id: str,
@@ -457,6 +490,9 @@ class Store(abc.ABC):
             NotFound: the rollout does not exist, has no attempts, or has no such attempt; checked in this order.
             Invalid: a field is None, or an error is given without one of the statuses failed, timeout and unresponsive.
         """
+        return await self.call(
+            UpdateAttemptCall(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error)
+        )
 
     async def query_spans(
         self,
@@ -515,17 +551,17 @@ class Store(abc.ABC):
         """Like `query_spans`, but with the arguments in one object. Sweeps."""
         return await _by_arguments(self, Store.query_spans, query)
 
-    @abc.abstractmethod
     async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         """Publish resources under a new id, as version 1. The new resources become the latest resources."""
+        return await self.call(AddResourcesCall(resources))
 
-    @abc.abstractmethod
     async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         """Publish the next version of the resources under an id. Sweeps.
 
         If the id is new, the version is 1. The resources are replaced as a whole and become the latest resources. Each
         attempt records the version that was current at its start. Reads with `as_at` return earlier versions.
         """
+        return await self.call(UpdateResourcesCall(resources_id, resources))
 
     async def query_resources(
         self,
@@ -595,7 +631,6 @@ class Store(abc.ABC):
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
         """Return the worker; None if no call has named such a worker."""
 
-    @abc.abstractmethod
     async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat of a worker and return the worker; a new worker is created with status unknown.
 
@@ -605,6 +640,9 @@ class Store(abc.ABC):
         Raises:
             TypeError: `heartbeat_stats` is None; leave it out to keep the stored statistics.
         """
+        if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
+            raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
+        return await self.call(UpdateWorkerCall(worker_id, heartbeat_stats))
 
     @abc.abstractmethod
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
@@ -693,6 +731,7 @@ class SyncStore(Blocking[Store]):
     def otlp_traces_endpoint(self) -> str:
         return self.target.otlp_traces_endpoint()
 
+    call = blocking(Store.call)
     start_rollout = blocking(Store.start_rollout)
     enqueue_rollout = blocking(Store.enqueue_rollout)
     enqueue_many_rollouts = blocking(Store.enqueue_many_rollouts)

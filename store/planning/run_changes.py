@@ -7,7 +7,7 @@ contains its payload. A fact is the content of `data`. A blob is a text that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from store.domain.body import Body
@@ -24,6 +24,15 @@ from store.domain.run_events import (
 )
 from store.domain.run_events import RunEvent as RunEventTold
 from store.errors import Invalid, TooLarge
+from store.models.calls import (
+    AppendEventsCall,
+    ForkCall,
+    MoveHeadCall,
+    ResumeCall,
+    RetractArtifactCall,
+    SaveArtifactCall,
+    SaveCheckpointCall,
+)
 from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
 from store.planning.saving import Taken
@@ -54,12 +63,13 @@ _PAYLOAD: Final = ("message", "prompt", "response", "error")
 _FEW_METRICS: Final = 16
 
 
-def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: str | None) -> AppendToRun:
+def append(call: AppendEventsCall) -> AppendToRun:
     """Return the command that records run events."""
-    check_call(len(events), 0, "events")
+    attempt_id, key = call.attempt_id, call.key
+    check_call(len(call.events), 0, "events")
     items: list[NewRunFact] = []
     size = 0
-    for index, event in enumerate(events):
+    for index, event in enumerate(call.events):
         path = f"events[{index}]."
         if not isinstance(event, RunEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"events[{index}]", f"is {type(event).__name__}, not a RunEvent")
@@ -70,7 +80,7 @@ def append(rollout_id: str, attempt_id: str, events: Sequence[RunEvent], key: st
         size += item.size
         items.append(item)
     check_call(0, size, "events")
-    return _append(rollout_id, attempt_id, "events", items, key)
+    return _append(call.rollout_id, attempt_id, "events", items, key)
 
 
 def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
@@ -131,26 +141,18 @@ def _blob(text: str | None, path: str) -> Body | None:
     return encode_body(raw) if len(raw) >= BLOB_FROM else None
 
 
-def checkpoint(
-    rollout_id: str,
-    attempt_id: str,
-    *,
-    name: str,
-    taken: Taken,
-    parent_id: str | None,
-    external: Mapping[str, Any] | None,
-    key: str | None,
-) -> AppendToRun:
+def checkpoint(call: SaveCheckpointCall, taken: Taken, parent_id: str | None) -> AppendToRun:
     """Return the command that saves a checkpoint, or that records why the checkpoint was rejected."""
+    attempt_id, name, key = call.attempt_id, call.name, call.key
     scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
     check_text(name, "name")
     if taken.rejection is not None:
         reason = taken.rejection.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         rejected = CheckpointRejected(attempt_id, scope, name, reason, after_phase, key)
-        return _append(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
-    if taken.state is None and external is None:
+        return _append(call.rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
+    if taken.state is None and call.external is None:
         raise Invalid("state", "is None; give the state, or its location in `external`")
-    location = _object(external)
+    location = _object(call.external)
     dumps(location, "external")
     fact = CheckpointSaved(
         attempt_id=attempt_id,
@@ -165,55 +167,37 @@ def checkpoint(
     )
     _check_data(fact, "external")
     body = _payload({"state": taken.state}, "") if taken.state is not None else None
-    return _append(rollout_id, attempt_id, CheckpointSaved.type, [NewRunFact(fact, body)], key)
+    return _append(call.rollout_id, attempt_id, CheckpointSaved.type, [NewRunFact(fact, body)], key)
 
 
-def artifact(
-    rollout_id: str,
-    attempt_id: str,
-    *,
-    scope: str,
-    name: str,
-    content: Any,
-    phase: str | None,
-    media_type: str | None,
-    key: str | None,
-) -> AppendToRun:
+def artifact(call: SaveArtifactCall) -> AppendToRun:
     """Return the command that saves an artifact."""
     fact = ArtifactSaved(
-        attempt_id=attempt_id,
+        attempt_id=call.attempt_id,
         artifact_id=ids.artifact_id(),
-        scope=check_text(scope, "scope"),
-        name=check_text(name, "name"),
-        phase=_name(phase, "phase"),
-        media_type=_name(media_type, "media_type"),
-        key=key,
+        scope=check_text(call.scope, "scope"),
+        name=check_text(call.name, "name"),
+        phase=_name(call.phase, "phase"),
+        media_type=_name(call.media_type, "media_type"),
+        key=call.key,
     )
-    item = NewRunFact(fact, _payload({"content": content}, ""))
-    return _append(rollout_id, attempt_id, ArtifactSaved.type, [item], key)
+    item = NewRunFact(fact, _payload({"content": call.content}, ""))
+    return _append(call.rollout_id, call.attempt_id, ArtifactSaved.type, [item], call.key)
 
 
-def retract(rollout_id: str, artifact_id: str, reason: str | None, key: str | None) -> RetractArtifact:
+def retract(call: RetractArtifactCall) -> RetractArtifact:
     """Return the command that retracts an artifact."""
     return RetractArtifact(
-        rollout_id=check_text(rollout_id, "rollout_id"),
-        artifact_id=check_text(artifact_id, "artifact_id"),
-        reason=None if reason is None else check_text(reason, "reason", MAX_REASON_BYTES),
-        key=_name(key, "key"),
+        rollout_id=check_text(call.rollout_id, "rollout_id"),
+        artifact_id=check_text(call.artifact_id, "artifact_id"),
+        reason=None if call.reason is None else check_text(call.reason, "reason", MAX_REASON_BYTES),
+        key=_name(call.key, "key"),
     )
 
 
-def fork(
-    plan: ForkPlan,
-    *,
-    request_id: str | None,
-    reason: str | None,
-    state_patch: Mapping[str, Any] | None,
-    confirmed: bool,
-    supersede: bool,
-    worker_id: str | None,
-) -> Fork:
+def fork(plan: ForkPlan, call: ForkCall | ResumeCall) -> Fork:
     """Return the command that starts the attempt of a fork, as planned."""
+    is_fork = isinstance(call, ForkCall)
     fact = AttemptForked(
         attempt_id=ids.attempt_id(),
         kind=plan.kind,
@@ -227,21 +211,21 @@ def fork(
         cascade=list(plan.cascade),
         graph=plan.graph,
         degraded=None if plan.degraded is None else plan.degraded.model_dump(),
-        confirmed=confirmed or None,
-        request_id=_name(request_id, "request_id"),
+        confirmed=call.confirm_side_effects or None,
+        request_id=_name(call.request_id, "request_id"),
     )
     _check_data(fact, "scopes")
-    told = {"reason": reason, "state_patch": _object(state_patch)}
+    told = {"reason": call.reason, "state_patch": _object(call.state_patch) if is_fork else None}
     return Fork(
         rollout_id=check_text(plan.rollout_id, "rollout_id"),
         fact=fact,
         ground=ForkPrecondition(plan.head, plan.ground),
-        supersede=supersede,
-        worker_id=_name(worker_id, "worker_id"),
+        supersede=is_fork and call.on_active == "supersede",
+        worker_id=_name(call.worker_id, "worker_id"),
         owner=process.owner(),
         body=_payload({name: value for name, value in told.items() if value is not None}, ""),
         metadata=_metadata(plan, told),
-        actor=None if worker_id is None else f"worker:{worker_id}",
+        actor=None if call.worker_id is None else f"worker:{call.worker_id}",
     )
 
 
@@ -253,17 +237,14 @@ def _metadata(plan: ForkPlan, told: Json) -> Body:
     return encode_body(raw)
 
 
-def move_head(rollout_id: str, attempt_id: str, reason: str | None, request_id: str | None) -> MoveHead:
+def move_head(call: MoveHeadCall) -> MoveHead:
     """Return the command that makes an attempt the head, whose events count as the rollout's current history."""
     return MoveHead(
-        rollout_id=check_text(rollout_id, "rollout_id"),
-        attempt_id=check_text(attempt_id, "attempt_id"),
-        request_id=_name(request_id, "request_id"),
-        body=_payload({} if reason is None else {"reason": reason}, ""),
+        rollout_id=check_text(call.rollout_id, "rollout_id"),
+        attempt_id=check_text(call.attempt_id, "attempt_id"),
+        request_id=_name(call.request_id, "request_id"),
+        body=_payload({} if call.reason is None else {"reason": call.reason}, ""),
     )
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def _append(rollout_id: str, attempt_id: str, kind: str, items: list[NewRunFact], key: str | None) -> AppendToRun:

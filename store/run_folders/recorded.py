@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from store.models import AttemptedRollout
+from store.models.calls import ChangingCall
 from store.models.enums import Frozen
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
 from store.planning import imported_runs
@@ -16,11 +17,13 @@ from store.run_folders.lines import extension_line, is_extension, line_of
 from store.run_folders.records import SidecarFile
 from store.run_folders.writing import RunFiles, write
 from store.semconv import GROUP_KEY
+from store.wire.calls import json_of_call
 
 Method = Literal[
     "append_events", "save_checkpoint", "save_artifact", "retract_artifact", "record_spans", "update_attempt"
 ]
 
+_IDS: Final = frozenset({"rollout_id", "attempt_id"})
 _STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
 """The status of a run by the status of its attempt. With any other status of the attempt, the run is failed."""
 
@@ -33,6 +36,13 @@ class RecordedCall(Frozen):
     """The time of the call, in seconds since the epoch."""
     arguments: dict[str, Any]
     """The arguments as JSON values, including the idempotency key, but not the ids of the rollout and the attempt."""
+
+    @classmethod
+    def of(cls, call: ChangingCall[Any], at: float, **more: Any) -> RecordedCall:
+        """Return a call as it is recorded, with more arguments."""
+        values = {name: value for name, value in json_of_call(call).items() if name not in _IDS}
+        method = cast("Method", call.method.rpartition(".")[2])
+        return cls(method=method, at=at, arguments=values | more)
 
 
 class RecordedRun:

@@ -213,6 +213,8 @@ def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json], run_socket
     description = f"{_DESCRIPTION}{' and at '.join(f'`{path}`' for path in run_sockets)}."
     generated = get_openapi(title=TITLE, version=version, description=description, servers=_SERVERS, routes=described)
     _, errors = models_json_schema([(Error, "serialization"), (Faults, "serialization")], ref_template=_SCHEMAS)
+    # The order does not depend on the modules that declare the routes.
+    generated["paths"] = {path: dict(sorted(methods.items())) for path, methods in sorted(generated["paths"].items())}
     defined: Json = generated["components"]["schemas"] | errors["$defs"] | dict(schemas)
     generated["components"] = {
         "schemas": dict(sorted((_short(name), schema) for name, schema in defined.items())),

@@ -30,7 +30,7 @@ from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import QuotaLayer
-from store.server.routes import annotations, data, following, log, operations, queue, runs
+from store.server.routes import annotations, calls, data, following, log, operations, queue, runs
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
 from store.server.streaming.front_end import FrontEnd
@@ -41,6 +41,7 @@ from store.sql.database import database_of
 from store.wire.paths import OTLP_TRACES, RUN_SOCKET
 
 _ROUTERS: Final = (
+    *calls.ROUTERS,
     queue.queue,
     queue.rollouts,
     queue.attempts,

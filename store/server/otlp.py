@@ -10,8 +10,7 @@ import asyncio
 import gzip
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -257,9 +256,8 @@ class TraceExport:
 Record = Callable[[Sequence[Received]], Awaitable[object]]
 
 
-@runtime_checkable
 class RecordsCommands(Protocol):
-    """A store that records and numbers spans in one write, as a command."""
+    """The spans of a store that records and numbers spans in one write, as a command."""
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
         """Record spans, and return the index and the sequence_id of each new span."""
@@ -288,21 +286,18 @@ async def _record(traces: Traces, indexes: Iterable[int], record: Record) -> Non
 
 def _how(store: Store) -> tuple[Record, Record | None]:
     """Return a function that records spans, and one that also numbers them; None if the store has no such command."""
-    # The result is cached by class, because checking an instance against the protocol takes longer than creating a
-    # span.
-    if not records_commands(type(store)):
+    recorder = spans_of(store)
+    if recorder is None:
         return lambda spans: store.add_many_spans([span.span() for span in spans]), None
-    record = cast("RecordsCommands", store).record
     return (
-        lambda spans: record(record_received(spans)),
-        lambda spans: record(record_received(spans, number=True)),
+        lambda spans: recorder.record(record_received(spans)),
+        lambda spans: recorder.record(record_received(spans, number=True)),
     )
 
 
-@cache
-def records_commands(kind: type[Store]) -> bool:
-    """Return whether the stores of a class are `RecordsCommands`."""
-    return issubclass(kind, RecordsCommands)
+def spans_of(store: Store) -> RecordsCommands | None:
+    """Return the spans of a store that records them as commands; None for other stores."""
+    return getattr(store, "spans", None)
 
 
 async def _number(store: Store, traces: Traces) -> None:

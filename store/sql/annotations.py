@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from store.db.queries import annotations as annotation_queries
 from store.domain.annotations import AnnotationView
@@ -12,9 +13,12 @@ from store.interface.annotations import StoreAnnotations
 from store.interface.runs import AsAt
 from store.journal.state_view import StateView
 from store.models.annotations import AnnotateResult, Annotations
+from store.models.calls import AnnotateCall, ChangingCall
 from store.sql.commands import annotations as annotation_commands
 from store.sql.core import SQLCore
 from store.validation import arguments
+
+T = TypeVar("T")
 
 
 class SQLAnnotations(StoreAnnotations):
@@ -24,20 +28,8 @@ class SQLAnnotations(StoreAnnotations):
         super().__init__("SQLStore")
         self.core = core
 
-    async def annotate(
-        self,
-        rollout_id: str,
-        note: str | None = None,
-        *,
-        add_labels: Sequence[str] = (),
-        remove_labels: Sequence[str] = (),
-    ) -> AnnotateResult:
-        command = annotation_commands.annotate(rollout_id, note, add_labels, remove_labels)
-        answer: AnnotationView | Repeat = await self.core.call(command)
-        if isinstance(answer, Repeat):
-            then = await self.query(rollout_id, limit=0, as_at=answer.position)
-            return AnnotateResult(labels=then.labels, number=answer.reply["number"])
-        return AnnotateResult(labels=answer.labels, number=answer.version)
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return CALLS[type(call)](self, call)
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None
@@ -57,3 +49,17 @@ class SQLAnnotations(StoreAnnotations):
             return Annotations(labels=labels, notes=await annotation_queries.notes(session, rollout_id, until, limit))
 
         return await self.core.view(read, as_at, (rollout_id, at), sweeps=False, snapshot=True)
+
+
+async def _annotate(annotations: SQLAnnotations, call: AnnotateCall) -> AnnotateResult:
+    answer: AnnotationView | Repeat = await annotations.core.call(annotation_commands.annotate(call))
+    if isinstance(answer, Repeat):
+        then = await annotations.query(call.rollout_id, limit=0, as_at=answer.position)
+        return AnnotateResult(labels=then.labels, number=answer.reply["number"])
+    return AnnotateResult(labels=answer.labels, number=answer.version)
+
+
+CALLS: Final[dict[type[ChangingCall[Any]], Callable[[SQLAnnotations, Any], Coroutine[Any, Any, Any]]]] = {
+    AnnotateCall: _annotate
+}
+"""The functions that execute the calls of annotations, by the type of the call."""

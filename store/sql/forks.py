@@ -7,7 +7,7 @@ events on which the plan depends have not changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages, run_views
@@ -16,6 +16,7 @@ from store.db.queries.run_views import Standing, View
 from store.domain.decide_runs import GroundMoved
 from store.errors import AttemptActive, Conflict, Invalid, NotFound
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
+from store.models.calls import ForkCall, ResumeCall
 from store.planning import plan as planning
 from store.planning import run_changes
 from store.planning.imported_runs import imported_status
@@ -102,61 +103,39 @@ async def plan_part(
 
 
 async def start(
-    core: SQLCore,
-    rollout_id: str,
-    base: str,
-    graph: PhaseGraph | None,
-    planner: Planner,
-    *,
-    supersede: bool,
-    request_id: str | None,
-    **details: Any,
+    core: SQLCore, call: ForkCall | ResumeCall, base: str, planner: Planner, *, supersede: bool = False
 ) -> ForkResult:
     """Start an attempt with a plan. If the run has changed since the plan was made, make a new plan.
 
     Args:
         core: the core of the store.
-        rollout_id: the id of the run.
+        call: the call. If a call with the same request id was executed before, it starts nothing and returns the first
+            result.
         base: see `plan_part`.
-        graph: see `plan_part`.
         planner: see `plan_part`.
         supersede: whether to end active attempts first.
-        request_id: the id of the request; a repeated request starts nothing and returns the first result.
-        details: further arguments of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
 
     Raises:
         AttemptActive: an attempt is active, and `supersede` is False.
         Conflict: the run changed after each of many plans, or the request id was used for another call.
     """
+    rollout_id, request_id = call.rollout_id, call.request_id
     for _ in range(_PLANS_AT_MOST):
         if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
             return earlier
         try:
-            plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
+            plan = await plan_part(core, rollout_id, base, call.graph, planner, rejects_active=not supersede)
         except Conflict:
             # The conflict may be caused by the attempt that an earlier call with this request id has started.
             if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
                 return earlier
             raise
-        begun = await _begin(core, plan, request_id=request_id, supersede=supersede, **details)
-        if begun is not None:
-            return await _result(core, rollout_id, begun.attempt.sequence_id)
+        answer = await core.swept_call(run_changes.fork(plan, call))
+        # The run may have changed since the plan was made. Then a new plan is needed.
+        if not isinstance(answer, GroundMoved):
+            attempt = rollout_mapping.attempted_of_view(answer).attempt
+            return await _result(core, rollout_id, attempt.sequence_id)
     raise Conflict(f"rollout {rollout_id} changes faster than it can be planned", "wait until no attempt is active")
-
-
-async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRollout | None:
-    """Start the attempt of a plan. Return None if the run has changed since the plan, so that a new plan is needed.
-
-    Raises:
-        AttemptActive: an attempt is active, and `supersede` is False.
-        Conflict: the request id was used for another call.
-    """
-    answer = await core.swept_call(run_changes.fork(plan, **details))
-    if isinstance(answer, GroundMoved):
-        return None
-    started = rollout_mapping.rollout_of_view(answer)
-    assert isinstance(started, AttemptedRollout)  # a fork starts an attempt
-    return started
 
 
 async def _earlier(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:

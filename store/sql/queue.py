@@ -22,7 +22,6 @@ from store.sql.commands import rollouts as rollout_commands
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.waiters import FALLBACK_SECONDS, ClaimWaiter
-from store.validation import arguments
 
 logger = logging.getLogger("store")
 
@@ -50,7 +49,6 @@ class SQLQueue:
 
         Return the claims, or a `Repeat` if a call with the same idempotency key was executed before.
         """
-        arguments.wait_seconds(wait_seconds)
         claims: list[ClaimView] | Repeat = await self.core.swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
             self.core.check()

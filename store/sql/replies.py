@@ -66,9 +66,19 @@ async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
     return repeat.reply["numbers"]
 
 
+async def number(_: SQLReads, repeat: Repeat) -> int:
+    """Return the span number that the earlier call reserved."""
+    return repeat.reply["numbers"][0]
+
+
 def appended(repeat: Repeat) -> AppendedEvents:
     """Return the versions (the numbers in the run) of the events that the earlier call appended to a run."""
     return AppendedEvents(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
+
+
+async def versions(_: SQLReads, repeat: Repeat) -> list[int]:
+    """Return the versions of the events that the earlier call appended to a run."""
+    return appended(repeat).versions
 
 
 async def _read(store: SQLReads, repeat: Repeat) -> list[Rollout]:

@@ -8,59 +8,49 @@ A phase graph declares the phases of a run. A flow is a group of runs under one 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from store.db.dialect import ReadSession
-from store.db.queries import pages, run_ids, run_refs, run_views
+from store.db.queries import pages, run_ids, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.run_views import END, Standing, View
-from store.domain.decide_runs import AppendedEvents
-from store.domain.idempotency import Repeat
-from store.domain.run_commands import AppendToRun
-from store.errors import Conflict, GraphChanged, HeadMoved, NotFound, SideEffectsUnconfirmed
+from store.errors import Conflict, NotFound
 from store.interface.runs import AsAt, StoreRuns
 from store.journal.state_view import StateView
 from store.models import (
     Artifact,
     ArtifactRef,
     AttemptDiff,
-    AttemptedRollout,
     AttemptNode,
     CheckpointRef,
     ForkPlan,
-    ForkResult,
-    OnActive,
     OnMissing,
     PhaseGraph,
-    Rollout,
-    RunEvent,
     RunEventPage,
     RunFrame,
     RunGraph,
     SearchIn,
     Snapshot,
 )
+from store.models.calls import ChangingCall
 from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.planning import compare as comparing
 from store.planning import graph as drawing
-from store.planning import plan as planning
-from store.planning import run_changes, saving
 from store.planning.follow import Following, Source
-from store.planning.plan import PlanBasis
-from store.sql import forks, replies, run_reads
+from store.sql import forks, run_reads
 from store.sql.core import SQLCore
 from store.sql.follow import RunSource
-from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
-from store.sql.queries import SQLReads
 from store.sql.queue import SQLQueue
+from store.sql.run_calls import CALLS
 from store.sql.run_reads import read_view
 from store.validation import arguments
-from store.validation.json_limits import MAX_CALL_ITEMS
+
+T = TypeVar("T")
 
 
 class SQLRuns(StoreRuns):
@@ -69,18 +59,10 @@ class SQLRuns(StoreRuns):
     def __init__(self, core: SQLCore, queue: SQLQueue) -> None:
         super().__init__("SQLStore")
         self.core = core
-        self._queue = queue
+        self.queue = queue
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
-    async def append_events(
-        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
-    ) -> list[int]:
-        given = arguments.several(events, "events")
-        if not given:
-            return []
-        told = await self._append(run_changes.append(rollout_id, attempt_id, given, key))
-        return told.versions
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return CALLS[type(call)](self, call)
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         arguments.part_of_history(query.after, query.limit)
@@ -164,35 +146,6 @@ class SQLRuns(StoreRuns):
         form, attempt = run_views.parse(arguments.text(view, "view"))
         return Following(source, rollout_id, form, attempt, after, until, masks=masks, goes_on=goes_on)
 
-    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
-
-    async def save_checkpoint(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        state: Mapping[str, Any] | None = None,
-        after_phase: str | None = None,
-        external: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> CheckpointRef | None:
-        declared = await self._phase_graph(rollout_id, graph)
-        taken = saving.taken(declared, scope=scope, name=name, state=state, after_phase=after_phase)
-        parent_id = await self.core.read(
-            lambda session: run_refs.last_checkpoint(session, rollout_id, taken.scope, name)
-        )
-        command = run_changes.checkpoint(
-            rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
-        )
-        told = await self._append(command)
-        if told.kind != "checkpoint.saved":
-            return None
-        fields = await self.core.read(lambda session: run_refs.checkpoint(session, rollout_id, told.first))
-        return CheckpointRef(**fields)
-
     async def get_checkpoint(
         self,
         rollout_id: str,
@@ -236,37 +189,6 @@ class SQLRuns(StoreRuns):
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
 
-    async def save_artifact(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        content: Any,
-        phase: str | None = None,
-        media_type: str | None = None,
-        key: str | None = None,
-    ) -> ArtifactRef:
-        command = run_changes.artifact(
-            rollout_id,
-            attempt_id,
-            scope=scope,
-            name=name,
-            content=content,
-            phase=phase,
-            media_type=media_type,
-            key=key,
-        )
-        told = await self._append(command)
-        return await self._artifact_ref(rollout_id, told.first)
-
-    async def retract_artifact(
-        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
-    ) -> ArtifactRef:
-        saved: int = await self.core.call(run_changes.retract(rollout_id, artifact_id, reason, key))
-        return await self._artifact_ref(rollout_id, saved)
-
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
         arguments.part_of_history(0, query.limit)
 
@@ -300,31 +222,6 @@ class SQLRuns(StoreRuns):
 
         return await self.core.view(read, as_at, sweeps=False)
 
-    async def _append(self, command: AppendToRun) -> AppendedEvents:
-        answer: AppendedEvents | Repeat = await self.core.call(command)
-        return replies.appended(answer) if isinstance(answer, Repeat) else answer
-
-    async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
-        fields = await self.core.read(lambda session: run_refs.artifact(session, rollout_id, version))
-        return ArtifactRef(**fields)
-
-    async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None) -> PhaseGraph | None:
-        """Return the given phase graph, or else the phase graph among the run's resources; None without either.
-
-        Raises:
-            NotFound: the rollout does not exist.
-            Invalid: the argument is not a phase graph, or the resources contain several phase graphs.
-        """
-        if arguments.phase_graph(given) is not None:
-            return given
-
-        async def read(session: ReadSession, _: View, standing: Standing) -> PhaseGraph | None:
-            return await run_reads.phase_graph_of(session, standing)
-
-        return await read_view(self.core, rollout_id, "raw", None, None, read)
-
-    # -- attempts ----------------------------------------------------------------------------------------------------
-
     async def plan_fork(
         self,
         rollout_id: str,
@@ -339,113 +236,6 @@ class SQLRuns(StoreRuns):
     ) -> ForkPlan:
         planner = forks.rerun_planner(node, phase, scopes, on_missing, cascade=cascade)
         return await forks.plan_part(self.core, rollout_id, base, graph, planner)
-
-    async def fork(
-        self,
-        rollout_id: str,
-        *,
-        node: str | None = None,
-        phase: str | None = None,
-        scopes: Sequence[str] = (),
-        base: str = "head",
-        on_missing: OnMissing = "error",
-        cascade: bool = True,
-        state_patch: Mapping[str, Any] | None = None,
-        on_active: OnActive = "reject",
-        expected_head: int | None = None,
-        request_id: str | None = None,
-        reason: str | None = None,
-        confirm_side_effects: bool = False,
-        allow_graph_change: bool = False,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        arguments.choice(on_active, "on_active", "reject", "supersede")
-        if expected_head is not None:
-            arguments.whole(expected_head, "expected_head", "a sequence_id: 1, 2, 3 …", 1)
-        planner = forks.rerun_planner(node, phase, scopes, on_missing, cascade=cascade)
-
-        def agreed(given: PhaseGraph, ground: PlanBasis) -> ForkPlan:
-            if expected_head is not None and expected_head != ground.head:
-                raise HeadMoved(rollout_id, expected_head, ground.head)
-            plan = planner(given, ground)
-            if plan.graph_changed and not allow_graph_change:
-                raise GraphChanged(plan.graph_changed)
-            if plan.unsafe and not confirm_side_effects:
-                raise SideEffectsUnconfirmed(plan.unsafe)
-            return plan
-
-        return await forks.start(
-            self.core,
-            rollout_id,
-            base,
-            graph,
-            agreed,
-            supersede=on_active == "supersede",
-            state_patch=state_patch,
-            request_id=request_id,
-            reason=reason,
-            confirmed=confirm_side_effects,
-            worker_id=worker_id,
-        )
-
-    async def resume(
-        self,
-        rollout_id: str,
-        *,
-        from_attempt: str = "head",
-        confirm_side_effects: bool = False,
-        request_id: str | None = None,
-        reason: str | None = None,
-        worker_id: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> ForkResult:
-        def agreed(given: PhaseGraph, ground: PlanBasis) -> ForkPlan:
-            plan = planning.resume(given, ground)
-            if plan.unsafe and not confirm_side_effects:
-                raise SideEffectsUnconfirmed(plan.unsafe)
-            return plan
-
-        return await forks.start(
-            self.core,
-            rollout_id,
-            from_attempt,
-            graph,
-            agreed,
-            supersede=False,
-            state_patch=None,
-            request_id=request_id,
-            reason=reason,
-            confirmed=confirm_side_effects,
-            worker_id=worker_id,
-        )
-
-    async def claim(
-        self,
-        resources_ids: Sequence[str],
-        *,
-        limit: int = 1,
-        worker_id: str | None = None,
-        wait_seconds: float = 0.0,
-    ) -> list[AttemptedRollout]:
-        arguments.wait_seconds(wait_seconds)
-        ids = arguments.texts(resources_ids, "resources_ids")
-        if arguments.whole(limit, "limit", "a number of runs") <= 0 or not ids:
-            return []
-        claims = await self._queue.claim_runs(ids, min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
-        if isinstance(claims, Repeat):
-            return await replies.claims(SQLReads(self.core), claims)
-        return self._queue.hand_out(claims) if claims else []
-
-    async def move_head(
-        self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
-    ) -> Rollout:
-        answer = await self.core.swept_call(run_changes.move_head(rollout_id, attempt_id, reason, request_id))
-        return (
-            await replies.rollout(SQLReads(self.core), answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.rollout_of_view(answer)
-        )
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         async def read(session: ReadSession, _: View, standing: Standing) -> list[AttemptNode]:
@@ -472,8 +262,6 @@ class SQLRuns(StoreRuns):
             return comparing.compare(a, b, before, after).model_copy(update={"state_patch": patch})
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
-
-    # -- names -------------------------------------------------------------------------------------------------------
 
     async def resolve(self, name: str) -> str:
         """Return the id of the rollout with this name: a rollout id, the id of an imported run, or a flow id.

@@ -10,9 +10,9 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from store.db.dialect import Dialect, dialect_for
 from store.db.queries import pages
@@ -21,28 +21,15 @@ from store.domain.commands import RecordSpans
 from store.domain.idempotency import Repeat
 from store.interface.store import Store
 from store.models import (
-    UNSET,
-    Attempt,
-    AttemptedRollout,
-    AttemptError,
-    AttemptStatus,
-    EnqueueRolloutRequest,
     LightningStoreCapabilities,
-    ResourcesUpdate,
-    ResourceUnion,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
-    Unset,
-    Worker,
 )
+from store.models.calls import ChangingCall
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
 from store.sql import replies
-from store.sql.commands import rollouts as rollout_commands
+from store.sql.calls import CALLS
 from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
 from store.sql.lost_workers import LostWorkers
@@ -50,13 +37,14 @@ from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queries import RewardReader, SQLReads
 from store.sql.queue import SQLQueue
 from store.validation import arguments
-from store.validation.json_limits import MAX_CALL_ITEMS
 
 if TYPE_CHECKING:
     from store.sql.annotations import SQLAnnotations
     from store.sql.log import SQLLog
     from store.sql.runs import SQLRuns
     from store.sql.threads import SQLThreads
+
+T = TypeVar("T")
 
 
 class SQLStore(SQLReads, Store):
@@ -78,8 +66,9 @@ class SQLStore(SQLReads, Store):
         )
         super().__init__(core)
         self.queue = SQLQueue(self.core)
+        self.spans = SQLSpans(self.core)
         self.accepts_commands = type(self) is SQLStore
-        self._lost_workers = LostWorkers(self.core, scan_debounce_seconds)
+        self.lost_workers = LostWorkers(self.core, scan_debounce_seconds)
 
     @classmethod
     async def open(
@@ -163,121 +152,12 @@ class SQLStore(SQLReads, Store):
         is_shared = self._url.scheme != "memory"
         return {"thread_safe": True, "async_safe": True, "zero_copy": is_shared, "otlp_traces": False}
 
-    # -- creation ----------------------------------------------------------------------------------------------------
-
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        worker_id: str | None = None,
-    ) -> AttemptedRollout:
-        command = rollout_commands.start_rollout(input, mode, resources_id, config, metadata, worker_id)
-        answer = await self.core.swept_call(command)
-        return (
-            await replies.attempted(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.attempted_of_view(answer)
-        )
-
-    async def enqueue_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Rollout:
-        command = rollout_commands.enqueue_one(input, mode, resources_id, config, metadata)
-        answer = await self.core.swept_call(command)
-        return (
-            await replies.rollout(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.rollout_of_view(answer[0])
-        )
-
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        given = arguments.several(rollouts, "rollouts")
-        if not given:
-            return []
-        answer = await self.core.swept_call(rollout_commands.enqueue(given))
-        if isinstance(answer, Repeat):
-            return await replies.rollouts(self, answer)
-        return [rollout_mapping.rollout_of_view(view) for view in answer]
-
-    # -- the queue ---------------------------------------------------------------------------------------------------
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(1, worker_id, wait_seconds=wait_seconds)
-        return claimed[0] if claimed else None
-
-    async def dequeue_many_rollouts(
-        self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
-            return []
-        # One call claims at most `MAX_CALL_ITEMS` rollouts. A caller that needs more rollouts must call again.
-        claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
-        return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.queue.hand_out(claims)
-
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        answer = await self.core.swept_call(rollout_commands.start_attempt(rollout_id, worker_id))
-        return (
-            await replies.attempted(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.attempted_of_view(answer)
-        )
-
-    # -- updates -----------------------------------------------------------------------------------------------------
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset | None = UNSET,
-    ) -> Rollout:
-        command = rollout_commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
-        answer = await self.core.swept_call(command)
-        return (
-            await replies.rollout(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.rollout_of_view(answer)
-        )
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset = UNSET,
-        *,
-        error: AttemptError | Unset = UNSET,
-    ) -> Attempt:
-        command = rollout_commands.update_attempt(
-            rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error
-        )
-        answer = await self.core.swept_call(command)
-        return (
-            await replies.attempt(self, answer)
-            if isinstance(answer, Repeat)
-            else rollout_mapping.attempt_of_view(answer)
-        )
-
-    # -- spans -------------------------------------------------------------------------------------------------------
+    def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
+        return CALLS[type(call)](self, call)
 
     async def add_span(self, span: Span) -> Span | None:
         command = span_commands.record_spans([span])
-        if not await self.record(command):
+        if not await self.spans.record(command):
             return None
         return span_commands.stored_span(span, command.items[0]) if command.derived else span
 
@@ -286,7 +166,7 @@ class SQLStore(SQLReads, Store):
         if not given:
             return []
         command = span_commands.record_spans(given)
-        recorded = await self.record(command)
+        recorded = await self.spans.record(command)
         return [span_commands.stored_span(given[index], command.items[index]) for index, _ in recorded]
 
     async def add_otel_span(
@@ -294,7 +174,7 @@ class SQLStore(SQLReads, Store):
     ) -> Span | None:
         span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
         command = span_commands.record_spans([span], number=sequence_id is None)
-        recorded = await self.record(command)
+        recorded = await self.spans.record(command)
         if not recorded:
             return None
         return span_commands.stored_span(span, command.items[0]).model_copy(update={"sequence_id": recorded[0][1]})
@@ -312,46 +192,7 @@ class SQLStore(SQLReads, Store):
                 the groups before the first group without a rollout or an attempt are stored.
             SpanConflict: stored spans have the keys of these spans and other content. All other spans are stored.
         """
-        return await self.record(span_commands.record_spans(spans, number=number))
-
-    async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
-        """Record spans as `record_spans` does, with the same errors, from a prepared command."""
-        answer = await self.core.call(command)
-        if isinstance(answer, Repeat):
-            answer = replies.recorded(answer)
-            command.derive(answer.derived)
-        if len(answer.numbers) < len(command.items):
-            self.core.writer_statistics.span_conflicts += len(answer.conflicts)
-            span_commands.check_recorded(command, answer)
-        return answer.numbers
-
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")
-        return (await self.get_many_span_sequence_ids([ids]))[0]
-
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
-        if not pairs:
-            return []
-        answer = await self.core.call(rollout_commands.number_spans(rollout_id for rollout_id, _ in pairs))
-        return await replies.numbers(self, answer) if isinstance(answer, Repeat) else answer
-
-    # -- resources and workers ---------------------------------------------------------------------------------------
-
-    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        answer = await self.core.call(rollout_commands.publish(None, resources))
-        return await _published(self, answer)
-
-    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        command = rollout_commands.publish(arguments.text(resources_id, "resources_id"), resources)
-        return await _published(self, await self.core.swept_call(command))
-
-    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
-        view = await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats))
-        await self._lost_workers.search_if_due()
-        return rollout_mapping.worker_of_view(view)
-
-    # -- waiting -----------------------------------------------------------------------------------------------------
+        return await self.spans.record(span_commands.record_spans(spans, number=number))
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         arguments.timeout(timeout)
@@ -365,18 +206,26 @@ class SQLStore(SQLReads, Store):
         ended = {"succeeded", "failed", "cancelled"}
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
         await self.core.close()
 
 
-async def _published(reads: SQLReads, answer: Any) -> ResourcesUpdate:
-    return (
-        await replies.resources(reads, answer)
-        if isinstance(answer, Repeat)
-        else rollout_mapping.resources_of_view(answer)
-    )
+class SQLSpans:
+    """The spans of a SQL store, which commands record."""
+
+    def __init__(self, core: SQLCore) -> None:
+        self.core = core
+
+    async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
+        """Record spans as `SQLStore.record_spans` does, with the same errors."""
+        answer = await self.core.call(command)
+        if isinstance(answer, Repeat):
+            answer = replies.recorded(answer)
+            command.derive(answer.derived)
+        if len(answer.numbers) < len(command.items):
+            self.core.writer_statistics.span_conflicts += len(answer.conflicts)
+            span_commands.check_recorded(command, answer)
+        return answer.numbers
 
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:

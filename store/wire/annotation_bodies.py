@@ -6,21 +6,10 @@ from typing import Final
 
 from pydantic import Field
 
-from store.models.enums import Frozen
 from store.models.queries import RolloutPastQuery
 
 _ALL: Final = -1
 _LAST: Final = 2**63 - 1
-
-
-class AnnotateBody(Frozen):
-    """POST /rollouts/{rollout_id}/annotations."""
-
-    note: str | None = None
-    """Text of at most 64 KiB."""
-    add_labels: list[str] = Field(default_factory=list[str])
-    """At most 64 labels, each of at most 64 bytes."""
-    remove_labels: list[str] = Field(default_factory=list[str])
 
 
 class AnnotationsQuery(RolloutPastQuery):

@@ -15,7 +15,6 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter
 
 from store.models import (
-    AnnotateResult,
     Annotations,
     Artifact,
     ArtifactRef,
@@ -25,9 +24,7 @@ from store.models import (
     AttemptNode,
     CheckpointRef,
     ForkPlan,
-    ForkResult,
     HistoryEvent,
-    LightningStoreCapabilities,
     LightningStoreStatistics,
     LoggedEvent,
     PaginatedResult,
@@ -93,7 +90,8 @@ AnyRollout = Annotated[
 """A rollout. It has an attempt if and only if the key `attempt` is present."""
 
 
-def _decoder(kind: Any) -> Decoder[Any]:
+def decoder(kind: Any) -> Decoder[Any]:
+    """Return a function that decodes JSON to a type."""
     # A program uses few of the decoders, so each is built when it is first used. Models are always built this way, and
     # pydantic refuses a second config for them.
     config = None if _is_model(kind) else ConfigDict(defer_build=True)
@@ -115,18 +113,13 @@ def _page_decoder(item: Any) -> Decoder[PaginatedResult[Any]]:
     return decode
 
 
-decode_rollout: Decoder[Rollout | AttemptedRollout] = _decoder(AnyRollout)
-decode_rollout_or_none: Decoder[Rollout | AttemptedRollout | None] = _decoder(AnyRollout | None)
-decode_rollouts: Decoder[list[Rollout]] = _decoder(list[Rollout])
-decode_attempted_rollout: Decoder[AttemptedRollout] = _decoder(AttemptedRollout)
-decode_attempted_rollouts: Decoder[list[AttemptedRollout]] = _decoder(list[AttemptedRollout])
-decode_attempt: Decoder[Attempt] = _decoder(Attempt)
-decode_attempt_or_none: Decoder[Attempt | None] = _decoder(Attempt | None)
-decode_span_or_none: Decoder[Span | None] = _decoder(Span | None)
-decode_resources: Decoder[ResourcesUpdate] = _decoder(ResourcesUpdate)
-decode_resources_or_none: Decoder[ResourcesUpdate | None] = _decoder(ResourcesUpdate | None)
-decode_worker: Decoder[Worker] = _decoder(Worker)
-decode_worker_or_none: Decoder[Worker | None] = _decoder(Worker | None)
+decode_rollout: Decoder[Rollout | AttemptedRollout] = decoder(AnyRollout)
+decode_rollout_or_none: Decoder[Rollout | AttemptedRollout | None] = decoder(AnyRollout | None)
+decode_rollouts: Decoder[list[Rollout]] = decoder(list[Rollout])
+decode_attempt_or_none: Decoder[Attempt | None] = decoder(Attempt | None)
+decode_span_or_none: Decoder[Span | None] = decoder(Span | None)
+decode_resources_or_none: Decoder[ResourcesUpdate | None] = decoder(ResourcesUpdate | None)
+decode_worker_or_none: Decoder[Worker | None] = decoder(Worker | None)
 
 decode_rollout_page: Decoder[PaginatedResult[Rollout | AttemptedRollout]] = _page_decoder(AnyRollout)
 decode_attempt_page: Decoder[PaginatedResult[Attempt]] = _page_decoder(Attempt)
@@ -136,11 +129,10 @@ decode_worker_page: Decoder[PaginatedResult[Worker]] = _page_decoder(Worker)
 
 # Statistics and capabilities are plain dicts; pydantic can check their types (TypedDict) only in newer Python versions.
 decode_statistics: Decoder[LightningStoreStatistics] = orjson.loads
-decode_capabilities: Decoder[LightningStoreCapabilities] = orjson.loads
-decode_history: Decoder[list[HistoryEvent]] = _decoder(list[HistoryEvent])
-decode_verify_report: Decoder[VerifyReport] = _decoder(VerifyReport)
-decode_rebuild_report: Decoder[RebuildReport] = _decoder(RebuildReport)
-decode_seal: Decoder[Seal] = _decoder(Seal)
+decode_history: Decoder[list[HistoryEvent]] = decoder(list[HistoryEvent])
+decode_verify_report: Decoder[VerifyReport] = decoder(VerifyReport)
+decode_rebuild_report: Decoder[RebuildReport] = decoder(RebuildReport)
+decode_seal: Decoder[Seal] = decoder(Seal)
 
 
 class LogPage(BaseModel):
@@ -173,25 +165,6 @@ class Recorded(BaseModel):
     """
 
 
-class Appended(BaseModel):
-    """The response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
-
-    versions: list[int]
-    """The version of each event, in the order of the request."""
-
-
-class NextSpan(BaseModel):
-    """The response to POST /spans/next."""
-
-    sequence_id: int
-
-
-class NextSpans(BaseModel):
-    """The response to POST /spans/next/batch."""
-
-    sequence_ids: list[int]
-
-
 class StoreInfo(BaseModel):
     """The response to GET /store."""
 
@@ -206,25 +179,18 @@ class StoreInfo(BaseModel):
     """Whether the server refuses changes, for example because its database is a replica."""
 
 
-decode_log_page: Decoder[LogPage] = _decoder(LogPage)
-decode_recorded: Decoder[Recorded] = _decoder(Recorded)
-decode_next_span: Decoder[NextSpan] = _decoder(NextSpan)
-decode_next_spans: Decoder[NextSpans] = _decoder(NextSpans)
-decode_store_info: Decoder[StoreInfo] = _decoder(StoreInfo)
+decode_log_page: Decoder[LogPage] = decoder(LogPage)
+decode_recorded: Decoder[Recorded] = decoder(Recorded)
+decode_store_info: Decoder[StoreInfo] = decoder(StoreInfo)
 
-decode_appended: Decoder[Appended] = _decoder(Appended)
-decode_run_events: Decoder[RunEventPage] = _decoder(RunEventPage)
-decode_run_graph: Decoder[RunGraph] = _decoder(RunGraph)
-decode_checkpoint_or_none: Decoder[CheckpointRef | None] = _decoder(CheckpointRef | None)
-decode_checkpoints: Decoder[list[CheckpointRef]] = _decoder(list[CheckpointRef])
-decode_snapshot: Decoder[Snapshot] = _decoder(Snapshot)
-decode_snapshot_or_none: Decoder[Snapshot | None] = _decoder(Snapshot | None)
-decode_artifact_ref: Decoder[ArtifactRef] = _decoder(ArtifactRef)
-decode_artifact_refs: Decoder[list[ArtifactRef]] = _decoder(list[ArtifactRef])
-decode_artifacts: Decoder[list[Artifact]] = _decoder(list[Artifact])
-decode_fork_plan: Decoder[ForkPlan] = _decoder(ForkPlan)
-decode_fork_result: Decoder[ForkResult] = _decoder(ForkResult)
-decode_lineage: Decoder[list[AttemptNode]] = _decoder(list[AttemptNode])
-decode_annotated: Decoder[AnnotateResult] = _decoder(AnnotateResult)
-decode_annotations: Decoder[Annotations] = _decoder(Annotations)
-decode_difference: Decoder[AttemptDiff] = _decoder(AttemptDiff)
+decode_run_events: Decoder[RunEventPage] = decoder(RunEventPage)
+decode_run_graph: Decoder[RunGraph] = decoder(RunGraph)
+decode_checkpoints: Decoder[list[CheckpointRef]] = decoder(list[CheckpointRef])
+decode_snapshot: Decoder[Snapshot] = decoder(Snapshot)
+decode_snapshot_or_none: Decoder[Snapshot | None] = decoder(Snapshot | None)
+decode_artifact_refs: Decoder[list[ArtifactRef]] = decoder(list[ArtifactRef])
+decode_artifacts: Decoder[list[Artifact]] = decoder(list[Artifact])
+decode_fork_plan: Decoder[ForkPlan] = decoder(ForkPlan)
+decode_lineage: Decoder[list[AttemptNode]] = decoder(list[AttemptNode])
+decode_annotations: Decoder[Annotations] = decoder(Annotations)
+decode_difference: Decoder[AttemptDiff] = decoder(AttemptDiff)

@@ -6,27 +6,17 @@ that is executed in phases; a scope is the subject of a phase, such as a ticker.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
 
-from store.models import OnActive, OnMissing, PhaseGraph, RunEvent, SearchIn
+from store.models import OnMissing, PhaseGraph, SearchIn
 from store.models.enums import Frozen
 from store.models.queries import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1
 # The values are stored in the database and sent in responses, which both have 64-bit integers.
 _LAST: Final = 2**63 - 1
-
-# -- events of a run -------------------------------------------------------------------------------------------------
-
-
-class AppendEventsBody(Frozen):
-    """POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
-
-    events: list[RunEvent]
-    key: str | None = None
-    """Idempotency key, which the store keeps for ever: a repeated call with this key gets the first response."""
 
 
 class RunGraphQuery(RolloutPastQuery):
@@ -42,22 +32,6 @@ class RunGraphBody(RunGraphQuery):
     """The phase graph that assigns nodes to phases; by default the graph in the rollout's resources."""
 
 
-# -- checkpoints and artifacts ---------------------------------------------------------------------------------------
-
-
-class SaveCheckpointBody(Frozen):
-    """POST /rollouts/{rollout_id}/checkpoints."""
-
-    attempt_id: str
-    scope: str
-    name: str
-    state: dict[str, Any] | None = None
-    after_phase: str | None = None
-    external: dict[str, Any] | None = None
-    key: str | None = None
-    graph: PhaseGraph | None = None
-
-
 class LatestCheckpointQuery(RolloutPastQuery):
     """GET /rollouts/{rollout_id}/checkpoints/latest."""
 
@@ -68,25 +42,6 @@ class LatestCheckpointQuery(RolloutPastQuery):
     """With `group`, the other runs of the same group (`rollbook.group`) are searched if this run has no checkpoint."""
 
 
-class SaveArtifactBody(Frozen):
-    """POST /rollouts/{rollout_id}/artifacts."""
-
-    attempt_id: str
-    scope: str
-    name: str
-    content: Any
-    phase: str | None = None
-    media_type: str | None = None
-    key: str | None = None
-
-
-class RetractArtifactBody(Frozen):
-    """POST /rollouts/{rollout_id}/artifacts/{artifact_id}/retract; the body is optional."""
-
-    reason: str | None = None
-    key: str | None = None
-
-
 class ScopeHistoryQuery(PastQuery):
     """GET /artifacts."""
 
@@ -94,9 +49,6 @@ class ScopeHistoryQuery(PastQuery):
     name: str | None = None
     limit: int = Field(default=100, ge=_ALL, le=_LAST)
     """The maximum number of artifacts; -1 for all."""
-
-
-# -- re-runs ---------------------------------------------------------------------------------------------------------
 
 
 class PlanForkBody(Frozen):
@@ -109,39 +61,6 @@ class PlanForkBody(Frozen):
     on_missing: OnMissing = "error"
     cascade: bool = True
     graph: PhaseGraph | None = None
-
-
-class ForkBody(PlanForkBody):
-    """POST /rollouts/{rollout_id}/forks."""
-
-    state_patch: dict[str, Any] | None = None
-    on_active: OnActive = "reject"
-    expected_head: int | None = None
-    request_id: str | None = None
-    """The id of the request. A repeated request with the same id starts nothing and gets the first response."""
-    reason: str | None = None
-    confirm_side_effects: bool = False
-    allow_graph_change: bool = False
-    worker_id: str | None = None
-
-
-class ResumeBody(Frozen):
-    """POST /rollouts/{rollout_id}/resume; the body is optional."""
-
-    from_attempt: str = "head"
-    confirm_side_effects: bool = False
-    request_id: str | None = None
-    reason: str | None = None
-    worker_id: str | None = None
-    graph: PhaseGraph | None = None
-
-
-class MoveHeadBody(Frozen):
-    """POST /rollouts/{rollout_id}/head."""
-
-    attempt_id: str
-    reason: str | None = None
-    request_id: str | None = None
 
 
 class CompareQuery(Frozen):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import LightningStoreCapabilities
+from store.models.calls import ChangingCall
 from store.models.queries import AttemptQuery, RolloutQuery, WorkerQuery
 from store.testing.contract import ClosingContract, ResultsContract, StatisticsContract, WaitingForWorkContract
 
@@ -63,6 +65,11 @@ def _method(name: str) -> Any:
     return getattr(Store, name, None) or getattr(StoreRuns, name)
 
 
+def calls_of(group: str) -> list[Any]:
+    kinds = cast("list[Any]", ChangingCall.__subclasses__())
+    return [kind for kind in kinds if kind.method.rpartition(".")[0] == group]
+
+
 def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
@@ -74,15 +81,19 @@ def methods(kind: type) -> set[str]:
 def test_no_method_of_the_interface_is_missing() -> None:
     assert DelegatingStore.__abstractmethods__ == {"target", "capabilities"}
     assert public(DelegatingStore) == public(Store) | {"target"}
-    # These build the value of a query and pass it to `find_…`. Each store has an address of its own.
+    # These build the value of a query or of a call, and pass it to `find_…` or `call`. Each store has an address of its
+    # own.
     inherited = {name for name in methods(Store) if getattr(DelegatingStore, name) is getattr(Store, name)}
     queries = {name for name in methods(Store) if name.startswith("query_")}
-    assert inherited == queries | {"otlp_traces_endpoint", "close"}
+    assert inherited == queries | {kind.method for kind in calls_of("")} | {"otlp_traces_endpoint", "close"}
+    assert "call" in vars(DelegatingStore)
     assert {name.replace("query_", "find_") for name in queries} <= set(vars(DelegatingStore))
 
 
 def test_no_method_of_runs_is_missing() -> None:
     inherited = {name for name in methods(StoreRuns) if getattr(DelegatingRuns, name) is getattr(StoreRuns, name)}
+    inherited -= {kind.method.removeprefix("runs.") for kind in calls_of("runs")}
+    assert "call" in vars(DelegatingRuns)
     assert {name.replace("query_", "find_").replace("list_", "find_") for name in inherited} <= set(
         vars(DelegatingRuns)
     )
@@ -92,13 +103,31 @@ def test_no_method_of_runs_is_missing() -> None:
 async def test_each_call_is_passed_on_with_its_arguments(kind: type) -> None:
     recorder: Any = Recorder()
     wrapper: Any = Wrapper(recorder) if kind is DelegatingStore else DelegatingRuns(recorder)
-    names = methods(kind) & set(vars(kind))
-    assert len(names) > 15
+    names = methods(kind) & set(vars(kind)) - {"call"}
+    assert len(names) > 10
     for name in names:
         result = getattr(wrapper, name)(1, "two", three=3)
         if inspect.isawaitable(result):
             result = await result
         assert result == (name, (1, "two"), {"three": 3})
+
+
+@pytest.mark.parametrize("group", ["", "runs"])
+async def test_each_changing_call_is_passed_on_with_its_arguments(group: str) -> None:
+    recorder: Any = Recorder()
+    wrapper: Any = DelegatingRuns(recorder) if group else Wrapper(recorder)
+    for kind in calls_of(group):
+        arguments = {field.name: f"own {field.name}" for field in fields(kind)}
+        assert await wrapper.call(kind(**arguments)) == (kind.method.rpartition(".")[2], (), arguments)
+
+
+async def test_an_overridden_method_of_the_other_store_gets_the_call() -> None:
+    class Own(Wrapper):
+        async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> Any:
+            return rollout_id, worker_id
+
+    recorder: Any = Recorder()
+    assert await Wrapper(Own(recorder)).start_attempt("ro-1", "w-1") == ("ro-1", "w-1")
 
 
 @pytest.mark.parametrize("name", GROUPS)

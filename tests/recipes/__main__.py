@@ -11,13 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.recipes import cli_command, dashboard_page, event_type, query_filter, queue_field, sql_dialect
+from tests.recipes import changing_call, cli_command, dashboard_page, event_type, query_filter, queue_field, sql_dialect
 from tests.recipes.removals import FEATURES, Feature, dangling_imports
 from tests.recipes.scratch import Recipe, Scratch
 
 RECIPES = (
     query_filter.RECIPE,
     event_type.RECIPE,
+    changing_call.RECIPE,
     dashboard_page.RECIPE,
     cli_command.RECIPE,
     sql_dialect.OUTSIDE,

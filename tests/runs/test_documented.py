@@ -16,6 +16,7 @@ from store.db.queries import run_views
 from store.interface.runs import StoreRuns
 from store.models.runs import PHASE_KINDS
 from store.server.routes import runs as routes_runs
+from store.server.routes.calls import ROUTERS
 from store.server.routing import StoreRoute
 from store.wire.errors import status_of
 from store.wire.paths import PREFIX
@@ -64,7 +65,9 @@ def test_every_kind_that_is_about_a_phase_is_named() -> None:
 
 def test_every_route_about_runs_is_in_the_table_and_every_one_in_the_table_is_served() -> None:
     table = section("Behind a server")
-    routers = (routes_runs.events, routes_runs.outputs, routes_runs.forks)
+    reads = (routes_runs.events, routes_runs.outputs, routes_runs.forks)
+    sections = {tag for router in reads for tag in router.tags}
+    routers = [*reads, *(router for router in ROUTERS if sections & {*router.tags})]
     routes = [cast("StoreRoute", route) for router in routers for route in router.routes]
     served = {(route.method, re.sub(r"{\w+}", "{id}", route.path.removeprefix(PREFIX))) for route in routes}
     named = set(re.findall(r"`(GET|POST) (/[^`?]+)", table))

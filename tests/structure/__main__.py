@@ -16,7 +16,16 @@ from operator import itemgetter
 from store import HTTPStore
 from store.sql.store import SQLStore
 from tests.structure.calls import measured
-from tests.structure.counts import QUERIES, class_tests, code_lines, loose_modules, places, shared_class_names
+from tests.structure.counts import (
+    CALLS,
+    QUERIES,
+    class_tests,
+    code_lines,
+    loose_modules,
+    places,
+    places_of_call,
+    shared_class_names,
+)
 from tests.structure.cycles import cycles
 from tests.structure.functions import functions, private_functions
 from tests.structure.names import avoided_bindings, avoided_test_names
@@ -33,6 +42,8 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "public methods of HTTPStore": (50, 50),
     "places that spell out query_spans": (2, 2),
     "places that spell out query_rollouts": (2, 2),
+    "places that spell out save_checkpoint": (3, 3),
+    "places that spell out enqueue_rollout": (4, 4),
     "functions passed by add_span": (58, 45),
     "files passed by add_span": (18, 12),
     "hops of get_rollout_by_id": (4, 4),
@@ -89,6 +100,8 @@ def of_source() -> dict[str, Figure]:
     }
     for query in QUERIES:
         figures[f"places that spell out {query}"] = counted(places(product, query))
+    for call in CALLS:
+        figures[f"places that spell out {call}"] = counted(places_of_call(product, call))
     apart = {name: store.within(f"store.{name}") for name in ("testing", "examples")}
     without_apart = product.without("store.examples")
     for name, source in {"": without_apart, **apart}.items():

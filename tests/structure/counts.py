@@ -21,6 +21,20 @@ QUERIES = {
 """By query the arguments that it shares with few others, and how many of them make a place. A model of a span has four
 of the first."""
 
+CALLS = {
+    "save_checkpoint": (
+        frozenset({"scope", "name", "state", "after_phase", "external", "key", "graph"}),
+        6,
+        frozenset[str](),
+    ),
+    "enqueue_rollout": (
+        frozenset({"input", "mode", "resources_id", "config", "metadata"}),
+        5,
+        frozenset({"rollout_id", "worker_id"}),
+    ),
+}
+"""By call some of its arguments, how many of them make a place, and arguments that only other calls have."""
+
 
 def loose_modules(source: Source) -> list[str]:
     """Return the modules directly under a package that are not packages, its own `__init__` left out."""
@@ -104,6 +118,30 @@ def places(source: Source, query: str) -> list[str]:
     }
     shown = [(name, getattr(node, "lineno", 0), _label(node)) for name, node in found if node not in conversions]
     return [f"{name}:{line} {label}" for name, line, label in sorted(shown)]
+
+
+def places_of_call(source: Source, call: str) -> list[str]:
+    """Return the places that spell out the arguments of a changing call: each may have to change with the call.
+
+    A place is what `places` says. No places are uses: a call of the method, and an object of a class that is a place.
+    """
+    names, least, others = CALLS[call]
+    nodes = [
+        (name, node)
+        for name, module in sorted(source.modules.items())
+        for node in module.nodes
+        if len(names & _named(node)) >= least and not others & _named(node)
+    ]
+    used = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)} | {call}
+    uses = {
+        part
+        for module in source.modules.values()
+        for node in module.nodes
+        if isinstance(node, ast.Call) and used & {*ast.unparse(node.func).split(".")}
+        for part in (node, *node.args)
+    }
+    found = [(name, getattr(node, "lineno", 0), _label(node)) for name, node in nodes if node not in uses]
+    return [f"{name}:{line} {label}" for name, line, label in sorted(found)]
 
 
 def _named(node: ast.AST) -> set[str]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from tests.structure import __main__ as structure
 from tests.structure.__main__ import LIMITS, depth, methods, of_calls, of_classes, of_source
 from tests.structure.calls import measured
-from tests.structure.counts import QUERIES, class_tests, code_lines, loose_modules, places, shared_class_names
+from tests.structure.counts import (
+    CALLS,
+    QUERIES,
+    class_tests,
+    code_lines,
+    loose_modules,
+    places,
+    places_of_call,
+    shared_class_names,
+)
 from tests.structure.cycles import cycles
 from tests.structure.functions import functions, private_functions
 from tests.structure.names import avoided_bindings, avoided_test_names
@@ -113,6 +124,35 @@ def test_a_place_is_whatever_names_enough_arguments(package: Path) -> None:
         "planted.d:1 Query(…)",
         "planted.e:1 {…}",
     ]
+
+
+def test_a_use_of_a_call_is_no_place(package: Path) -> None:
+    names = "input", "mode", "resources_id", "config", "metadata"
+    fields = "".join(f"    {name}: str\n" for name in names)
+    keywords = ", ".join(f"{name}={name}" for name in names)
+    pairs = ", ".join(f"{name!r}: 1" for name in names)
+    texts = {
+        "a": f"class Call:\n{fields}",
+        "b": f"def enqueue_rollout({', '.join(names)}):\n    return Call({keywords})",
+        "c": f"store.enqueue_rollout({keywords})\nCall.model_validate({{{pairs}}})",
+        "d": f"send({keywords})\nsend({{{pairs}}})",
+        "e": f"def start_rollout({', '.join(names)}, worker_id): ...",
+    }
+    assert places_of_call(plant(package, texts), "enqueue_rollout") == [
+        "planted.a:1 class Call",
+        "planted.b:1 def enqueue_rollout",
+        "planted.d:1 send(…)",
+        "planted.d:2 {…}",
+    ]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_arguments_of_a_call_are_those_of_its_method(call: str) -> None:
+    names, least, others = CALLS[call]
+    parameters = {*inspect.signature(getattr(Store, call, None) or getattr(StoreRuns, call)).parameters}
+    assert names <= parameters
+    assert not others & parameters
+    assert least <= len(names)
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
@@ -33,30 +33,22 @@ from store.integrations.collections.transaction import Decision, Transaction, la
 from store.interface.runs import AsAt
 from store.interface.store import Store
 from store.models import (
-    UNSET,
     Attempt,
     AttemptedRollout,
-    AttemptError,
-    AttemptStatus,
-    EnqueueRolloutRequest,
     LightningStoreCapabilities,
     LightningStoreStatistics,
     PaginatedResult,
     ResourcesUpdate,
-    ResourceUnion,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
     Span,
-    TaskInput,
-    Unset,
     Worker,
 )
+from store.models.calls import ChangingCall, DequeueManyRolloutsCall, DequeueRolloutCall
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime import process
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
+from store.sql.calls import COMMANDS
 from store.sql.commands import rollouts as commands
 from store.sql.commands import spans as span_commands
 from store.sql.mapping import rollouts as mapping
@@ -123,84 +115,19 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
-    async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        worker_id: str | None = None,
-    ) -> AttemptedRollout:
-        command = commands.start_rollout(input, mode, resources_id, config, metadata, worker_id)
-        return mapping.attempted_of_view(await self._call(command, sweeps=True))
+    async def call(self, call: ChangingCall[R]) -> R:
+        if isinstance(call, DequeueManyRolloutsCall):
+            return cast("R", await self._dequeue(call.limit, call.worker_id, call.wait_seconds))
+        if isinstance(call, DequeueRolloutCall):
+            claimed = await self._dequeue(1, call.worker_id, call.wait_seconds)
+            return cast("R", claimed[0] if claimed else None)
+        execution = COMMANDS[type(call)]
+        return execution.result(await self._call(execution.command(call), sweeps=execution.sweeps))
 
-    async def enqueue_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Rollout:
-        command = commands.enqueue_one(input, mode, resources_id, config, metadata)
-        (view,) = await self._call(command, sweeps=True)
-        return mapping.rollout_of_view(view)
-
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        requests = arguments.several(rollouts, "rollouts")
-        if not requests:
-            return []
-        return [mapping.rollout_of_view(view) for view in await self._call(commands.enqueue(requests), sweeps=True)]
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(1, worker_id, wait_seconds=wait_seconds)
-        return claimed[0] if claimed else None
-
-    async def dequeue_many_rollouts(
-        self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
-    ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
-            return []
-        arguments.wait_seconds(wait_seconds)
-        most = min(limit, MAX_CALL_ITEMS)
+    async def _dequeue(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[AttemptedRollout]:
         commands.claim(0, worker_id)  # checks the id
-        claims = await self._run(self._claim(most, worker_id, wait_seconds), lost=self._give_back)
+        claims = await self._run(self._claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds), lost=self._give_back)
         return [mapping.attempted_of_view(claim.rollout) for claim in claims]
-
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        return mapping.attempted_of_view(await self._call(commands.start_attempt(rollout_id, worker_id), sweeps=True))
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset | None = UNSET,
-    ) -> Rollout:
-        command = commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
-        return mapping.rollout_of_view(await self._call(command, sweeps=True))
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset = UNSET,
-        *,
-        error: AttemptError | Unset = UNSET,
-    ) -> Attempt:
-        command = commands.update_attempt(
-            rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error
-        )
-        return mapping.attempt_of_view(await self._call(command, sweeps=True))
 
     async def add_span(self, span: Span) -> Span | None:
         command = span_commands.record_spans([span])
@@ -228,24 +155,6 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         recorded: SpansOutcome = await self._call(command, spans=spans)
         span_commands.check_recorded(command, recorded)
         return recorded.numbers
-
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")
-        return (await self.get_many_span_sequence_ids([ids]))[0]
-
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        pairs = arguments.pairs(rollout_attempt_ids, "rollout_attempt_ids")
-        return await self._call(commands.number_spans(rollout_id for rollout_id, _ in pairs)) if pairs else []
-
-    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        return mapping.resources_of_view(await self._call(commands.publish(None, resources)))
-
-    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
-        command = commands.publish(arguments.text(resources_id, "resources_id"), resources)
-        return mapping.resources_of_view(await self._call(command, sweeps=True))
-
-    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
-        return mapping.worker_of_view(await self._call(commands.beat(worker_id, heartbeat_stats)))
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = self._checked(query)

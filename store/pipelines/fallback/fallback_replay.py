@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from store.interface.calls import perform
 from store.interface.store import Store
-from store.models import (
-    ArtifactRef,
-    AttemptedRollout,
-    AttemptError,
-    PhaseGraph,
-    RunEvent,
-    Span,
+from store.models import ArtifactRef, AttemptedRollout, Span
+from store.models.calls import (
+    AppendEventsCall,
+    ChangingCall,
+    RetractArtifactCall,
+    SaveArtifactCall,
+    SaveCheckpointCall,
+    UpdateAttemptCall,
 )
 from store.run_folders.recorded import RecordedCall
 from store.training.tracing.recorder import record
+from store.wire.calls import call_of_json
+
+C = TypeVar("C", bound=ChangingCall[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,46 +32,44 @@ class Replay:
     store: Store
     rollout: AttemptedRollout
 
-    async def make(self, call: RecordedCall) -> Any:
+    async def make(self, recorded: RecordedCall) -> Any:
         """Make a recorded call. If the store has executed the call before, the repetition has no effect."""
-        runs, given = self.store.runs, dict(call.arguments)
-        ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-        match call.method:
+        values = recorded.arguments
+        match recorded.method:
             case "append_events":
-                events = [RunEvent.model_validate(each) for each in given["events"]]
-                return await runs.append_events(*ids, events, key=given["key"])
+                return await perform(self.store.runs, self._call(AppendEventsCall, values))
             case "save_checkpoint":
-                graph = given.pop("graph")
-                given["graph"] = None if graph is None else PhaseGraph.model_validate(graph)
-                return await runs.save_checkpoint(*ids, **given)
+                return await perform(self.store.runs, self._call(SaveCheckpointCall, values))
             case "save_artifact":
-                return await runs.save_artifact(*ids, **given)
+                return await perform(self.store.runs, self._call(SaveArtifactCall, values))
             case "retract_artifact":
-                return await self._retract(given)
+                return await self._retract(values)
             case "record_spans":
-                spans = [Span.model_validate(each) for each in given["spans"]]
-                return await (record(self.store, spans) if given["number"] else self.store.add_many_spans(spans))
+                spans = [Span.model_validate(span) for span in values["spans"]]
+                return await (record(self.store, spans) if values["number"] else self.store.add_many_spans(spans))
             case "update_attempt":
-                return await self._report(given)
+                return await self._report(values)
 
-    async def _retract(self, given: dict[str, Any]) -> ArtifactRef:
+    def _call(self, kind: type[C], values: Mapping[str, Any]) -> C:
+        ids = {"rollout_id": self.rollout.rollout_id, "attempt_id": self.rollout.attempt.attempt_id}
+        return call_of_json(kind, {**values, **ids})
+
+    async def _retract(self, values: Mapping[str, Any]) -> ArtifactRef:
         """Retract an artifact, a named result of a run.
 
         If the artifact was saved during the outage, its recorded id is provisional. So the call that saved the artifact
         is repeated, and returns the id in the store.
         """
-        saved = given.pop("saved")
-        if saved is not None:
-            ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-            given["artifact_id"] = (await self.store.runs.save_artifact(*ids, **saved)).artifact_id
-        return await self.store.runs.retract_artifact(self.rollout.rollout_id, **given)
+        runs, call = self.store.runs, self._call(RetractArtifactCall, values)
+        if values["saved"] is None:
+            return await perform(runs, call)
+        artifact = await perform(runs, self._call(SaveArtifactCall, values["saved"]))
+        return await perform(runs, replace(call, artifact_id=artifact.artifact_id))
 
-    async def _report(self, given: dict[str, Any]) -> None:
-        rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
+    async def _report(self, values: Mapping[str, Any]) -> None:
         # A status update has no idempotency key, and an earlier update may still be on its way to the database. The
         # store executes this heartbeat after the earlier update, so the answer shows whether that update arrived.
-        attempt = await self.store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=time.time())
-        if attempt.status != given["status"]:
-            error = given.pop("error", None)
-            more: dict[str, Any] = {} if error is None else {"error": AttemptError.model_validate(error)}
-            await self.store.update_attempt(rollout_id, attempt_id, **given, **more)
+        call = self._call(UpdateAttemptCall, values)
+        attempt = await self.store.update_attempt(call.rollout_id, call.attempt_id, last_heartbeat_time=time.time())
+        if attempt.status != call.status:
+            await perform(self.store, call)

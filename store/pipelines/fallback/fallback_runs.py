@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
+from store.interface.calls import perform
 from store.interface.delegating import DelegatingRuns
 from store.interface.store import Store
 from store.models import (
@@ -18,17 +20,24 @@ from store.models import (
     AttemptNode,
     CheckpointRef,
     PhaseGraph,
-    RunEvent,
     RunEventPage,
     RunGraph,
     Snapshot,
 )
+from store.models.calls import (
+    AppendEventsCall,
+    ChangingCall,
+    RetractArtifactCall,
+    SaveArtifactCall,
+    SaveCheckpointCall,
+)
 from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.pipelines.fallback.fallback_replay import Replay
 from store.planning import run_changes, saving
-from store.run_folders.recorded import Method, RecordedCall, pending_id
+from store.run_folders.recorded import RecordedCall, pending_id
 
 T = TypeVar("T")
+K = TypeVar("K", AppendEventsCall, SaveCheckpointCall, SaveArtifactCall, RetractArtifactCall)
 
 
 @dataclass(eq=False, slots=True)
@@ -80,12 +89,11 @@ class CallRecorder(Protocol):
         """Return the execution of a run; None if this process does not execute it."""
         ...
 
-    async def perform(
+    async def make_or_record(
         self,
         attempt_id: str,
-        method: Method,
-        arguments: Callable[[], dict[str, Any]],
-        call: Callable[[], Awaitable[T]],
+        make: Callable[[], Awaitable[T]],
+        entry: Callable[[], RecordedCall],
     ) -> tuple[bool, T | None]:
         """Make a call, or record it if the store is unavailable; return whether the call was made, and its result."""
         ...
@@ -108,158 +116,109 @@ class FallbackRuns(DelegatingRuns):
         super().__init__(store.target.runs)
         self._store = store
 
-    async def append_events(
-        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
-    ) -> list[int]:
-        given, used = list(events), key or _new_key()
-        if not given or self._store.execution(attempt_id) is None:
-            return await self.target.append_events(rollout_id, attempt_id, given, key=key)
+    async def call(self, call: ChangingCall[T]) -> T:
+        coroutine = self._of_execution(call)
+        return await (perform(self.target, call) if coroutine is None else coroutine)
 
-        def arguments() -> dict[str, Any]:
-            run_changes.append(rollout_id, attempt_id, given, used)  # raises the errors that the store would raise
-            return {"events": [each.model_dump(mode="json", exclude_none=True) for each in given], "key": used}
-
-        made, versions = await self._store.perform(
-            attempt_id,
-            "append_events",
-            arguments,
-            lambda: self.target.append_events(rollout_id, attempt_id, given, key=used),
-        )
-        return versions or [] if made else [0] * len(given)
-
-    async def save_checkpoint(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        state: Mapping[str, Any] | None = None,
-        after_phase: str | None = None,
-        external: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> CheckpointRef | None:
-        named: dict[str, Any] = {"scope": scope, "name": name, "after_phase": after_phase}
-        execution = self._store.execution(attempt_id)
+    def _of_execution(self, call: Any) -> Awaitable[Any] | None:
+        """Return the coroutine that makes or records a call of an execution; None for all other calls."""
+        if isinstance(call, RetractArtifactCall):
+            execution = self._store.execution_of(call.rollout_id)
+            artifacts = [] if execution is None else execution.artifacts
+            artifact = next((saved for saved in artifacts if saved.artifact_id == call.artifact_id), None)
+            if execution is None or artifact is None:
+                return None
+            return self._retract_artifact(execution, _keyed(call), artifact)
+        if not isinstance(call, AppendEventsCall | SaveCheckpointCall | SaveArtifactCall):
+            return None
+        execution = self._store.execution(call.attempt_id)
         if execution is None:
-            return await self.target.save_checkpoint(
-                rollout_id, attempt_id, **named, state=state, external=external, key=key, graph=graph
-            )
-        used = key or _new_key()
-        used_graph = graph or execution.graph
-        taken = saving.taken(used_graph, scope=scope, name=name, state=state, after_phase=after_phase)
+            return None
+        if isinstance(call, AppendEventsCall):
+            return self._append_events(_keyed(call))
+        if isinstance(call, SaveCheckpointCall):
+            return self._save_checkpoint(execution, _keyed(call))
+        return self._save_artifact(execution, _keyed(call))
+
+    async def _append_events(self, call: AppendEventsCall) -> list[int]:
+        def record() -> RecordedCall:
+            run_changes.append(call)  # raises the errors that the store would raise
+            return RecordedCall.of(call, time.time())
+
+        make = partial(perform, self.target, call)
+        is_made, versions = await self._store.make_or_record(call.attempt_id, make, record)
+        return versions or [] if is_made else [0] * len(call.events)
+
+    async def _save_checkpoint(self, execution: Execution, call: SaveCheckpointCall) -> CheckpointRef | None:
+        graph = call.graph or execution.graph
+        taken = saving.taken(graph, scope=call.scope, name=call.name, state=call.state, after_phase=call.after_phase)
         # The pipeline may change its state later, so a copy is kept.
-        kept = deepcopy(taken.state)
+        state = deepcopy(taken.state)
 
-        def arguments() -> dict[str, Any]:
-            run_changes.checkpoint(
-                rollout_id, attempt_id, name=name, taken=taken, parent_id=None, external=external, key=used
-            )
-            whole = None if state is None else dict(state)
-            dumped = None if used_graph is None else used_graph.model_dump(mode="json")
-            return named | {"state": whole, "external": external, "key": used, "graph": dumped}
+        def record() -> RecordedCall:
+            run_changes.checkpoint(call, taken, parent_id=None)
+            return RecordedCall.of(replace(call, graph=graph), time.time())
 
-        made, saved = await self._store.perform(
-            attempt_id,
-            "save_checkpoint",
-            arguments,
-            lambda: self.target.save_checkpoint(
-                rollout_id, attempt_id, **named, state=state, external=external, key=used, graph=graph
-            ),
-        )
-        if not made and taken.rejection is None:
+        make = partial(perform, self.target, call)
+        is_made, saved = await self._store.make_or_record(call.attempt_id, make, record)
+        if not is_made and taken.rejection is None:
             saved = CheckpointRef(
-                checkpoint_id=pending_id(used),
-                rollout_id=rollout_id,
+                checkpoint_id=pending_id(call.key or ""),
+                rollout_id=call.rollout_id,
                 version=0,
                 position=0,
                 at=time.time(),
                 attempt=execution.sequence_id,
                 scope=taken.scope,
-                name=name,
+                name=call.name,
                 after_phase=taken.after_phase,
                 graph=taken.graph,
-                external=None if external is None else dict(external),
+                external=None if call.external is None else dict(call.external),
             )
         if saved is not None:
-            execution.checkpoints[saved.scope, name] = Snapshot(**saved.model_dump(), state=kept)
+            execution.checkpoints[saved.scope, call.name] = Snapshot(**saved.model_dump(), state=state)
         return saved
 
-    async def save_artifact(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        content: Any,
-        phase: str | None = None,
-        media_type: str | None = None,
-        key: str | None = None,
-    ) -> ArtifactRef:
-        given: dict[str, Any] = {
-            "scope": scope,
-            "name": name,
-            "content": content,
-            "phase": phase,
-            "media_type": media_type,
-        }
-        execution = self._store.execution(attempt_id)
-        if execution is None:
-            return await self.target.save_artifact(rollout_id, attempt_id, **given, key=key)
-        used = key or _new_key()
+    async def _save_artifact(self, execution: Execution, call: SaveArtifactCall) -> ArtifactRef:
+        def record() -> RecordedCall:
+            run_changes.artifact(call)
+            return RecordedCall.of(call, time.time())
 
-        def arguments() -> dict[str, Any]:
-            run_changes.artifact(rollout_id, attempt_id, **given, key=used)
-            return given | {"key": used}
-
-        made, saved = await self._store.perform(
-            attempt_id,
-            "save_artifact",
-            arguments,
-            lambda: self.target.save_artifact(rollout_id, attempt_id, **given, key=used),
-        )
-        if not made or saved is None:
+        make = partial(perform, self.target, call)
+        is_made, saved = await self._store.make_or_record(call.attempt_id, make, record)
+        if not is_made or saved is None:
             saved = ArtifactRef(
-                artifact_id=pending_id(used),
-                rollout_id=rollout_id,
+                artifact_id=pending_id(call.key or ""),
+                rollout_id=call.rollout_id,
                 group_id=None,
                 version=0,
                 position=0,
                 at=time.time(),
                 attempt=execution.sequence_id,
-                scope=scope,
-                name=name,
-                phase=phase,
-                media_type=media_type,
+                scope=call.scope,
+                name=call.name,
+                phase=call.phase,
+                media_type=call.media_type,
             )
-        execution.artifacts.append(Artifact(**saved.model_dump(), content=deepcopy(content)))
+        execution.artifacts.append(Artifact(**saved.model_dump(), content=deepcopy(call.content)))
         return saved
 
-    async def retract_artifact(
-        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
+    async def _retract_artifact(
+        self, execution: Execution, call: RetractArtifactCall, artifact: Artifact
     ) -> ArtifactRef:
-        execution = self._store.execution_of(rollout_id)
-        own = [each for each in ([] if execution is None else execution.artifacts) if each.artifact_id == artifact_id]
-        if execution is None or not own:
-            return await self.target.retract_artifact(rollout_id, artifact_id, reason=reason, key=key)
-        used, (artifact,) = key or _new_key(), own
         saved: dict[str, Any] | None = None
-        if artifact_id.startswith(pending_id("")):
+        if call.artifact_id.startswith(pending_id("")):
             fields = {"scope", "name", "content", "phase", "media_type"}
-            saved = artifact.model_dump(include=fields) | {"key": artifact_id.removeprefix(pending_id(""))}
-        given = {"artifact_id": artifact_id, "reason": reason, "key": used}
-        recorded = RecordedCall(method="retract_artifact", at=time.time(), arguments=given | {"saved": saved})
+            saved = artifact.model_dump(include=fields) | {"key": call.artifact_id.removeprefix(pending_id(""))}
+        recorded = RecordedCall.of(call, time.time(), saved=saved)
 
-        async def call() -> ArtifactRef:
+        async def make() -> ArtifactRef:
             return cast("ArtifactRef", await Replay(self._store.target, execution.rollout).make(recorded))
 
-        made, retracted = await self._store.perform(
-            execution.rollout.attempt.attempt_id, "retract_artifact", lambda: recorded.arguments, call
-        )
+        attempt_id = execution.rollout.attempt.attempt_id
+        is_made, retracted = await self._store.make_or_record(attempt_id, make, lambda: recorded)
         execution.artifacts.remove(artifact)
-        if made and retracted is not None:
+        if is_made and retracted is not None:
             return retracted
         return ArtifactRef(**artifact.model_dump(exclude={"content", "retracted"}), retracted=True)
 
@@ -317,3 +276,7 @@ class FallbackRuns(DelegatingRuns):
 
 def _new_key() -> str:
     return f"fallback:{uuid4().hex}"
+
+
+def _keyed(call: K) -> K:
+    return replace(call, key=call.key or _new_key())

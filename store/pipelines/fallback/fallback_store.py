@@ -12,15 +12,16 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from store.errors import Closed, Invalid, StoreError, Unavailable
+from store.interface.calls import perform
 from store.interface.delegating import DelegatingStore
 from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import (
-    UNSET,
     Attempt,
     AttemptedRollout,
     AttemptError,
@@ -28,13 +29,15 @@ from store.models import (
     PhaseGraph,
     ResourcesUpdate,
     Span,
+    Unset,
 )
+from store.models.calls import ChangingCall, UpdateAttemptCall
 from store.pipelines.fallback.fallback_journal import Journal, JournalDirectory, JournalHead
 from store.pipelines.fallback.fallback_replay import Replay
 from store.pipelines.fallback.fallback_runs import UNKNOWN, Execution, FallbackRuns, Unknown
 from store.planning.run_state import CUT_OFF
 from store.run_folders.exporting import export_run_folder
-from store.run_folders.recorded import Method, RecordedCall, RecordedRun
+from store.run_folders.recorded import RecordedCall, RecordedRun
 from store.training.running.agent import AgentRunner, LitAgent
 from store.training.running.hooks import Hook
 from store.training.tracing.recorder import Numbering, record, storable
@@ -154,20 +157,18 @@ class FallbackStore(DelegatingStore):
         """Return the execution of an attempt; None if this process does not execute it."""
         return self._executions.get(attempt_id)
 
-    async def perform(
+    async def make_or_record(
         self,
         attempt_id: str,
-        method: Method,
-        arguments: Callable[[], dict[str, Any]],
-        call: Callable[[], Awaitable[T]],
+        make: Callable[[], Awaitable[T]],
+        entry: Callable[[], RecordedCall],
     ) -> tuple[bool, T | None]:
         """Make a call, or record it if the store is unavailable; return whether the call was made, and its result.
 
         Args:
             attempt_id: the attempt of the call.
-            method: the method of the call.
-            arguments: function that returns the arguments to record.
-            call: function that makes the call.
+            make: function that makes the call.
+            entry: function that returns the call to record.
 
         Raises:
             StoreError: the store refuses the call.
@@ -175,16 +176,16 @@ class FallbackStore(DelegatingStore):
         """
         execution = self._executions.get(attempt_id)
         if execution is None:
-            return True, await call()
+            return True, await make()
         cause: Exception | None = None
         while True:
             if attempt_id not in self._journals:
                 try:
                     async with asyncio.timeout(self._patience):
-                        return True, await call()
+                        return True, await make()
                 except (Unavailable, TimeoutError) as error:
                     cause = error
-            recorded = RecordedCall(method=method, at=time.time(), arguments=arguments())
+            recorded = entry()
             try:
                 if await asyncio.to_thread(self._record, execution, recorded, cause):
                     return False, None
@@ -432,27 +433,27 @@ class FallbackStore(DelegatingStore):
                     raise
             await asyncio.sleep(min(PAUSE_SECONDS, self._patience))
 
-    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
-        given = dict(zip(("status", "worker_id", "last_heartbeat_time", "metadata"), args, strict=False)) | kwargs
+    async def call(self, call: ChangingCall[T]) -> T:
+        if isinstance(call, UpdateAttemptCall):
+            return cast("T", await self._update_attempt(call))
+        return await perform(self._target, call)
+
+    async def _update_attempt(self, call: UpdateAttemptCall) -> Attempt:
+        attempt_id, status = call.attempt_id, call.status
         execution = self._executions.get(attempt_id)
-        status = given.get("status", UNSET)
-        if execution is not None and status is UNSET and attempt_id in self._journals:
+        if execution is not None and isinstance(status, Unset) and attempt_id in self._journals:
             # Heartbeats are not recorded: at the import they would be late, and the imported calls also show
             # that the attempt is active.
             return execution.rollout.attempt
-        if execution is None or status is UNSET:
-            return await self._target.update_attempt(rollout_id, attempt_id, **given)
-        made, attempt = await self.perform(
-            attempt_id,
-            "update_attempt",
-            lambda: {name: _json(value) for name, value in given.items() if value is not UNSET},
-            lambda: self._target.update_attempt(rollout_id, attempt_id, **given),
-        )
-        if made and status in _ENDED and attempt_id in self._exported:
+        make = partial(perform, self._target, call)
+        if execution is None or isinstance(status, Unset):
+            return await make()
+        is_made, attempt = await self.make_or_record(attempt_id, make, lambda: RecordedCall.of(call, time.time()))
+        if is_made and status in _ENDED and attempt_id in self._exported:
             # The folder was written at an import, so it lacks the later part of the run.
             self._exported.discard(attempt_id)
             await self._write_anew(execution.rollout)
-        if made and attempt is not None:
+        if is_made and attempt is not None:
             return attempt
         ended = {"end_time": time.time()} if status in _ENDED else {}
         return execution.rollout.attempt.model_copy(update={"status": status, **ended})
@@ -467,19 +468,21 @@ class FallbackStore(DelegatingStore):
         """
         given = list(spans)
 
-        async def call() -> list[tuple[int, int]]:
+        async def make() -> list[tuple[int, int]]:
             if isinstance(self._target, Numbering):
                 return await self._target.record_spans(given, number=number)
             return await record(self._target, given)
 
-        made, recorded = await self.perform(
-            given[0].attempt_id if given else "",
-            "record_spans",
-            # A journal contains JSON, so values that are not JSON are changed first.
-            lambda: {"spans": [storable(span).model_dump(mode="json") for span in given], "number": number},
-            call,
+        is_made, recorded = await self.make_or_record(
+            given[0].attempt_id if given else "", make, partial(_recorded_spans, given, number=number)
         )
-        return recorded or [] if made else [(index, span.sequence_id) for index, span in enumerate(given)]
+        return recorded or [] if is_made else [(index, span.sequence_id) for index, span in enumerate(given)]
+
+
+def _recorded_spans(spans: Sequence[Span], *, number: bool) -> RecordedCall:
+    # A journal contains JSON, so values that are not JSON are changed first.
+    values = [storable(span).model_dump(mode="json") for span in spans]
+    return RecordedCall(method="record_spans", at=time.time(), arguments={"spans": values, "number": number})
 
 
 class _WithoutFolder:
@@ -519,7 +522,3 @@ class EndedAttempts(Hook):
     ) -> None:
         del agent, runner, spans
         self._store.end(rollout.attempt.attempt_id)
-
-
-def _json(value: Any) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, AttemptError) else value

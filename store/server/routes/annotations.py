@@ -6,21 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from store.models import AnnotateResult, Annotations
+from store.models import Annotations
 from store.server.call import Call
 from store.server.routing import Id, OwnStatusRoute, needs
 from store.wire import paths
-from store.wire.annotation_bodies import AnnotateBody, AnnotationsQuery
+from store.wire.annotation_bodies import AnnotationsQuery
 from store.wire.encoding import dumps
 
 annotations = APIRouter(route_class=OwnStatusRoute, tags=["Labels and notes"])
-
-
-@annotations.post(paths.ANNOTATIONS, response_model=AnnotateResult)
-@needs("algorithm")
-async def annotate_rollout(call: Call, rollout_id: Id, body: AnnotateBody) -> bytes:
-    """Add labels to a rollout, remove others, and add a note, all in one event."""
-    return dumps(await call.store.annotations.annotate(rollout_id, **vars(body)))
 
 
 @annotations.get(paths.ANNOTATIONS, response_model=Annotations)

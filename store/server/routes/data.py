@@ -5,31 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Annotated, cast
+from typing import Annotated
 
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Query
 
 from store.errors import SpanConflict
 from store.interface.store import Store
-from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
+from store.models import PaginatedResult, ResourcesUpdate, Span, Worker
 from store.models.queries import PastQuery, ResourcesQuery, SpanQuery, WorkerQuery
 from store.models.rollouts import ObservedWorker
 from store.runtime import context
 from store.semconv import ORIGINAL_SPAN_ID
 from store.server import cached_pages
-from store.server.call import Call, refuse_null
-from store.server.otlp import RecordsCommands, records_commands
+from store.server.call import Call
+from store.server.otlp import spans_of
 from store.server.response_spool import Spool
 from store.server.routing import Id, StoreRoute, needs
 from store.sql.commands.spans import record_spans
 from store.wire import paths
 from store.wire.bodies import (
-    NextSpanBody,
-    NextSpansBody,
     SpansBatchBody,
-    UpdateWorkerBody,
 )
-from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
+from store.wire.encoding import Recorded, dumps
 
 logger = logging.getLogger("store.spans")
 
@@ -55,28 +52,15 @@ async def add_span(call: Call, span: Span) -> bytes:
         return dumps(None)
 
 
-@spans.post(paths.NEXT_SPAN, response_model=NextSpan)
-@needs("runner")
-async def next_span(call: Call, body: NextSpanBody) -> bytes:
-    """Return the next sequence number for a span of a rollout."""
-    return b'{"sequence_id":%d}' % await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
-
-
-@spans.post(paths.NEXT_SPANS, response_model=NextSpans)
-@needs("runner")
-async def next_spans(call: Call, body: NextSpansBody) -> bytes:
-    """Return a sequence number for each pair of a rollout and an attempt, in the given order."""
-    return dumps({"sequence_ids": await call.store.get_many_span_sequence_ids(body.rollout_attempt_ids)})
-
-
 @spans.post(paths.SPANS_BATCH, response_model=Recorded, status_code=201)
 @needs("runner")
 async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
     """Store spans; return the index and the sequence_id of each new span, and the ids that the store derived."""
     spans = body.spans
-    if records_commands(type(call.store)):
+    recorder = spans_of(call.store)
+    if recorder is not None:
         command = record_spans(spans, number=body.number)
-        recorded = await cast("RecordsCommands", call.store).record(command)
+        recorded = await recorder.record(command)
         facts = ((index, command.items[index].fact) for index, _ in recorded)
         ids = {index: (fact.span_id, fact.parent_id) for index, fact in facts}
     else:
@@ -133,13 +117,6 @@ async def query_resources(call: Call, query: Annotated[ResourcesQuery, Query()])
     return dumps(await call.store.find_resources(query))
 
 
-@resources.post(paths.RESOURCES, response_model=ResourcesUpdate, status_code=201)
-@needs("algorithm")
-async def add_resources(call: Call, resources: Annotated[NamedResources, Body()]) -> bytes:
-    """Publish resources under a new id."""
-    return dumps(await call.store.add_resources(resources))
-
-
 @resources.get(paths.LATEST_RESOURCES, response_model=ResourcesUpdate | None)
 @needs("reader")
 async def get_latest_resources(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
@@ -152,13 +129,6 @@ async def get_latest_resources(call: Call, query: Annotated[PastQuery, Query()])
 async def get_resources(call: Call, resources_id: Id, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return the current version of an id, or null."""
     return dumps(await call.store.get_resources_by_id(resources_id, as_at=query.as_at))
-
-
-@resources.post(paths.RESOURCES_BY_ID, response_model=ResourcesUpdate)
-@needs("algorithm")
-async def update_resources(call: Call, resources_id: Id, resources: Annotated[NamedResources, Body()]) -> bytes:
-    """Publish the next version of an id, or its first."""
-    return dumps(await call.store.update_resources(resources_id, resources))
 
 
 def _observed(found: PaginatedResult[Worker]) -> PaginatedResult[ObservedWorker]:
@@ -187,14 +157,3 @@ async def get_worker(call: Call, worker_id: Id, query: Annotated[PastQuery, Quer
     """Return a worker, or null."""
     worker = await call.store.get_worker_by_id(worker_id, as_at=query.as_at)
     return dumps(None if worker is None else ObservedWorker.of(worker, time.time()))
-
-
-@workers.post(paths.WORKER, response_model=ObservedWorker)
-@needs("runner")
-async def update_worker(
-    call: Call, worker_id: Id, body: Annotated[UpdateWorkerBody, Body(default_factory=UpdateWorkerBody)]
-) -> bytes:
-    """Record a heartbeat of a worker, with statistics if they are given."""
-    refuse_null(body, "heartbeat_stats")
-    given = {name: getattr(body, name) for name in body.model_fields_set}
-    return dumps(ObservedWorker.of(await call.store.update_worker(worker_id, **given), time.time()))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Query
 
@@ -17,33 +16,22 @@ from store.models import (
     AttemptNode,
     CheckpointRef,
     ForkPlan,
-    ForkResult,
-    Rollout,
     RunEventPage,
     RunGraph,
     Snapshot,
 )
 from store.models.queries import ArtifactQuery, CheckpointQuery, RolloutPastQuery, RunEventQuery
-from store.runtime import context
-from store.server.api_schema import LOCATED
 from store.server.call import Call
 from store.server.response_spool import Spool
-from store.server.routing import Created, Id, OwnStatusRoute, needs
+from store.server.routing import Id, OwnStatusRoute, needs
 from store.wire import paths
-from store.wire.encoding import Appended, dumps
+from store.wire.encoding import dumps
 from store.wire.run_bodies import (
-    AppendEventsBody,
     CompareQuery,
-    ForkBody,
     LatestCheckpointQuery,
-    MoveHeadBody,
     PlanForkBody,
-    ResumeBody,
-    RetractArtifactBody,
     RunGraphBody,
     RunGraphQuery,
-    SaveArtifactBody,
-    SaveCheckpointBody,
     ScopeHistoryQuery,
 )
 
@@ -53,14 +41,6 @@ _BATCH: Final = 200
 events = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
 outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artifacts"])
 forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
-
-
-@events.post(paths.ATTEMPT_EVENTS, response_model=Appended, status_code=201)
-@needs("runner")
-async def append_run_events(call: Call, rollout_id: Id, attempt_id: Id, body: AppendEventsBody) -> bytes:
-    """Append events of an attempt, all or nothing; return the version of each event."""
-    versions = await call.store.runs.append_events(rollout_id, attempt_id, body.events, key=body.key)
-    return dumps({"versions": versions})
 
 
 @events.get(paths.RUN_EVENTS, response_model=RunEventPage)
@@ -104,13 +84,6 @@ async def draw_run_graph(
     return dumps(await call.store.runs.get_graph(rollout_id, **vars(body)))
 
 
-@outputs.post(paths.CHECKPOINTS, response_model=CheckpointRef | None, status_code=201)
-@needs("runner")
-async def save_checkpoint(call: Call, rollout_id: Id, body: SaveCheckpointBody) -> bytes:
-    """Save the state of a scope at the end of a phase; null if the phase graph has no checkpoint there."""
-    return dumps(await call.store.runs.save_checkpoint(rollout_id, **vars(body)))
-
-
 @outputs.get(paths.CHECKPOINTS, response_model=list[CheckpointRef])
 @needs("reader")
 async def list_checkpoints(call: Call, rollout_id: Id, query: Annotated[CheckpointQuery, Query()]) -> bytes:
@@ -132,25 +105,6 @@ async def get_checkpoint(call: Call, rollout_id: Id, checkpoint_id: Id) -> bytes
     return dumps(await call.store.runs.get_checkpoint_by_id(rollout_id, checkpoint_id))
 
 
-@outputs.post(paths.ARTIFACTS, response_model=ArtifactRef, status_code=201)
-@needs("runner")
-async def save_artifact(call: Call, rollout_id: Id, body: SaveArtifactBody) -> bytes:
-    """Save an artifact of a run: any JSON value."""
-    return dumps(await call.store.runs.save_artifact(rollout_id, **vars(body)))
-
-
-@outputs.post(paths.RETRACT_ARTIFACT, response_model=ArtifactRef)
-@needs("runner")
-async def retract_artifact(
-    call: Call,
-    rollout_id: Id,
-    artifact_id: Id,
-    body: Annotated[RetractArtifactBody, Body(default_factory=RetractArtifactBody)],
-) -> bytes:
-    """Retract an artifact; it stays in the log."""
-    return dumps(await call.store.runs.retract_artifact(rollout_id, artifact_id, **vars(body)))
-
-
 @outputs.get(paths.ARTIFACTS, response_model=list[Artifact])
 @needs("reader")
 async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactQuery, Query()]) -> bytes:
@@ -170,50 +124,6 @@ async def scope_history(call: Call, query: Annotated[ScopeHistoryQuery, Query()]
 async def plan_fork(call: Call, rollout_id: Id, body: PlanForkBody) -> bytes:
     """Return the plan of a fork without starting it."""
     return dumps(await call.store.runs.plan_fork(rollout_id, **vars(body)))
-
-
-@forks.post(paths.FORKS, response_model=ForkResult, status_code=201, responses={201: LOCATED})
-@needs("algorithm")
-async def fork_attempt(call: Call, rollout_id: Id, body: ForkBody) -> Created:
-    """Start an attempt that runs a phase of some scopes again; the caller executes the attempt."""
-    arguments: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _started(call, await call.store.runs.fork(rollout_id, **arguments))
-
-
-@forks.post(paths.RESUME, response_model=ForkResult, status_code=201, responses={201: LOCATED})
-@needs("algorithm")
-async def resume_attempt(
-    call: Call, rollout_id: Id, body: Annotated[ResumeBody, Body(default_factory=ResumeBody)]
-) -> Created:
-    """Start an attempt that continues where an interrupted one stopped."""
-    arguments: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
-    return _started(call, await call.store.runs.resume(rollout_id, **arguments))
-
-
-def request_id(given: str | None = None) -> str | None:
-    """Return the permanent id of a fork request: the given id, or an id derived from the idempotency key.
-
-    A fork is planned before the writer processes it. Without this id, the plan of a repeated request would include the
-    attempt that the first request started.
-    """
-    repeatable = context.idempotency_key.get()
-    if given is not None or repeatable is None:
-        return given
-    digest = hashlib.sha256(f"{repeatable.scope}\n{repeatable.key}\n".encode() + repeatable.request_hash)
-    return f"http-{digest.hexdigest()[:32]}"
-
-
-def _started(call: Call, result: ForkResult) -> Created:
-    attempt = result.attempt
-    path = paths.path(paths.ATTEMPT, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
-    return Created(dumps(result), call.scope.get("root_path", "") + path)
-
-
-@forks.post(paths.HEAD, response_model=Rollout)
-@needs("algorithm")
-async def move_head(call: Call, rollout_id: Id, body: MoveHeadBody) -> bytes:
-    """Make another attempt the head of the run, to undo or redo a re-run."""
-    return dumps(await call.store.runs.move_head(rollout_id, **vars(body)))
 
 
 @forks.get(paths.LINEAGE, response_model=list[AttemptNode])

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from store.domain.annotations import AnnotateRollout
+from store.models.calls import AnnotateCall
 from store.validation import annotations
 from store.validation.json_limits import body_of, check_text
 
 
-def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence[str]) -> AnnotateRollout:
+def annotate(call: AnnotateCall) -> AnnotateRollout:
     """Return the command that annotates a rollout.
 
     Raises:
         Invalid, TooLarge: see `StoreAnnotations.annotate`.
     """
-    annotations.check(note, added, removed)
+    annotations.check(call.note, call.add_labels, call.remove_labels)
     return AnnotateRollout(
-        rollout_id=check_text(rollout_id, "rollout_id"),
-        added=_once(added),
-        removed=_once(removed),
-        body=None if note is None else body_of({"note": note}),
+        rollout_id=check_text(call.rollout_id, "rollout_id"),
+        added=_once(call.add_labels),
+        removed=_once(call.remove_labels),
+        body=None if call.note is None else body_of({"note": call.note}),
     )
 
 

@@ -3,7 +3,7 @@
 The arguments are checked, encoded, compressed and hashed here, before the writer, which executes commands, gets them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -34,6 +34,19 @@ from store.models import (
     RolloutStatus,
     Unset,
 )
+from store.models.calls import (
+    AddResourcesCall,
+    EnqueueManyRolloutsCall,
+    EnqueueRolloutCall,
+    NextSpanCall,
+    NextSpansCall,
+    StartAttemptCall,
+    StartRolloutCall,
+    UpdateAttemptCall,
+    UpdateResourcesCall,
+    UpdateRolloutCall,
+    UpdateWorkerCall,
+)
 from store.runtime import ids, process
 from store.validation import arguments
 from store.validation.json_limits import body_of, canonical_sha256, check_call, check_text, dumps
@@ -50,68 +63,52 @@ _MODE = TypeAdapter[RolloutMode | None](RolloutMode | None, config=_DEFERRED)
 _CONFIG = TypeAdapter(RolloutConfig)
 _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources, config=_DEFERRED)
 _SHARED_EMPTY_LIST: list[str] = []
+_AMENDED = ("input", "mode", "resources_id", "config", "metadata")
+_UPDATED = ("worker_id", "last_heartbeat_time", "metadata")
 
 
-def enqueue(requests: Sequence[EnqueueRolloutRequest]) -> Enqueue:
+def enqueue(call: EnqueueManyRolloutsCall) -> Enqueue:
     """Return the command that creates rollouts in the queue."""
-    check_call(len(requests), 0, "rollouts")
+    check_call(len(call.rollouts), 0, "rollouts")
     items: list[NewRollout] = []
     size = 0
-    for index, request in enumerate(requests):
+    for index, request in enumerate(call.rollouts):
         if not isinstance(request, EnqueueRolloutRequest):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"rollouts[{index}]", f"is {type(request).__name__}, not an EnqueueRolloutRequest")
-        item = _new_rollout(
-            request.input, request.mode, request.resources_id, request.config, request.metadata, f"rollouts[{index}]."
-        )
+        item = _new_rollout(request, f"rollouts[{index}].")
         size += item.body.raw_len
         check_call(0, size, "rollouts")
         items.append(item)
     return Enqueue(items=items)
 
 
-def enqueue_one(
-    input_: Any, mode: Any, resources_id: Any, config: RolloutConfig | None, metadata: Mapping[str, Any] | None
-) -> Enqueue:
+def enqueue_one(call: EnqueueRolloutCall) -> Enqueue:
     """Return the command that creates one rollout in the queue."""
-    return Enqueue(items=[_new_rollout(input_, mode, resources_id, config, metadata, "")])
+    return Enqueue(items=[_new_rollout(call, "")])
 
 
-def start_rollout(
-    input_: Any,
-    mode: Any,
-    resources_id: Any,
-    config: RolloutConfig | None,
-    metadata: Mapping[str, Any] | None,
-    worker_id: str | None,
-) -> StartRollout:
+def start_rollout(call: StartRolloutCall) -> StartRollout:
     """Return the command that creates a rollout and its first attempt."""
     return StartRollout(
-        item=_new_rollout(input_, mode, resources_id, config, metadata, ""),
+        item=_new_rollout(call, ""),
         attempt_id=ids.attempt_id(),
-        worker_id=_worker_id(worker_id),
+        worker_id=_worker_id(call.worker_id),
         owner=process.owner(),
-        actor=_as_actor(worker_id),
+        actor=_as_actor(call.worker_id),
     )
 
 
-def _new_rollout(
-    input_: Any,
-    mode: Any,
-    resources_id: Any,
-    config: RolloutConfig | None,
-    metadata: Mapping[str, Any] | None,
-    path: str,
-) -> NewRollout:
-    metadata = {} if metadata is None else arguments.mapping(metadata, f"{path}metadata")
+def _new_rollout(request: EnqueueRolloutRequest | EnqueueRolloutCall | StartRolloutCall, path: str) -> NewRollout:
+    metadata = {} if request.metadata is None else arguments.mapping(request.metadata, f"{path}metadata")
     reserved = _reserved(metadata, path)
-    body = body_of({"input": input_, "metadata": metadata}, path)
+    body = body_of({"input": request.input, "metadata": metadata}, path)
     return NewRollout(
         rollout_id=ids.rollout_id(),
-        input_sha256=canonical_sha256(input_),
+        input_sha256=canonical_sha256(request.input),
         body=body,
-        mode=_mode(mode, path),
-        resources_id=_optional_id(resources_id, f"{path}resources_id"),
-        config=_config(config, path),
+        mode=_mode(request.mode, path),
+        resources_id=_optional_id(request.resources_id, f"{path}resources_id"),
+        config=_config(request.config, path),
         group=cast("str | None", reserved.get(semconv.GROUP_KEY)),
         step=cast("int | None", reserved.get(semconv.STEP_KEY)),
         plan_key=cast("str | None", reserved.get(semconv.PLAN_KEY)),
@@ -134,36 +131,22 @@ def _reserved(metadata: Mapping[str, Any], path: str) -> dict[str, str | int]:
     return reserved
 
 
-def amend_rollout(
-    rollout_id: str,
-    input_: Any,
-    mode: Any,
-    resources_id: Any,
-    status: Any,
-    config: Any,
-    metadata: Any,
-) -> AmendRollout:
+def amend_rollout(call: UpdateRolloutCall) -> AmendRollout:
     """Return the command that sets fields of a rollout."""
-    values = {
-        "input": input_,
-        "mode": mode,
-        "resources_id": resources_id,
-        "config": config,
-        "metadata": metadata,
-    }
-    fields = [name for name, value in values.items() if value is not UNSET]
+    status: Any = call.status
+    config: Any = call.config
     if status is None:
         raise Invalid("status", "is None; leave it out to keep the status")
     if config is None:
         raise Invalid("config", "is None; leave it out to keep the config, or give RolloutConfig() for the defaults")
-    if metadata is not UNSET and metadata is not None:
-        values["metadata"] = arguments.mapping(metadata, "metadata")
-    payload = {name: values[name] for name in ("input", "metadata") if values[name] is not UNSET}
+    payload: dict[str, Any] = {} if call.input is UNSET else {"input": call.input}
+    if call.metadata is not UNSET:
+        payload["metadata"] = None if call.metadata is None else arguments.mapping(call.metadata, "metadata")
     return AmendRollout(
-        rollout_id=_id(rollout_id, "rollout_id"),
-        fields=fields,
-        mode=None if mode is UNSET else _mode(mode, ""),
-        resources_id=None if resources_id is UNSET else _optional_id(resources_id, "resources_id"),
+        rollout_id=_id(call.rollout_id, "rollout_id"),
+        fields=[name for name in _AMENDED if getattr(call, name) is not UNSET],
+        mode=None if call.mode is UNSET else _mode(call.mode, ""),
+        resources_id=None if call.resources_id is UNSET else _optional_id(call.resources_id, "resources_id"),
         config=None if config is UNSET else _config(config, ""),
         status=None if status is UNSET else _checked(_STATUS, status, "status"),
         body=body_of(payload) if payload else None,
@@ -182,41 +165,31 @@ def claim(limit: int, worker_id: str | None, rollout_ids: list[str] | None = Non
     )
 
 
-def start_attempt(rollout_id: str, worker_id: str | None) -> StartAttempt:
+def start_attempt(call: StartAttemptCall) -> StartAttempt:
     """Return the command that starts another attempt of a rollout."""
     return StartAttempt(
-        rollout_id=_id(rollout_id, "rollout_id"),
+        rollout_id=_id(call.rollout_id, "rollout_id"),
         attempt_id=ids.attempt_id(),
-        worker_id=_worker_id(worker_id),
+        worker_id=_worker_id(call.worker_id),
         owner=process.owner(),
-        actor=_as_actor(worker_id),
+        actor=_as_actor(call.worker_id),
     )
 
 
-def update_attempt(
-    rollout_id: str,
-    attempt_id: str,
-    status: Any,
-    worker_id: Any,
-    last_heartbeat_time: Any,
-    metadata: Any,
-    error: Any = UNSET,
-) -> UpdateAttempt:
+def update_attempt(call: UpdateAttemptCall) -> UpdateAttempt:
     """Return the command that sets fields of an attempt."""
-    values = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
-    for name, value in (*values.items(), ("status", status), ("error", error)):
-        if value is None:
+    for name in (*_UPDATED, "status", "error"):
+        if getattr(call, name) is None:
             raise Invalid(name, "is None; leave it out to keep the present value")
+    status, time, metadata = call.status, call.last_heartbeat_time, call.metadata
     return UpdateAttempt(
-        rollout_id=_id(rollout_id, "rollout_id"),
-        attempt_id=_id(attempt_id, "attempt_id"),
-        fields=[name for name, value in values.items() if value is not UNSET],
+        rollout_id=_id(call.rollout_id, "rollout_id"),
+        attempt_id=_id(call.attempt_id, "attempt_id"),
+        fields=[name for name in _UPDATED if getattr(call, name) is not UNSET],
         status=None if status is UNSET else _checked(_ATTEMPT_STATUS, status, "status"),
-        worker_id=None if worker_id is UNSET else _id(worker_id, "worker_id"),
-        last_heartbeat_time=None
-        if last_heartbeat_time is UNSET
-        else arguments.moment(last_heartbeat_time, "last_heartbeat_time"),
-        error=None if error is UNSET else _error(error, status),
+        worker_id=None if call.worker_id is UNSET else _id(call.worker_id, "worker_id"),
+        last_heartbeat_time=None if time is UNSET else arguments.moment(time, "last_heartbeat_time"),
+        error=None if call.error is UNSET else _error(call.error, status),
         body=None if metadata is UNSET else body_of({"metadata": arguments.mapping(metadata, "metadata")}),
     )
 
@@ -234,34 +207,36 @@ def _error(value: Any, status: Any) -> Json:
     return stored
 
 
-def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
-    """Return the command that reserves one span number for each of the given rollout ids."""
-    checked = [_id(rollout_id, "rollout_id") for rollout_id in rollout_ids]
+def number_span(call: NextSpanCall) -> NumberSpans:
+    """Return the command that reserves one span number."""
+    return NumberSpans(rollout_ids=[_id(call.rollout_id, "rollout_id")])
+
+
+def number_spans(call: NextSpansCall) -> NumberSpans:
+    """Return the command that reserves one span number for each pair of ids."""
+    checked = [_id(rollout_id, "rollout_id") for rollout_id, _ in call.rollout_attempt_ids]
     check_call(len(checked), 0, "rollout_attempt_ids")
     return NumberSpans(rollout_ids=checked)
 
 
-def publish(resources_id: str | None, resources: Any) -> PublishResources:
-    """Return the command that publishes resources under the given id, or under a new id if the id is None."""
-    checked = _checked(_NAMED_RESOURCES, resources, "resources")
+def publish(call: AddResourcesCall | UpdateResourcesCall) -> PublishResources:
+    """Return the command that publishes resources under the id of the call, or under a new id if it has none."""
+    is_new = isinstance(call, AddResourcesCall)
+    resources_id = ids.resources_id() if is_new else _id(call.resources_id, "resources_id")
+    checked = _checked(_NAMED_RESOURCES, call.resources, "resources")
     body = body_of({"resources": {name: value.model_dump() for name, value in checked.items()}})
-    return PublishResources(
-        resources_id=ids.resources_id() if resources_id is None else _id(resources_id, "resources_id"),
-        body=body,
-        is_new=resources_id is None,
-    )
+    return PublishResources(resources_id=resources_id, body=body, is_new=is_new)
 
 
-def beat(worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset) -> BeatWorker:
+def beat(call: UpdateWorkerCall) -> BeatWorker:
     """Return the command that records a worker's heartbeat."""
-    if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
-        raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
     text = None
-    if not isinstance(heartbeat_stats, Unset):
-        raw = dumps(arguments.mapping(heartbeat_stats, "heartbeat_stats"), "heartbeat_stats")
+    if not isinstance(call.heartbeat_stats, Unset):
+        raw = dumps(arguments.mapping(call.heartbeat_stats, "heartbeat_stats"), "heartbeat_stats")
         check_call(0, len(raw), "heartbeat_stats")
         text = raw.decode()
-    return BeatWorker(worker_id=_id(worker_id, "worker_id"), heartbeat_stats=text, actor=f"worker:{worker_id}")
+    worker_id = _id(call.worker_id, "worker_id")
+    return BeatWorker(worker_id=worker_id, heartbeat_stats=text, actor=f"worker:{worker_id}")
 
 
 def _config(value: Any, path: str) -> Json:

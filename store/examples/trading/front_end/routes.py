@@ -41,7 +41,7 @@ from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server.call import Call
 from store.server.response_spool import Spool
-from store.server.routes.runs import request_id
+from store.server.routes.calls import request_id
 from store.server.routing import Created, Id, OwnStatusRoute, StoreRoute, needs
 from store.sql.database import database_of
 from store.sql.runs import SQLRuns
