@@ -24,6 +24,9 @@ from tests.run_folders.folder_samples import all_events
 from tests.training.test_fallback import GRAPH, journals, posted
 from tests.training.unreliable import Unreliable
 
+JOURNAL = Path(__file__).parent / "data" / "fallback_journal.jsonl"
+"""The calls in a journal that version 0.1 wrote: one of each method. `ROLLOUT` and `ATTEMPT` stand for the ids."""
+
 
 class AwayRuns(DelegatingRuns):
     """Runs that can be taken away with their store."""
@@ -232,6 +235,31 @@ async def test_an_attempt_of_a_dead_process_is_closed_after_its_calls_were_impor
         assert (rollout.status, rollout.attempt.status) == ("failed", "unresponsive")
         assert await scopes(away.target, run) == ["A"]
     assert journals(tmp_path) == []
+
+
+async def test_journal_of_version_0_1_is_imported(away: Away, tmp_path: Path) -> None:
+    run = await claimed(away.target)
+    away.is_down = True
+    dead = FallbackStore(away, tmp_path, patience=0.5)
+    dead.begin(run, GRAPH)
+    await say(dead, run, "not in the journal of version 0.1")
+    away.is_down = False
+    (journal,) = journals(tmp_path)
+    calls = JOURNAL.read_text().replace("ROLLOUT", run.rollout_id).replace("ATTEMPT", run.attempt.attempt_id)
+    journal.write_text(f"{journal.read_text().splitlines()[0]}\n{calls}")
+    journal.parent.rename(journal.parent.with_name(await asyncio.to_thread(a_dead_process)))
+    async with FallbackStore(away, tmp_path).working():
+        assert journals(tmp_path) == []
+    assert await scopes(away.target, run) == ["A", "B"]
+    checkpoint = await away.target.runs.get_checkpoint(run.rollout_id, scope="RIG", name="report")
+    assert checkpoint is not None
+    assert checkpoint.state == {"news": "calm", "x": 1}
+    artifacts = await away.target.runs.query_artifacts(run.rollout_id)
+    assert [(artifact.name, artifact.content) for artifact in artifacts] == [("right", {"a": 1})]
+    assert [span.attributes for span in await away.target.query_spans(run.rollout_id)] == [{"value": 1}]
+    rollout = await away.target.get_rollout_by_id(run.rollout_id)
+    assert rollout is not None
+    assert rollout.status == "succeeded"
 
 
 async def test_the_part_of_an_attempt_that_was_superseded_meanwhile_stays_in_its_own_view(
