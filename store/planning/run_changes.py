@@ -117,8 +117,8 @@ def _phase(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
         cascade=event.cascade,
         reason=None if event.reason is None else check_text(event.reason, f"{path}reason", MAX_REASON_BYTES),
     )
-    told = ("kind", "phase", "scope", "cascade", "reason")
-    rest = {name: value for name, value in event.__dict__.items() if name not in told and value is not None}
+    fields = ("kind", "phase", "scope", "cascade", "reason")
+    rest = {name: value for name, value in event.__dict__.items() if name not in fields and value is not None}
     return NewRunFact(fact, _payload(rest | (event.model_extra or {}), path))
 
 
@@ -215,7 +215,7 @@ def fork(plan: ForkPlan, call: ForkCall | ResumeCall) -> Fork:
         request_id=_name(call.request_id, "request_id"),
     )
     _check_data(fact, "scopes")
-    told = {"reason": call.reason, "state_patch": _object(call.state_patch) if is_fork else None}
+    request_fields = {"reason": call.reason, "state_patch": _object(call.state_patch) if is_fork else None}
     return Fork(
         rollout_id=check_text(plan.rollout_id, "rollout_id"),
         fact=fact,
@@ -223,15 +223,15 @@ def fork(plan: ForkPlan, call: ForkCall | ResumeCall) -> Fork:
         supersede=is_fork and call.on_active == "supersede",
         worker_id=_name(call.worker_id, "worker_id"),
         owner=process.owner(),
-        body=_payload({name: value for name, value in told.items() if value is not None}, ""),
-        metadata=_metadata(plan, told),
+        body=_payload({name: value for name, value in request_fields.items() if value is not None}, ""),
+        metadata=_metadata(plan, request_fields),
         actor=None if call.worker_id is None else f"worker:{call.worker_id}",
     )
 
 
-def _metadata(plan: ForkPlan, told: Json) -> Body:
+def _metadata(plan: ForkPlan, request_fields: Json) -> Body:
     """Return the metadata for the attempt of a fork. The key `fork` contains a `store.models.Fork` as JSON."""
-    fork = plan.model_dump(include=set(ForkTold.model_fields)) | told
+    fork = plan.model_dump(include=set(ForkTold.model_fields)) | request_fields
     raw = dumps_fields({"metadata": {"fork": fork}}, "")
     check_call(0, len(raw), "state_patch")
     return encode_body(raw)

@@ -97,7 +97,7 @@ def test_a_failed_span_says_why() -> None:
 
 def test_a_long_text_is_cut_unless_its_span_is_named() -> None:
     span = _call(1, ["x" * (LONGEST + 1)], "short")
-    cut, full = transcript([span]), transcript([span], whole=[span.span_id])
+    cut, full = transcript([span]), transcript([span], full=[span.span_id])
     assert cut[0].text is not None
     assert (len(cut[0].text.shown), cut[0].text.length, cut[0].text.is_cut) == (LONGEST, LONGEST + 1, True)
     assert full[0].text is not None

@@ -23,7 +23,7 @@ def entries_of(spans: Sequence[Span], *, full: bool) -> list[Entry]:
     """
     from store.dashboard.views.transcript import transcript
 
-    return transcript(spans, whole=[span.span_id for span in spans] if full else ())
+    return transcript(spans, full=[span.span_id for span in spans] if full else ())
 
 
 def print_transcript(entries: Sequence[Entry]) -> None:

@@ -105,8 +105,8 @@ def histogram(cells: Iterable[Cell], edges: Sequence[float]) -> list[Bin]:
     if not counts:
         return []
     are_values = all(least[index] == greatest[index] for index in counts)
-    shown = sorted(counts) if are_values else range(min(counts), max(counts) + 1)
-    return [_bar(index, counts.get(index, 0), least.get(index), greatest.get(index), edges) for index in shown]
+    indexes = sorted(counts) if are_values else range(min(counts), max(counts) + 1)
+    return [_bar(index, counts.get(index, 0), least.get(index), greatest.get(index), edges) for index in indexes]
 
 
 def _bar(index: int, count: int, least: float | None, greatest: float | None, edges: Sequence[float]) -> Bin:
@@ -174,7 +174,9 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
             lines(lambda cell: cell.succeeded + cell.failed, failures),
         ),
     )
-    return [_chart(along, places, series, key, title, told, unit) for key, title, told, unit, series in shapes]
+    return [
+        _chart(along, places, series, key, title, description, unit) for key, title, description, unit, series in shapes
+    ]
 
 
 def quantile(cells: Sequence[Cell], share: float) -> float | None:
@@ -209,20 +211,20 @@ def _share(amount: float, count: float) -> float | None:
 
 def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[str | None, list[Group]]]]:
     """Return the starts of the buckets that are not empty and, for each mode, the cells in each of these buckets."""
-    found: dict[str | None, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
+    by_mode: dict[str | None, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        found[cell.mode][cell.bucket].append(cell)
-    buckets = sorted({bucket for held in found.values() for bucket in held})
-    modes = sorted(found, key=lambda mode: _ORDER.index(mode) if mode in _ORDER else len(_ORDER))
+        by_mode[cell.mode][cell.bucket].append(cell)
+    buckets = sorted({bucket for groups in by_mode.values() for bucket in groups})
+    modes = sorted(by_mode, key=lambda mode: _ORDER.index(mode) if mode in _ORDER else len(_ORDER))
     return [along.low(bucket) for bucket in buckets], [
-        (mode, [found[mode].get(bucket, []) for bucket in buckets]) for mode in modes
+        (mode, [by_mode[mode].get(bucket, []) for bucket in buckets]) for mode in modes
     ]
 
 
 def _chart(
-    along: Axis, places: Sequence[int], series: list[Series], chart_id: str, title: str, told: str, unit: str
+    along: Axis, places: Sequence[int], series: list[Series], chart_id: str, title: str, description: str, unit: str
 ) -> Chart:
     scale = 1 if along.by == "step" else 1_000_000
     return Chart(
-        chart_id, title, told, unit, along.by, [place / scale for place in places], along.width / scale, series
+        chart_id, title, description, unit, along.by, [place / scale for place in places], along.width / scale, series
     )

@@ -78,7 +78,7 @@ class Drawing:
 
     def at(self, place: Place) -> list[DrawnScope]:
         """Return the scopes at a position."""
-        return [each for each in self.scopes if each.place == place]
+        return [scope for scope in self.scopes if scope.place == place]
 
 
 def versions(graph: RunGraph) -> list[int]:

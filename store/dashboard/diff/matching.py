@@ -41,14 +41,14 @@ def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Op
     head = next((at for at in range(shortest) if a[at] != b[at]), shortest)
     tail = next((at for at in range(shortest - head) if a[-1 - at] != b[-1 - at]), shortest - head)
     ends = len(a) - tail, len(b) - tail
-    found: list[Opcode] = [(EQUAL, 0, head, 0, head)] if head else []
-    found += _between(a[head : ends[0]], b[head : ends[1]], head, work)
-    return [*found, (EQUAL, ends[0], len(a), ends[1], len(b))] if tail else found
+    codes: list[Opcode] = [(EQUAL, 0, head, 0, head)] if head else []
+    codes += _between(a[head : ends[0]], b[head : ends[1]], head, work)
+    return [*codes, (EQUAL, ends[0], len(a), ends[1], len(b))] if tail else codes
 
 
 def _between(a: Sequence[Hashable], b: Sequence[Hashable], at: int, work: Work) -> Iterator[Opcode]:
     counts = Counter(b)
-    pairs = sum(count * counts[each] for each, count in Counter(a).items())
+    pairs = sum(count * counts[element] for element, count in Counter(a).items())
     if pairs <= work.left:
         work.left -= pairs
         for tag, low, high, start, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
@@ -58,15 +58,15 @@ def _between(a: Sequence[Hashable], b: Sequence[Hashable], at: int, work: Work) 
     yield "replace", at, at + len(a), at, at + len(b)
 
 
-def grouped(found: Sequence[Opcode], context: int) -> Iterator[list[Opcode]]:
+def grouped(codes: Sequence[Opcode], context: int) -> Iterator[list[Opcode]]:
     """Yield the differences in groups, each with up to `context` equal elements before and after, as `difflib` does."""
     group: list[Opcode] = []
-    for place, (tag, low, high, start, end) in enumerate(found):
+    for place, (tag, low, high, start, end) in enumerate(codes):
         if tag != EQUAL:
             group.append((tag, low, high, start, end))
             continue
         before = 0 if place == 0 else context
-        after = 0 if place == len(found) - 1 else context
+        after = 0 if place == len(codes) - 1 else context
         if high - low <= before + after:
             group.append((tag, low, high, start, end))
             continue

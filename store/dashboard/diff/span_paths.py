@@ -80,33 +80,33 @@ class _Tree:
 
     def __init__(self) -> None:
         self.paths: list[PathRow] = []
-        self._known: dict[tuple[int, str], int] = {}
+        self._place_by_name: dict[tuple[int, str], int] = {}
         self._below: dict[int, list[int]] = {_ROOT: []}
 
     def places(self, rows: Sequence[SpanRow]) -> list[int]:
         """Return for each span the index of its path in `paths`. A span whose parent is missing counts as a root."""
         by_id = {row.span_id: index for index, row in enumerate(rows)}
-        found: list[int | None] = [None] * len(rows)
+        places: list[int | None] = [None] * len(rows)
         for index in range(len(rows)):
             # The loop goes from the span to its parents, up to the first span with a known path, and then back down.
             # Recursion would fail on deep or circular traces.
             above: list[int] = []
             seen: set[int] = set()
             at: int | None = index
-            while at is not None and found[at] is None and at not in seen:
+            while at is not None and places[at] is None and at not in seen:
                 seen.add(at)
                 above.append(at)
                 parent = rows[at].parent_id
                 at = None if parent is None else by_id.get(parent)
-            place = _ROOT if at is None else found[at]
-            for each in reversed(above):
-                place = found[each] = self._place(_ROOT if place is None else place, rows[each].name)
-        return [place for place in found if place is not None]
+            place = _ROOT if at is None else places[at]
+            for row_index in reversed(above):
+                place = places[row_index] = self._place(_ROOT if place is None else place, rows[row_index].name)
+        return [place for place in places if place is not None]
 
     def _place(self, parent: int, name: str) -> int:
-        place = self._known.get((parent, name))
+        place = self._place_by_name.get((parent, name))
         if place is None:
-            place = self._known[parent, name] = len(self.paths)
+            place = self._place_by_name[parent, name] = len(self.paths)
             self.paths.append(PathRow(name, 0 if parent == _ROOT else self.paths[parent].depth + 1))
             self._below[parent].append(place)
             self._below[place] = []

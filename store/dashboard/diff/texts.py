@@ -68,11 +68,11 @@ def diff(old: str, new: str, work: Work | None = None) -> Diff:
         new: the new text.
         work: the budget for matching, which this call reduces; None for a budget of `MOST_WORK`.
     """
-    own = Work(MOST_WORK if work is None else work.left)
+    budget = Work(MOST_WORK if work is None else work.left)
     before, after = old.splitlines(), new.splitlines()
     rows: list[DiffRow] = []
     removed = added = pairs = 0
-    for group in grouped(opcodes(before, after, own), _CONTEXT):
+    for group in grouped(opcodes(before, after, budget), _CONTEXT):
         if rows or group[0][1] or group[0][3]:
             rows.append(DiffRow("gap", None, None, [], []))
         for tag, low, high, start, end in group:
@@ -81,14 +81,14 @@ def diff(old: str, new: str, work: Work | None = None) -> Diff:
                 continue
             removed += high - low
             added += end - start
-            rows += _block(before, after, (low, high), (start, end), own if pairs < _MOST_PAIRS else None)
+            rows += _block(before, after, (low, high), (start, end), budget if pairs < _MOST_PAIRS else None)
             pairs += min(high - low, end - start)
         if len(rows) > MOST_ROWS:
             break
     if work is not None:
-        work.left = own.left
-        work.is_spent |= own.is_spent
-    return Diff(rows[:MOST_ROWS], removed, added, len(rows) > MOST_ROWS, own.is_spent)
+        work.left = budget.left
+        work.is_spent |= budget.is_spent
+    return Diff(rows[:MOST_ROWS], removed, added, len(rows) > MOST_ROWS, budget.is_spent)
 
 
 def _same(left: int, right: int, line: str) -> DiffRow:

@@ -107,7 +107,7 @@ def compare_messages(a: Sequence[SideMessage], b: Sequence[SideMessage], *, fold
     rows: list[MessageRow] = []
     differing, budget = 0, _MOST_COMPARED
     work = Work(MOST_WORK)
-    keys_a, keys_b = ([(each.who, each.text, each.unread) for each in side] for side in (a, b))
+    keys_a, keys_b = ([(message.who, message.text, message.unread) for message in side] for side in (a, b))
     for tag, low, high, start, end in opcodes(keys_a, keys_b, work):
         if tag == "equal":
             rows += _alike(
@@ -174,13 +174,13 @@ def _bounded(rows: Sequence[MessageRow]) -> Iterator[MessageRow]:
 
 
 def _cut(segments: Sequence[Segment], most: int) -> list[Segment]:
-    shown: list[Segment] = []
+    head: list[Segment] = []
     for text, differs in segments:
         if len(text) > most:
-            return [*shown, (text[:most], differs), ("…", False)]
-        shown.append((text, differs))
+            return [*head, (text[:most], differs), ("…", False)]
+        head.append((text, differs))
         most -= len(text)
-    return shown
+    return head
 
 
 def _compared(old: str, new: str, work: Work) -> tuple[list[Segment], list[Segment]]:

@@ -60,18 +60,18 @@ async def admin(request: PageRequest) -> PageContent:
     """Show API keys, partitions, and facts about the database."""
     every = request.among("all", ("0", "1"), "0") == "1"
     keys = await _keys(request)
-    shown = [key for key in keys or () if every or key["state"] == "active"]
-    whole = await request.store.core.look(log_rows.whole)
+    rows = [key for key in keys or () if every or key["state"] == "active"]
+    summary = await request.store.core.look(log_rows.whole)
     operations = await _operations(request)
     values = {
         "takes_keys": keys is not None,
         "enforced_at": None if keys is None else await _enforced_at(request),
-        "keys": shown[-_SHOWN:],
+        "keys": rows[-_SHOWN:],
         "ended": sum(key["state"] != "active" for key in keys or ()),
         "all": every,
         "partitions": await _partitions(request),
-        "whole": whole,
-        "quota": _quota(request, whole),
+        "whole": summary,
+        "quota": _quota(request, summary),
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
         "writer": _writer(request),
@@ -81,14 +81,13 @@ async def admin(request: PageRequest) -> PageContent:
         "roles": _ROLE_DESCRIPTIONS,
         "lifetimes": LIFETIMES,
         "bound_to": key_partition(request),
-        "own": _own_key(request),
         "now": system_clock(),
         "delays": DELAYS,
         "titles": OPERATION_TITLES,
         "startable": [
-            each["operation"]
-            for each in operations or ()
-            if each["operation"] in _STARTABLE and (each["next_at"] or each["operation"] in UNCONFIGURED)
+            row["operation"]
+            for row in operations or ()
+            if row["operation"] in _STARTABLE and (row["next_at"] or row["operation"] in UNCONFIGURED)
         ],
     }
     return PageContent("admin.html", values, "Admin", hidden=hidden)
@@ -128,8 +127,8 @@ async def enforce_keys(request: PageRequest) -> Done:
 
     async def enforce(keys: Keys) -> int:
         now = system_clock()
-        known = await keys.unrevoked()
-        heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
+        unrevoked = await keys.unrevoked()
+        heads = [key for key in unrevoked if key.role == "admin" and key.partition is None and not key.has_expired(now)]
         if not heads:
             raise Conflict(
                 "there is no active admin key for all partitions, so no visitor could open this page",
@@ -160,10 +159,10 @@ async def revoke_key(request: PageRequest) -> Done:
     bound_to = key_partition(request)
 
     async def end(keys: Keys) -> Key:
-        found = next((key for key in await keys.all() if key.key_id == key_id), None)
-        if found is None:
+        key = next((key for key in await keys.all() if key.key_id == key_id), None)
+        if key is None:
             raise NotFound("key", key_id, f"there is no key {key_id!r}")
-        if bound_to is not None and found.partition != bound_to:
+        if bound_to is not None and key.partition != bound_to:
             raise Forbidden(f"the key {key_id} is not limited to the partition {bound_to!r}")
         return await keys.revoke(key_id)
 
@@ -180,7 +179,7 @@ async def run_operation(request: PageRequest) -> Done:
         Invalid: the operation is unknown, or cannot be started from a page.
         Conflict: this server runs no operations, the operation is running, or it needs a setting that is not given.
     """
-    startable: dict[str, Operation] = {each: each for each in _STARTABLE}
+    startable: dict[str, Operation] = {name: name for name in _STARTABLE}
     operation = startable.get(request.ids["operation"])
     if operation is None:
         raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
@@ -198,12 +197,12 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
     if not request.extra.get("keys_url"):
         return None
     try:
-        found = await _with_keys(request, Keys.all, read_only=True)
+        keys = await _with_keys(request, Keys.all, read_only=True)
     except NotFound:
         # Keys are stored in the default partition, which does not exist yet.
-        found = []
+        keys = []
     bound_to, now = key_partition(request), system_clock()
-    return [_shown(key, now, request) for key in found if bound_to is None or key.partition == bound_to]
+    return [_shown(key, now, request) for key in keys if bound_to is None or key.partition == bound_to]
 
 
 async def _enforced_at(request: PageRequest) -> int | None:
@@ -298,7 +297,7 @@ async def _operations(request: PageRequest) -> list[dict[str, Any]] | None:
     if scheduler is None:
         return None
     now = system_clock()
-    return [_operation(each, now) for each in await scheduler.operations(request.store)]
+    return [_operation(operation, now) for operation in await scheduler.operations(request.store)]
 
 
 def _operation(scheduled: ScheduledOperation, now: int) -> dict[str, Any]:
@@ -341,10 +340,10 @@ def _partition(request: PageRequest, name: str) -> dict[str, Any]:
     return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
 
 
-def _quota(request: PageRequest, whole: log_rows.LogSummary) -> list[dict[str, Any]]:
+def _quota(request: PageRequest, summary: log_rows.LogSummary) -> list[dict[str, Any]]:
     """Return the limits of the partition, with what it has of events and bytes."""
     limits: Mapping[str, int] = request.extra.get("limits", {})
-    used = {"events": whole.events, "bytes": whole.size_bytes}
+    used = {"events": summary.events, "bytes": summary.size_bytes}
     return [{"kind": kind, "limit": limit, "used": used.get(kind)} for kind, limit in limits.items()]
 
 

@@ -40,11 +40,11 @@ NOTHING: Final = RolloutAnnotations([], [], has_more=False, is_open=False)
 
 async def annotations_of(request: PageRequest, rollout_id: str, at: int | None = None) -> RolloutAnnotations:
     """Return the labels and notes of a rollout, now or as they were after the rollout's event number `at`."""
-    found = await request.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
-    newest = found.notes[::-1]
+    annotations = await request.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
+    newest = annotations.notes[::-1]
     is_open = at is None and request.may("algorithm")
     choices = await request.store.core.look(partial(labels_in_use, limit=_SUGGESTED)) if is_open else []
-    return RolloutAnnotations(found.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
+    return RolloutAnnotations(annotations.labels, newest[:MOST_NOTES], len(newest) > MOST_NOTES, is_open, choices)
 
 
 @pages.post("/ui/rollouts/{rollout_id}/annotate")
@@ -53,7 +53,7 @@ async def annotate(request: PageRequest) -> Done:
     rollout_id = request.ids["rollout_id"]
     # Browsers send the lines of a form with CRLF endings.
     note = request.one("note").replace("\r\n", "\n").strip()
-    add = [label for given in request.several("add") for each in given.split(",") if (label := each.strip())]
+    add = [label for text in request.several("add") for part in text.split(",") if (label := part.strip())]
     remove = request.several("remove")
     back = request.url("rollouts", rollout_id, *(tab for tab in request.several("tab")[:1] if tab in _TABS))
     if not (note or add or remove):

@@ -43,18 +43,18 @@ async def audit(request: PageRequest) -> PageContent:
     )
     # The summary is read before the list. If an event is recorded between the two reads, its position is greater than
     # the position in the summary, so the page notices the event later even if the list does not contain it.
-    whole = await request.store.core.look(log_rows.whole)
-    found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
+    summary = await request.store.core.look(log_rows.whole)
+    page = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
-        "events": [_shown(request, row) for row in found.events],
-        "next_before": found.next_before,
-        "looked_back_to": found.looked_back_to,
-        "store_id": whole.store_id,
-        "chain_head": whole.chain_head,
-        "commit_id": whole.commit_id,
-        "position": whole.position,
-        "recorded_at": whole.recorded_at,
-        "total": whole.events,
+        "events": [_shown(request, row) for row in page.events],
+        "next_before": page.next_before,
+        "looked_back_to": page.looked_back_to,
+        "store_id": summary.store_id,
+        "chain_head": summary.chain_head,
+        "commit_id": summary.commit_id,
+        "position": summary.position,
+        "recorded_at": summary.recorded_at,
+        "total": summary.events,
     }
     hidden = {"sought": sought, "types": sorted(FACTS), "copies": _copies(request, sought)}
     return PageContent("audit.html", values, "Audit", hidden=hidden)
@@ -110,9 +110,9 @@ async def verify(request: PageRequest) -> PageContent:
         Conflict: the log is too large for a page, or another verification is running.
     """
     store = request.store
-    whole = await store.core.look(log_rows.whole)
-    if whole.events > VERIFIED_AT_MOST:
-        reason = f"the log has {whole.events:,} events, and a page verifies at most {VERIFIED_AT_MOST:,}"
+    summary = await store.core.look(log_rows.whole)
+    if summary.events > VERIFIED_AT_MOST:
+        reason = f"the log has {summary.events:,} events, and a page verifies at most {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
     with _verifying_now.on(store):
         report = await store.log.verify()
@@ -120,8 +120,8 @@ async def verify(request: PageRequest) -> PageContent:
 
 
 async def _verifying(request: PageRequest, report: Any) -> PageContent:
-    whole = await request.store.core.look(log_rows.whole)
-    values = {"report": report, "events": whole.events, "most": VERIFIED_AT_MOST, "chain_head": whole.chain_head}
+    summary = await request.store.core.look(log_rows.whole)
+    values = {"report": report, "events": summary.events, "most": VERIFIED_AT_MOST, "chain_head": summary.chain_head}
     return PageContent("audit_verify.html", values, "Verify the log")
 
 

@@ -27,10 +27,10 @@ async def checks(request: PageRequest) -> PageContent:
     if request.extra.get("key_partition") is not None:
         raise Forbidden("only a key for all partitions may see facts about the whole database and the machine")
     store, url = request.store, request.store.core.dialect.url
-    found = None
+    diagnosis = None
     if url.scheme != "memory":
         with _checking.on(store):
             # The checks open the database a second time. On SQLite they block the event loop, so they run in another
             # thread with its own event loop. The port is not checked, because this server itself listens on it.
-            found = await asyncio.to_thread(lambda: asyncio.run(diagnose(url.text, port=None)))
-    return PageContent("admin_checks.html", {"diagnosis": found}, "Checks")
+            diagnosis = await asyncio.to_thread(lambda: asyncio.run(diagnose(url.text, port=None)))
+    return PageContent("admin_checks.html", {"diagnosis": diagnosis}, "Checks")

@@ -36,7 +36,7 @@ MOST_PATHS: Final = 500
 class Side:
     """One side of a comparison."""
 
-    given: str
+    selector: str
     """The value of the parameter that selects this side."""
     rollout: Rollout
     attempt: Attempt | None
@@ -72,17 +72,17 @@ async def compare(request: PageRequest) -> PageContent:
         return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
     left, right = await _side(request, a), await _side(request, b)
     # Matching long texts takes time, so it runs in a thread and does not block other requests.
-    said, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
+    diff, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
     values = {
         "a": a,
         "b": b,
         "sides": [_named(left), _named(right)],
         "facts": [{"name": f.name, "a": f.a, "b": f.b, "differs": f.differs} for f in _facts(left, right)],
-        "said": said.rows,
-        "said_differing": said.differing,
-        "said_left_out": said.left_out,
-        "said_is_rough": said.is_rough,
+        "said": diff.rows,
+        "said_differing": diff.differing,
+        "said_left_out": diff.left_out,
+        "said_is_rough": diff.is_rough,
         "said_is_whole": is_whole,
         "paths": [_path(path) for path in changed[:MOST_PATHS]],
         "paths_in_all": len(paths),
@@ -96,16 +96,16 @@ async def compare(request: PageRequest) -> PageContent:
 def _compared(left: Side, right: Side, *, shows_all: bool) -> tuple[TranscriptDiff, bool, list[PathRow]]:
     a, b = _messages(left), _messages(right)
     is_whole = max(left.total, right.total) <= MOST_READ and max(len(a), len(b)) <= MOST_MESSAGES
-    is_whole = is_whole and not any(each.unread for each in (*a, *b))
-    said = compare_messages(a[:MOST_MESSAGES], b[:MOST_MESSAGES], folds=not shows_all)
-    return said, is_whole, compare_paths(left.rows, right.rows)
+    is_whole = is_whole and not any(message.unread for message in (*a, *b))
+    diff = compare_messages(a[:MOST_MESSAGES], b[:MOST_MESSAGES], folds=not shows_all)
+    return diff, is_whole, compare_paths(left.rows, right.rows)
 
 
 def _messages(side: Side) -> list[SideMessage]:
-    given = side.rollout.input
-    task = SideMessage("task", given if isinstance(given, str) else pretty(given), None)
+    content = side.rollout.input
+    task = SideMessage("task", content if isinstance(content, str) else pretty(content), None)
     # Texts are compared in full, since two responses may differ beyond the part that a transcript shows.
-    return [task, *messages(transcript(side.spans, whole=[span.span_id for span in side.spans]))]
+    return [task, *messages(transcript(side.spans, full=[span.span_id for span in side.spans]))]
 
 
 def _named(side: Side) -> dict[str, Any]:
@@ -121,37 +121,37 @@ def _path(path: PathRow) -> dict[str, Any]:
     return {"name": path.name, "depth": path.depth, "change": path.change, "a": path.a, "b": path.b}
 
 
-async def _side(request: PageRequest, given: str) -> Side:
+async def _side(request: PageRequest, selector: str) -> Side:
     """Return one side of the comparison.
 
     Raises:
         NotFound: there is no such rollout, or it has no such attempt.
     """
     store = request.store
-    rollout, wanted = await store.get_rollout_by_id(given), ""
-    if rollout is None and ":" in given:
-        rollout_id, _, wanted = given.rpartition(":")
+    rollout, attempt_selector = await store.get_rollout_by_id(selector), ""
+    if rollout is None and ":" in selector:
+        rollout_id, _, attempt_selector = selector.rpartition(":")
         rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
-        raise NotFound.rollout(given)
-    attempt = _chosen(rollout.rollout_id, (await store.query_attempts(rollout.rollout_id)).items, wanted)
+        raise NotFound.rollout(selector)
+    attempt = _chosen(rollout.rollout_id, (await store.query_attempts(rollout.rollout_id)).items, attempt_selector)
     if attempt is None:
-        return Side(given, rollout, None, [], [], 0)
+        return Side(selector, rollout, None, [], [], 0)
     ids = rollout.rollout_id, attempt.attempt_id
     rows = await store.core.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
     read = await store.find_spans(
         SpanQuery.of(rollout_id=rollout.rollout_id, attempt_id=attempt.attempt_id, limit=MOST_READ)
     )
-    return Side(given, rollout, attempt, rows, read.items, read.total)
+    return Side(selector, rollout, attempt, rows, read.items, read.total)
 
 
-def _chosen(rollout_id: str, attempts: Sequence[Attempt], wanted: str) -> Attempt | None:
-    if not wanted or wanted == "latest":
+def _chosen(rollout_id: str, attempts: Sequence[Attempt], selector: str) -> Attempt | None:
+    if not selector or selector == "latest":
         return attempts[-1] if attempts else None
     for attempt in attempts:
-        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
+        if selector in {attempt.attempt_id, str(attempt.sequence_id)}:
             return attempt
-    raise NotFound.attempt(wanted, rollout_id)
+    raise NotFound.attempt(selector, rollout_id)
 
 
 def _facts(left: Side, right: Side) -> list[ComparedField]:

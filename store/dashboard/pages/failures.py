@@ -22,7 +22,7 @@ _MESSAGES: Final = 10
 @pages.get("/ui/failures")
 async def failures(request: PageRequest) -> PageContent:
     """Show the failed attempts by status and error type, or all messages of the error type in the parameter `type`."""
-    wanted, status = request.one("type"), request.one("status")
+    error_type, status = request.one("type"), request.one("status")
     text = request.one("q")
 
     async def look(session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
@@ -31,13 +31,13 @@ async def failures(request: PageRequest) -> PageContent:
         return attempts, total
 
     attempts, total = await request.store.core.look(look, snapshot=True)
-    most_messages = request.rows if wanted else _MESSAGES
+    most_messages = request.rows if error_type else _MESSAGES
 
     def grouped() -> tuple[int, list[failing.Kind]]:
         matching = [
             failure
             for failure in map(failing.read, attempts)
-            if (not wanted or failure.type == wanted)
+            if (not error_type or failure.type == error_type)
             and (not status or failure.status == status)
             and (not text or text in failure.message or text in (failure.type or ""))
         ]
@@ -48,7 +48,7 @@ async def failures(request: PageRequest) -> PageContent:
     values = {"kinds": kinds, "matching": matching, "looked_at": len(attempts), "total": total}
     hidden = {
         "no_error": NO_ERROR,
-        "wanted": {"type": wanted, "status": status, "q": text},
+        "filters": {"type": error_type, "status": status, "q": text},
         "statuses": failure_rows.FAILED,
     }
     return PageContent("failures.html", values, "Failures", hidden=hidden)

@@ -40,8 +40,8 @@ class Scale:
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Scale:
         """Return the smallest scale that includes all values and zero."""
-        known = [value for value in values if value is not None]
-        return cls(min([0.0, *known]), max([0.0, *known]))
+        numbers = [value for value in values if value is not None]
+        return cls(min([0.0, *numbers]), max([0.0, *numbers]))
 
     def at(self, value: float) -> float:
         """Return the position of a value, between 0 and `WIDTH`."""
@@ -60,7 +60,7 @@ class Scale:
 @pages.get("/ui/groups")
 async def groups(request: PageRequest) -> PageContent:
     """Show the groups, newest first by default. The query parameters are filters."""
-    wanted = GroupsWanted(
+    query = GroupsWanted(
         id_contains=request.one("q") or None,
         step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
         spread=request.among("spread", group_rows.SPREADS, "any"),
@@ -70,10 +70,10 @@ async def groups(request: PageRequest) -> PageContent:
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    rows, total = await request.store.core.look(partial(group_rows.group_rows, wanted=wanted))
-    scale = Scale.of([each for row in rows for each in (row.least, row.most)])
-    values = {"groups": rows, "total": total, "limit": wanted.limit, "offset": wanted.offset}
-    hidden = {"wanted": wanted, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
+    rows, total = await request.store.core.look(partial(group_rows.group_rows, wanted=query))
+    scale = Scale.of([value for row in rows for value in (row.least, row.most)])
+    values = {"groups": rows, "total": total, "limit": query.limit, "offset": query.offset}
+    hidden = {"query": query, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
     return PageContent("groups.html", values, "Groups", hidden=hidden)
 
 
@@ -104,27 +104,27 @@ def _range(row: GroupRow, scale: Scale) -> RewardRange | None:
 @pages.get("/ui/groups/{group_id}")
 async def group(request: PageRequest) -> PageContent:
     """Show one group: its rollouts side by side, best first by default."""
-    wanted = MembersWanted(
+    query = MembersWanted(
         request.ids["group_id"],
         sort=request.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
         is_descending=request.among("desc", ("0", "1"), "1") == "1",
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    found, rows = await request.store.core.look(partial(_group, wanted=wanted), snapshot=True)
-    if found is None:
-        raise NotFound("group", wanted.group_id, f"No rollout belongs to a group {wanted.group_id!r}")
-    scale = Scale.of([found.least, found.most])
+    summary, rows = await request.store.core.look(partial(_group, query=query), snapshot=True)
+    if summary is None:
+        raise NotFound("group", query.group_id, f"No rollout belongs to a group {query.group_id!r}")
+    scale = Scale.of([summary.least, summary.most])
     bars = [None if row.reward is None else scale.bar(row.reward) for row in rows]
     first, second = _extremes(rows)
-    values = {"group": found, "rollouts": rows, "limit": wanted.limit, "offset": wanted.offset}
-    hidden = {"wanted": wanted, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second}
-    return PageContent("group.html", values, f"Group {found.group_id}", hidden=hidden)
+    values = {"group": summary, "rollouts": rows, "limit": query.limit, "offset": query.offset}
+    hidden = {"query": query, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second}
+    return PageContent("group.html", values, f"Group {summary.group_id}", hidden=hidden)
 
 
-async def _group(session: ReadSession, wanted: MembersWanted) -> tuple[GroupRow | None, list[MemberRow]]:
-    found = await group_rows.group_row(session, wanted.group_id)
-    return found, [] if found is None else await group_rows.member_rows(session, wanted)
+async def _group(session: ReadSession, query: MembersWanted) -> tuple[GroupRow | None, list[MemberRow]]:
+    row = await group_rows.group_row(session, query.group_id)
+    return row, [] if row is None else await group_rows.member_rows(session, query)
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:

@@ -34,7 +34,7 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 async def overview(request: PageRequest) -> PageContent:
     """Show the current state of the store."""
     seen, failed, runs = await request.store.core.look(_look, snapshot=True)
-    found = list(stuck(seen))
+    stuck_rollouts = list(stuck(seen))
     minutes = _minutes(seen)
     values: dict[str, Any] = {
         "now": seen.now,
@@ -44,9 +44,9 @@ async def overview(request: PageRequest) -> PageContent:
         "throughput": _throughput(minutes),
         "running": seen.active[:_SHOWN],
         "queue": {"waiting": seen.queued, "oldest": seen.waiting[0] if seen.waiting else None},
-        "stuck": found[:_SHOWN],
-        "stuck_in_all": len(found),
-        "stuck_is_whole": _is_whole(seen, found),
+        "stuck": stuck_rollouts[:_SHOWN],
+        "stuck_in_all": len(stuck_rollouts),
+        "stuck_is_whole": _is_whole(seen, stuck_rollouts),
         "failures": [failing.read(attempt) for attempt in failed],
         "workers": seen.workers,
         "log": seen.log,
@@ -85,13 +85,13 @@ def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dic
     }
 
 
-def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
-    """Return whether `found` contains all stuck rollouts.
+def _is_whole(seen: Overview, stuck_rollouts: Sequence[Stuck]) -> bool:
+    """Return whether `stuck_rollouts` contains all stuck rollouts.
 
     Only the first rollouts of the queue were checked. If the last of them is stuck, there may be more stuck rollouts.
     """
     waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
-    return len(seen.active) < _MOST_ACTIVE and all(each.rollout_id != waits for each in found)
+    return len(seen.active) < _MOST_ACTIVE and all(rollout.rollout_id != waits for rollout in stuck_rollouts)
 
 
 def _minutes(seen: Overview) -> list[dict[str, int]]:

@@ -71,11 +71,11 @@ async def payload(request: PageRequest) -> PageContent:
     Raises:
         Conflict: the log is too large for a page, or a count is already running.
     """
-    given = {name: request.one(name) for name in _CONDITIONS if name not in {"status", "mode"}}
-    given |= {"status": _split(request, "status"), "mode": _split(request, "mode")}
+    form = {name: request.one(name) for name in _CONDITIONS if name not in {"status", "mode"}}
+    form |= {"status": _split(request, "status"), "mode": _split(request, "mode")}
     policy, report, refused = None, None, None
     scheduler = scheduler_of(request)
-    if any(given.values()):
+    if any(form.values()):
         try:
             policy = _policy(request)
         except Invalid as error:
@@ -84,15 +84,15 @@ async def payload(request: PageRequest) -> PageContent:
         # The package imports the drivers of all databases, and most servers never run it.
         from store.operations import remove_payload
 
-        whole = await request.store.core.look(log_rows.whole)
-        if whole.events > COUNTED_AT_MOST:
-            reason = f"the log has {whole.events:,} events, and a page counts at most {COUNTED_AT_MOST:,}"
+        summary = await request.store.core.look(log_rows.whole)
+        if summary.events > COUNTED_AT_MOST:
+            reason = f"the log has {summary.events:,} events, and a page counts at most {COUNTED_AT_MOST:,}"
             raise Conflict(reason, "run `rollbook retention` or `rollbook archive` on the machine of the database")
         with _counting.on(request.store):
             report = await remove_payload(_url(request), policy)
     values = {"policy": None if policy is None else str(policy), "report": report, "refused": refused}
     hidden = {
-        "given": given,
+        "form": form,
         "fields": {name: "\n".join(_split(request, name)) for name in _CONDITIONS if _split(request, name)},
         "statuses": FINISHED,
         "modes": _MODES,
@@ -161,14 +161,14 @@ def _lines(request: PageRequest, name: str) -> tuple[str, ...]:
     Raises:
         Invalid: there are too many values.
     """
-    found = _split(request, name)
-    if len(found) > _VALUES:
+    lines = _split(request, name)
+    if len(lines) > _VALUES:
         raise Invalid(name, f"give at most {_VALUES} values")
-    return found
+    return lines
 
 
 def _split(request: PageRequest, name: str) -> tuple[str, ...]:
-    return tuple(line.strip() for given in request.several(name) for line in given.splitlines() if line.strip())
+    return tuple(line.strip() for text in request.several(name) for line in text.splitlines() if line.strip())
 
 
 def _number(request: PageRequest, name: str, most: int) -> float | None:
@@ -200,12 +200,14 @@ async def search(request: PageRequest) -> PageContent:
     sought = _search(request)
     if _is_in_memory(request):
         raise Conflict("the store of this server is in memory, and payload is never removed from it", "use a database")
-    whole = await request.store.core.look(log_rows.whole)
-    if whole.events > SEARCHED_AT_MOST:
-        reason = f"the log has {whole.events:,} events, and a page searches at most {SEARCHED_AT_MOST:,}"
+    summary = await request.store.core.look(log_rows.whole)
+    if summary.events > SEARCHED_AT_MOST:
+        reason = f"the log has {summary.events:,} events, and a page searches at most {SEARCHED_AT_MOST:,}"
         raise Conflict(reason, _FORGET)
-    if whole.size_bytes > SEARCHED_BYTES_AT_MOST:
-        reason = f"the database has {whole.size_bytes:,} bytes, and a page searches at most {SEARCHED_BYTES_AT_MOST:,}"
+    if summary.size_bytes > SEARCHED_BYTES_AT_MOST:
+        reason = (
+            f"the database has {summary.size_bytes:,} bytes, and a page searches at most {SEARCHED_BYTES_AT_MOST:,}"
+        )
         raise Conflict(reason, _FORGET)
     with _searching.on(request.store):
         report = await forget(_url(request), sought)

@@ -68,9 +68,9 @@ async def resources(request: PageRequest) -> PageContent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Selection:
     versions: list[VersionRow]
-    shown: VersionRow
+    version: VersionRow
     content: dict[str, Any] | None
     before: str | None
     against_id: str
@@ -86,34 +86,34 @@ async def one(request: PageRequest) -> PageContent:
     """
     resources_id = request.ids["resources_id"]
     view = request.among("view", ("unified", "side"), "unified")
-    found = await request.store.core.look(partial(_found, request=request), snapshot=True)
+    selection = await request.store.core.look(partial(_selection, request=request), snapshot=True)
     most = None if request.one("whole") == "1" else MOST_CHARACTERS
-    against = found.against
+    against = selection.against
     changes = None
-    if against is not None and found.content is not None and found.old is not None:
+    if against is not None and selection.content is not None and selection.old is not None:
         # Matching long texts takes time, so it runs in a thread and does not block other requests.
-        changes = await asyncio.to_thread(compared, found.old, found.content)
+        changes = await asyncio.to_thread(compared, selection.old, selection.content)
     values = {
         "resources_id": resources_id,
-        "version": found.shown.version,
-        "versions": found.versions,
-        "content": None if found.content is None else contents(found.content, most),
+        "version": selection.version.version,
+        "versions": selection.versions,
+        "content": None if selection.content is None else contents(selection.content, most),
         "against": None
-        if found.against is None
-        else {"resources_id": found.against_id, "version": found.against.version},
+        if selection.against is None
+        else {"resources_id": selection.against_id, "version": selection.against.version},
         "changes": changes,
     }
-    means = [row.use.mean_reward for row in found.versions if row.use.mean_reward is not None]
-    hidden = {"view": view, "before": found.before, "shown": found.shown, "best": max(means, default=0.0)}
+    means = [row.use.mean_reward for row in selection.versions if row.use.mean_reward is not None]
+    hidden = {"view": view, "before": selection.before, "best": max(means, default=0.0)}
     return PageContent("resource.html", values, resources_id, hidden=hidden)
 
 
-async def _found(session: ReadSession, request: PageRequest) -> _Found:
+async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     resources_id = request.ids["resources_id"]
     versions = await resource_rows.versions(session, resources_id)
     if not versions:
         raise NotFound("resources", resources_id)
-    shown = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
+    version = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
     before = await resource_rows.published_before(session, resources_id)
     against_id = request.one("against_id") or resources_id
     number = request.maybe_whole("against", least=1)
@@ -126,20 +126,20 @@ async def _found(session: ReadSession, request: PageRequest) -> _Found:
     elif number is not None:
         against = _version(versions, number, "against")
     else:
-        against = next((row for row in versions if row.version < shown.version), None)
-    content = await _opened(session, shown)
+        against = next((row for row in versions if row.version < version.version), None)
+    content = await _opened(session, version)
     old = None if against is None else await _opened(session, against)
-    return _Found(versions, shown, content, before, against_id, against, old)
+    return _Selection(versions, version, content, before, against_id, against, old)
 
 
 def _version(rows: list[VersionRow], number: int | None, parameter: str) -> VersionRow | None:
     if number is None:
         return None
-    found = next((row for row in rows if row.version == number), None)
-    if found is None:
+    row = next((row for row in rows if row.version == number), None)
+    if row is None:
         newest, oldest = rows[0].version, rows[-1].version
         raise Invalid(parameter, f"version {number} is not shown; choose one of {oldest} to {newest}")
-    return found
+    return row
 
 
 async def _opened(session: ReadSession, row: VersionRow) -> dict[str, Any] | None:
@@ -154,23 +154,23 @@ def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceCon
     Each text is truncated to `most` characters, and all texts together to `MOST_SHOWN`. With None, no text is
     truncated.
     """
-    found: list[ResourceContent] = []
+    items: list[ResourceContent] = []
     left = MOST_SHOWN
     for name, resource in resources.items():
         kind, text, fields = _parts(resource)
-        shown = text if text is None or most is None else text[: min(most, left)]
-        left -= len(shown or "")
-        found.append(ResourceContent(name, kind, shown, fields, is_cut=shown != text))
-    return found
+        excerpt = text if text is None or most is None else text[: min(most, left)]
+        left -= len(excerpt or "")
+        items.append(ResourceContent(name, kind, excerpt, fields, is_cut=excerpt != text))
+    return items
 
 
 def _parts(resource: Any) -> tuple[str, str | None, dict[str, Any]]:
     if not isinstance(resource, dict):
         return "value", None, {"value": resource}
-    given: dict[str, Any] = {str(name): without_secrets(value, str(name)) for name, value in _items(resource)}
-    kind = str(given.pop("resource_type", "unknown"))
-    text = given.pop("template", None) if isinstance(given.get("template"), str) else None
-    return kind, text, given
+    fields: dict[str, Any] = {str(name): without_secrets(value, str(name)) for name, value in _items(resource)}
+    kind = str(fields.pop("resource_type", "unknown"))
+    text = fields.pop("template", None) if isinstance(fields.get("template"), str) else None
+    return kind, text, fields
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
@@ -182,13 +182,13 @@ def without_secrets(value: Any, name: str = "") -> Any:
     if name in _SECRETS:
         return None if value is None else _HIDDEN
     if isinstance(value, dict):
-        return {key: without_secrets(each, str(key)) for key, each in _items(value)}
+        return {key: without_secrets(item, str(key)) for key, item in _items(value)}
     if isinstance(value, list):
-        return [without_secrets(each) for each in _each(value)]
+        return [without_secrets(item) for item in _elements(value)]
     return value
 
 
-def _each(value: Any) -> list[Any]:
+def _elements(value: Any) -> list[Any]:
     return list(value)
 
 

@@ -27,7 +27,7 @@ TABLE_ROWS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Options:
     by: counted.By | None
     names: list[str]
     modes: list[str]
@@ -36,7 +36,7 @@ class _Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Figures:
     names: list[tuple[str, int]]
     along: counted.Axis | None
     charts: list[curves.Chart]
@@ -53,70 +53,70 @@ async def rewards(request: PageRequest) -> PageContent:
     With `whole=1`, the curves are computed in this request even if there are more than `MANY` rollouts.
     """
     by = request.among("by", ("", *get_args(counted.By)), "")
-    wanted = _Wanted(
+    options = _Options(
         "step" if by == "step" else "time" if by == "time" else None,
         request.several("name")[:MOST_CHARTS],
         [mode for mode in request.several("mode") if mode in get_args(RolloutMode)],
         request.is_twin or bool(request.one("whole")),
     )
 
-    async def work(session: ReadSession) -> _Found:
-        return await _found(session, wanted)
+    async def work(session: ReadSession) -> _Figures:
+        return await _figures(session, options)
 
-    found = await request.store.core.look(work, snapshot=True)
+    figures = await request.store.core.look(work, snapshot=True)
     values = {
-        "by": None if found.along is None else found.along.by,
-        "modes": wanted.modes,
-        "names": [{"name": name, "count": count} for name, count in found.names],
-        "chosen": wanted.names,
-        "charts": found.charts,
-        "histogram": found.bins,
+        "by": None if figures.along is None else figures.along.by,
+        "modes": options.modes,
+        "names": [{"name": name, "count": count} for name, count in figures.names],
+        "chosen": options.names,
+        "charts": figures.charts,
+        "histogram": figures.bins,
     }
     hidden: dict[str, Any] = {
-        "uncounted": found.uncounted,
+        "uncounted": figures.uncounted,
         "whole": request.here(whole="1"),
-        "bars": _bars(request, found.bins, wanted.modes),
-        "latest": _latest(found.charts),
+        "bars": _bars(request, figures.bins, options.modes),
+        "latest": _latest(figures.charts),
         "all_modes": get_args(RolloutMode),
         "table_rows": TABLE_ROWS,
-        "rows": {chart.id: _rows(request, chart) for chart in found.charts},
+        "rows": {chart.id: _rows(request, chart) for chart in figures.charts},
         "target": request.url("rollouts"),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
 
 
-async def _found(session: ReadSession, wanted: _Wanted) -> _Found:
+async def _figures(session: ReadSession, options: _Options) -> _Figures:
     names = await counted.reward_names(session)
     along = None
-    for by in (wanted.by,) if wanted.by else get_args(counted.By):
-        along = along or await counted.axis(session, by, wanted.modes)
+    for by in (options.by,) if options.by else get_args(counted.By):
+        along = along or await counted.axis(session, by, options.modes)
     if along is None:
-        return _Found(names, None, [], [])
-    rollouts = 0 if wanted.at_once else await counted.total(session)
+        return _Figures(names, None, [], [])
+    rollouts = 0 if options.at_once else await counted.total(session)
     if rollouts > MANY:
-        return _Found(names, along, [], [], rollouts)
-    source = counted.CurveSource(None, wanted.modes)
+        return _Figures(names, along, [], [], rollouts)
+    source = counted.CurveSource(None, options.modes)
     edges = curves.edges_for(await counted.sample(session, source))
     cells = await counted.cells(session, source, along, edges)
     charts = [curves.reward_chart(along, cells, "reward", "Reward")]
-    for index, name in enumerate(wanted.names):
-        source = counted.CurveSource(name, wanted.modes)
-        own = curves.edges_for(await counted.sample(session, source))
-        given = await counted.cells(session, source, along, own)
-        charts.append(curves.reward_chart(along, given, f"reward-{index}", f"Reward “{name}”"))
+    for index, name in enumerate(options.names):
+        source = counted.CurveSource(name, options.modes)
+        dimension_edges = curves.edges_for(await counted.sample(session, source))
+        dimension_cells = await counted.cells(session, source, along, dimension_edges)
+        charts.append(curves.reward_chart(along, dimension_cells, f"reward-{index}", f"Reward “{name}”"))
     charts += curves.other_charts(along, cells)
-    return _Found(names, along, charts, curves.histogram(cells, edges))
+    return _Figures(names, along, charts, curves.histogram(cells, edges))
 
 
 def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
-    most = max((each.count for each in bins), default=0)
+    most = max((bar.count for bar in bins), default=0)
     return [
         {
-            "bin": each,
-            "height": round(100 * each.count / most, 2) if most else 0,
-            "url": request.url("rollouts", reward_min=each.least, reward_max=each.greatest, mode=modes or None),
+            "bin": bar,
+            "height": round(100 * bar.count / most, 2) if most else 0,
+            "url": request.url("rollouts", reward_min=bar.least, reward_max=bar.greatest, mode=modes or None),
         }
-        for each in bins
+        for bar in bins
     ]
 
 
@@ -125,33 +125,33 @@ def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
     if not charts:
         return []
     chart = charts[0]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for line in chart.series:
         filled = [index for index, mean in enumerate(line.mean) if mean is not None]
         if filled:
             last = filled[-1]
-            found.append(
+            rows.append(
                 {"mode": line.mode, "mean": line.mean[last], "count": line.count[last], "start": chart.start[last]}
             )
-    return found
+    return rows
 
 
 def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
     """Return the newest buckets as table rows. A bucket has one row for each mode with rollouts in the bucket."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TABLE_ROWS), -1):
-        found += [
+        rows += [
             {
                 "start": chart.start[index],
                 "mode": line.mode,
                 "count": line.count[index],
-                "values": [each[index] for each in (line.mean, line.low, line.median, line.high) if each],
+                "values": [column[index] for column in (line.mean, line.low, line.median, line.high) if column],
                 "url": request.url("rollouts", mode=line.mode, **place(chart, index)),
             }
             for line in chart.series
             if line.mean[index] is not None
         ]
-    return found
+    return rows
 
 
 def place(chart: curves.Chart, index: int) -> dict[str, float]:

@@ -105,13 +105,13 @@ class Looked:
         """The id of the rollout."""
         return self.rollout.rollout_id
 
-    async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
-        """Return the spans of the selected attempt at the selected moment. `wanted` sets more fields of the query."""
+    async def spans(self, *, limit: int, offset: int = 0, **filters: Any) -> PaginatedResult[Span]:
+        """Return the spans of the selected attempt at the selected moment. `filters` sets more fields of the query."""
         if self.attempt is None:
             return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
         attempt_id = self.attempt.attempt_id
         query = SpanQuery.of(
-            rollout_id=self.rollout_id, attempt_id=attempt_id, at=self.at, limit=limit, offset=offset, **wanted
+            rollout_id=self.rollout_id, attempt_id=attempt_id, at=self.at, limit=limit, offset=offset, **filters
         )
         return await self.request.store.find_spans(query)
 
@@ -185,11 +185,11 @@ async def look(request: PageRequest) -> Looked:
     """
     rollout_id = request.ids["rollout_id"]
     at = request.maybe_whole("at", least=1)
-    work = partial(_read, rollout_id=rollout_id, at=at, wanted=request.one("attempt"))
-    found = await request.store.core.look(work, snapshot=True)
-    if found is None:
+    work = partial(_read, rollout_id=rollout_id, at=at, selector=request.one("attempt"))
+    state = await request.store.core.look(work, snapshot=True)
+    if state is None:
         raise NotFound.rollout(rollout_id)
-    row, last, attempts, chosen, position, event, turns, waiting = found
+    row, last, attempts, chosen, position, event, turns, waiting = state
     rollout = rollout_mapping.plain_rollout_of_page(row)
     columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
     columns["error"] = _json(columns["error"])
@@ -257,7 +257,7 @@ _Read = tuple[
 ]
 
 
-async def _read(session: ReadSession, rollout_id: str, at: int | None, wanted: str) -> _Read | None:
+async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _Read | None:
     now = await pages.rollout(session, rollout_id)
     if now is None:
         return None
@@ -270,11 +270,11 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, wanted: s
         seen = await rollout_story.events(session, rollout_id, after=at - 1, limit=1)
         event = seen[0]
     attempts = await _attempts(session, rollout_id, until)
-    chosen = _chosen(wanted, attempts)
+    chosen = _chosen(selector, attempts)
     if chosen is None and attempts and attempts[0].sequence_id > 1:
-        chosen = _chosen(wanted, await _attempts(session, rollout_id, until, limit=-1))
-    if chosen is None and wanted not in _LATEST:
-        raise Invalid("attempt", f"rollout {rollout_id} has no attempt {wanted[:80]!r} at this moment")
+        chosen = _chosen(selector, await _attempts(session, rollout_id, until, limit=-1))
+    if chosen is None and selector not in _LATEST:
+        raise Invalid("attempt", f"rollout {rollout_id} has no attempt {selector[:80]!r} at this moment")
     turns = await rollout_story.turns(session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
     waiting = None
     if at is None and row[_STATUS] not in TERMINAL:
@@ -309,10 +309,10 @@ def _attempt(row: Sequence[Any]) -> AttemptShown:
     )
 
 
-def _chosen(wanted: str, attempts: Sequence[AttemptShown]) -> AttemptShown | None:
-    if wanted in _LATEST:
+def _chosen(selector: str, attempts: Sequence[AttemptShown]) -> AttemptShown | None:
+    if selector in _LATEST:
         return attempts[-1] if attempts else None
-    return next((each for each in attempts if wanted in {each.attempt_id, str(each.sequence_id)}), None)
+    return next((attempt for attempt in attempts if selector in {attempt.attempt_id, str(attempt.sequence_id)}), None)
 
 
 def _json(value: Any) -> Any:

@@ -40,39 +40,39 @@ _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
 @pages.get("/ui/rollouts")
 async def rollouts(request: PageRequest) -> PageContent:
     """Show rollouts, newest first by default. The query parameters are filters."""
-    wanted = _wanted(request)
-    found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
-    if wanted.before is not None and not found.has_more:
+    query = _query(request)
+    page = await request.store.core.look(partial(rollout_page, wanted=query), snapshot=True)
+    if query.before is not None and not page.has_more:
         # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
-        wanted = replace(wanted, before=None)
-        found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
-    rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
-    statuses = wanted.statuses or list(found.by_status)
+        query = replace(query, before=None)
+        page = await request.store.core.look(partial(rollout_page, wanted=query), snapshot=True)
+    rows = list(page.rows) if query.before is None else list(reversed(page.rows))
+    statuses = query.statuses or list(page.by_status)
     values = {
         "rollouts": rows,
-        "total": sum(found.by_status.get(status, 0) for status in statuses),
-        "by_status": {name: found.by_status.get(name, 0) for name in get_args(RolloutStatus)},
-        "labels": found.labels,
-        "newer": found.newer,
-        "limit": wanted.limit,
-        "offset": wanted.offset,
+        "total": sum(page.by_status.get(status, 0) for status in statuses),
+        "by_status": {name: page.by_status.get(name, 0) for name in get_args(RolloutStatus)},
+        "labels": page.labels,
+        "newer": page.newer,
+        "limit": query.limit,
+        "offset": query.offset,
     }
     # Forms also send empty fields, which are removed here.
     plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
     hidden = {
-        "wanted": wanted,
+        "query": query,
         "modes": get_args(RolloutMode),
         "attempt_statuses": FAILED,
         "filters": [*((name, label, request.one(name)) for name, label in _FILTERS), *given_ranges(request)],
         "is_filtered": any(map(request.several, _NARROWING)),
         "reasons": {row.rollout_id: _reason(row) for row in rows},
         "plain": plain,
-        "beside": _beside(plain, wanted, rows, has_more=found.has_more),
+        "beside": _beside(plain, query, rows, has_more=page.has_more),
     }
     return PageContent("rollout_list.html", values, "Rollouts", hidden=hidden)
 
 
-def _wanted(request: PageRequest) -> RolloutListQuery:
+def _query(request: PageRequest) -> RolloutListQuery:
     attempt_status = request.one("attempt") or None
     if attempt_status is not None and attempt_status not in FAILED:
         raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
@@ -113,19 +113,19 @@ class Beside:
     """The first page without rollouts that are added after this request; None on other pages than the first."""
 
 
-def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
-    is_back = wanted.before is not None
-    is_first = not wanted.offset and wanted.after is None and not is_back
+def _beside(plain: PageRequest, query: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
+    is_back = query.before is not None
+    is_first = not query.offset and query.after is None and not is_back
     first = None if is_first else plain.here()
-    if not wanted.is_keyed:
-        near = plain.here(offset=max(wanted.offset - wanted.limit, 0) or None)
-        far = plain.here(offset=wanted.offset + wanted.limit)
+    if not query.is_keyed:
+        near = plain.here(offset=max(query.offset - query.limit, 0) or None)
+        far = plain.here(offset=query.offset + query.limit)
         return Beside(first, first and near, far if has_more else None, None)
     if not rows:
         return Beside(first, None, None, None)
     near, far = plain.here(before=rows[0].first_position), plain.here(after=rows[-1].first_position)
-    newest = wanted.upto or rows[0].first_position
-    again = plain.here(upto=newest) if is_first and wanted.is_descending else None
+    newest = query.upto or rows[0].first_position
+    again = plain.here(upto=newest) if is_first and query.is_descending else None
     return Beside(first, first and near, far if is_back or has_more else None, again)
 
 
@@ -140,10 +140,10 @@ def _reason(row: RolloutRow) -> str | None:
 @pages.get("/ui/previews")
 async def previews(request: PageRequest) -> PageContent:
     """Show the beginnings of the inputs of up to 100 rollouts. Pages with lists load these previews after rendering."""
-    wanted = list(dict.fromkeys(request.several("id")))[:_MOST_PREVIEWS]
-    found: dict[str, str] = {}
-    if wanted:
-        found = await request.store.core.look(
-            partial(input_starts.input_starts, rollout_ids=wanted, characters=_PREVIEW_CHARACTERS)
+    rollout_ids = list(dict.fromkeys(request.several("id")))[:_MOST_PREVIEWS]
+    inputs: dict[str, str] = {}
+    if rollout_ids:
+        inputs = await request.store.core.look(
+            partial(input_starts.input_starts, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
         )
-    return PageContent("previews.html", {"previews": found}, "Inputs")
+    return PageContent("previews.html", {"previews": inputs}, "Inputs")

@@ -28,21 +28,21 @@ RAW_SPANS: Final = 50
 async def events(request: PageRequest) -> PageContent:
     """Show the events of a rollout. The parameters are `type`, `after` (the number of an event) and `limit`."""
     looked = await look(request)
-    wanted, after, limit = request.several("type"), request.whole("after", 0), request.rows
-    found, types = await request.store.core.look(
-        partial(_events, looked=looked, wanted=wanted, after=after, limit=limit + 1), snapshot=True
+    type_filter, after, limit = request.several("type"), request.whole("after", 0), request.rows
+    rows, types = await request.store.core.look(
+        partial(_events, looked=looked, type_filter=type_filter, after=after, limit=limit + 1), snapshot=True
     )
-    values = {"events": found[:limit], "after": after, "more": len(found) > limit, "types": types}
-    return looked.page("events", "rollout_events.html", values, wanted=wanted)
+    values = {"events": rows[:limit], "after": after, "more": len(rows) > limit, "types": types}
+    return looked.page("events", "rollout_events.html", values, type_filter=type_filter)
 
 
 async def _events(
-    session: ReadSession, looked: Looked, wanted: list[str], after: int, limit: int
+    session: ReadSession, looked: Looked, type_filter: list[str], after: int, limit: int
 ) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
     rollout_id, until = looked.rollout_id, looked.position
     types = await rollout_story.event_types(session, rollout_id, until)
-    found = await rollout_story.events(session, rollout_id, types=wanted, after=after, until=until, limit=limit)
-    return found, types
+    rows = await rollout_story.events(session, rollout_id, types=type_filter, after=after, until=until, limit=limit)
+    return rows, types
 
 
 @pages.get("/ui/rollouts/{rollout_id}/training")
@@ -50,10 +50,10 @@ async def training(request: PageRequest) -> PageContent:
     """Show the training data that an adapter extracts from an attempt. The parameter `adapter` is tracer or proxy."""
     looked = await look(request)
     adapter = request.among("adapter", list(ADAPTERS), "tracer")
-    found = await looked.spans(limit=ADAPTED)
+    page = await looked.spans(limit=ADAPTED)
     # Converting two thousand spans takes time, so it runs in a thread and does not block other requests.
-    view = await asyncio.to_thread(training_view, found.items, adapter)
-    values = {"view": view, "read": len(found.items), "total": found.total}
+    view = await asyncio.to_thread(training_view, page.items, adapter)
+    values = {"view": view, "read": len(page.items), "total": page.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
 
 
@@ -71,7 +71,7 @@ async def raw(request: PageRequest) -> PageContent:
         if not named.items:
             raise NotFound("span", span_id, f"this attempt has no span {span_id[:80]!r} at this moment")
         chosen = named.items[0].model_dump()
-    found = await looked.spans(limit=RAW_SPANS, offset=offset)
+    page = await looked.spans(limit=RAW_SPANS, offset=offset)
     index = [
         {
             "span_id": span.span_id,
@@ -80,9 +80,9 @@ async def raw(request: PageRequest) -> PageContent:
             "status_code": span.status.status_code,
             "attributes": len(span.attributes),
         }
-        for span in found.items
+        for span in page.items
     ]
-    values = {"span": chosen, "index": index, "spans": {"offset": offset, "limit": RAW_SPANS, "total": found.total}}
+    values = {"span": chosen, "index": index, "spans": {"offset": offset, "limit": RAW_SPANS, "total": page.total}}
     hidden = {
         "trees": [] if chosen else [("Rollout", json_tree.tree(looked.rollout.model_dump())), *_attempts(looked)],
         "span_tree": json_tree.tree(chosen, budget=4 * json_tree.BUDGET, longest=json_tree.BUDGET) if chosen else [],
@@ -94,14 +94,14 @@ async def raw(request: PageRequest) -> PageContent:
 def _attempts(looked: Looked) -> list[tuple[str, list[json_tree.Node]]]:
     if looked.attempt is None:
         return []
-    shown = {name: getattr(looked.attempt, name) for name in looked.attempt.__slots__}
-    return [(f"Attempt {looked.attempt.sequence_id}", json_tree.tree(shown))]
+    fields = {name: getattr(looked.attempt, name) for name in looked.attempt.__slots__}
+    return [(f"Attempt {looked.attempt.sequence_id}", json_tree.tree(fields))]
 
 
 @pages.post("/ui/rollouts/{rollout_id}/cancel")
 async def cancel(request: PageRequest) -> Done:
     """Cancel a rollout that has not ended."""
-    rollout = await _found(request)
+    rollout = await _rollout(request)
     if rollout.status in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is already {rollout.status}; it cannot be cancelled")
     await request.store.update_rollout(rollout.rollout_id, status="cancelled")
@@ -111,14 +111,14 @@ async def cancel(request: PageRequest) -> Done:
 @pages.post("/ui/rollouts/{rollout_id}/retry")
 async def retry(request: PageRequest) -> Done:
     """Put a rollout, which must have ended, into the queue again, as the last rollout."""
-    rollout = await _found(request)
+    rollout = await _rollout(request)
     if rollout.status not in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only an ended rollout can be retried")
     await request.store.update_rollout(rollout.rollout_id, status="requeuing")
     return Done(request.url("rollouts", rollout.rollout_id), "The rollout is in the queue again.")
 
 
-async def _found(request: PageRequest) -> Rollout:
+async def _rollout(request: PageRequest) -> Rollout:
     rollout = await request.store.get_rollout_by_id(request.ids["rollout_id"])
     if rollout is None:
         raise NotFound.rollout(request.ids["rollout_id"])

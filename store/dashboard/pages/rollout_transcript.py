@@ -27,14 +27,14 @@ async def rollout(request: PageRequest) -> PageContent:
     """
     looked = await look(request)
     offset, full = request.whole("offset", 0), request.several("full")
-    found = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
-    looked = looked.with_rewards_of(found.items)
-    given = looked.rollout.input
-    task = given if isinstance(given, str) else pretty(given)
+    page = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
+    looked = looked.with_rewards_of(page.items)
+    content = looked.rollout.input
+    task = content if isinstance(content, str) else pretty(content)
     values = {
         "task": Text(task[:_TASK], len(task)),
         # Preparing long texts takes time, so it runs in a thread and does not block other requests.
-        "entries": await asyncio.to_thread(transcript, found.items, whole=full),
-        "spans": {"offset": offset, "limit": SPANS, "total": found.total},
+        "entries": await asyncio.to_thread(transcript, page.items, full=full),
+        "spans": {"offset": offset, "limit": SPANS, "total": page.total},
     }
     return looked.page("transcript", "rollout_transcript.html", values, is_run=looked.row["run_version"] is not None)

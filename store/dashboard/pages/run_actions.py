@@ -134,12 +134,12 @@ def _patch(text: str) -> dict[str, Any] | None:
     if not text.strip():
         return None
     try:
-        found: Any = orjson.loads(text)
+        patch: Any = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise Invalid("state_patch", 'is not JSON; write an object: {"news": "a strike"}') from None
-    if not isinstance(found, dict):
+    if not isinstance(patch, dict):
         raise Invalid("state_patch", 'is not a JSON object; write {"news": "a strike"}')
-    return cast("dict[str, Any]", found) or None
+    return cast("dict[str, Any]", patch) or None
 
 
 async def _preview(request: PageRequest, refused: Conflict | Invalid | None = None) -> PageContent:
@@ -169,7 +169,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
     hidden = {
         # Each preview has its own request id. If its form is sent twice, only one attempt is started.
         "request_id": uuid4().hex,
-        "given": {name: request.one(name) for name in ("state_patch", "reason")},
+        "form": {name: request.one(name) for name in ("state_patch", "reason")},
         "command": _command(rollout_id, what),
     }
     status = 200 if refused is None else refused.status
@@ -208,12 +208,12 @@ def _becomes(node: DrawnNode, plan: ForkPlan) -> PlannedNode:
 
 def _sums(nodes: Sequence[PlannedNode]) -> Mapping[str, dict[str, float]]:
     """Return the numbers of nodes, tokens and seconds, for the part that is reused and the part that runs again."""
-    found: dict[str, dict[str, float]] = {}
+    sums: dict[str, dict[str, float]] = {}
     for name, is_again in (("reused", False), ("again", True)):
         its = [node for node in nodes if node.runs_again == is_again]
         tokens = sum((node.tokens_in or 0) + (node.tokens_out or 0) for node in its)
-        found[name] = {"nodes": len(its), "tokens": tokens, "seconds": sum(node.seconds or 0 for node in its)}
-    return found
+        sums[name] = {"nodes": len(its), "tokens": tokens, "seconds": sum(node.seconds or 0 for node in its)}
+    return sums
 
 
 def _refusal(error: Conflict | Invalid) -> dict[str, str]:

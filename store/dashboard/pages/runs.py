@@ -34,10 +34,10 @@ _NOTHING: Final = AttemptDiff(a=0, b=0, nodes=[], counts={}, totals={})
 async def runs(request: PageRequest) -> PageContent:
     """Show the rollouts that have run events, newest first."""
     limit = request.rows
-    found = await request.store.core.look(partial(run_rows, before=request.one("before") or None, limit=limit + 1))
-    shown = found[:limit]
-    next_before = shown[-1].rollout_id if len(found) > limit else None
-    values = {"runs": await _with_times(request, shown), "next_before": next_before}
+    rows = await request.store.core.look(partial(run_rows, before=request.one("before") or None, limit=limit + 1))
+    page = rows[:limit]
+    next_before = page[-1].rollout_id if len(rows) > limit else None
+    values = {"runs": await _with_times(request, page), "next_before": next_before}
     return PageContent("run_list.html", values, "Runs")
 
 
@@ -91,7 +91,7 @@ async def run(request: PageRequest) -> PageContent:
         "rollout": summary(rollout),
         "view": view,
         "at": at,
-        "head": next((each.sequence_id for each in lineage if each.is_head), None),
+        "head": next((attempt.sequence_id for attempt in lineage if attempt.is_head), None),
         "attempts": branches(lineage),
         "scopes": drawing.scopes,
         "left_out": drawing.left_out,
@@ -102,7 +102,7 @@ async def run(request: PageRequest) -> PageContent:
         "drawing": drawing,
         # It is not known which attempt was the head at a past moment.
         "viewed": _viewed(view, values["head"] if at is None else None),
-        "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
+        "active": [attempt.sequence_id for attempt in lineage if attempt.status in ACTIVE],
         "may_rerun": at is None and phases is not None and request.may("algorithm"),
         "copies": _copies(request, rollout_id, view),
         "node_twin": _events_path(request, rollout_id, view, scope, node),
@@ -128,7 +128,7 @@ async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | No
         return None
     published = await request.store.get_resources_by_id(rollout.resources_id)
     resources = {} if published is None else published.resources
-    return next((each for each in resources.values() if isinstance(each, PhaseGraph)), None)
+    return next((resource for resource in resources.values() if isinstance(resource, PhaseGraph)), None)
 
 
 async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
@@ -157,13 +157,13 @@ def branches(lineage: Sequence[AttemptNode]) -> list[Branch]:
     below: dict[int | None, list[AttemptNode]] = {}
     for node in lineage:
         below.setdefault(node.base, []).append(node)
-    found: list[Branch] = []
+    rows: list[Branch] = []
     waiting = [(0, node) for node in reversed(below.get(None, []))]
     while waiting:
         depth, node = waiting.pop()
-        found.append(_branch(depth, node))
-        waiting.extend((depth + 1, each) for each in reversed(below.get(node.sequence_id, [])))
-    return found
+        rows.append(_branch(depth, node))
+        waiting.extend((depth + 1, child) for child in reversed(below.get(node.sequence_id, [])))
+    return rows
 
 
 def _branch(depth: int, node: AttemptNode) -> Branch:
@@ -204,9 +204,9 @@ async def _node_events(
     request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
     """Return a node with its events and the events of its child nodes."""
-    everything = (each for one in drawing.scopes for each in one.nodes)
-    drawn = next((each for each in everything if (each.scope, each.node_id) == (scope, node)), None)
-    found: dict[int, RunEventRow] = {}
+    items = (item for column in drawing.scopes for item in column.nodes)
+    drawn = next((item for item in items if (item.scope, item.node_id) == (scope, node)), None)
+    by_version: dict[int, RunEventRow] = {}
     has_more = False
     names = [node, *([] if drawn is None else drawn.tools[:_TOOLS])]
     for name in names:
@@ -214,15 +214,15 @@ async def _node_events(
             request.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
         )
         has_more = has_more or page.has_more
-        its = [each for each in page.items if each.scope == scope and node in {name, each.parent_node_id}]
-        found |= {each.version: each for each in its}
-    events = [_event(found[version]) for version in sorted(found)[:_EVENTS]]
+        its = [event for event in page.items if event.scope == scope and node in {name, event.parent_node_id}]
+        by_version |= {event.version: event for event in its}
+    events = [_event(by_version[version]) for version in sorted(by_version)[:_EVENTS]]
     return {
         "scope": scope,
         "node": node,
         "drawn": drawn,
         "events": events,
-        "has_more": has_more or len(found) > _EVENTS,
+        "has_more": has_more or len(by_version) > _EVENTS,
     }
 
 
@@ -263,16 +263,16 @@ async def compare(request: PageRequest) -> PageContent:
     lineage = await request.store.runs.list_lineage(rollout_id)
     a, b = _pair(request, lineage)
     every = request.among("all", ("0", "1"), "0") == "1"
-    found = _NOTHING if not lineage else await request.store.runs.compare_attempts(rollout_id, a, b)
-    nodes = [node for node in found.nodes if every or node.change != "kept" or node.failed]
+    comparison = _NOTHING if not lineage else await request.store.runs.compare_attempts(rollout_id, a, b)
+    nodes = [node for node in comparison.nodes if every or node.change != "kept" or node.failed]
     values = {
         "rollout": summary(rollout),
         "a": a,
         "b": b,
         "attempts": branches(lineage),
-        "counts": found.counts,
-        "totals": {name: value for name, value in found.totals.items() if value},
-        "state_patch": found.state_patch,
+        "counts": comparison.counts,
+        "totals": {name: value for name, value in comparison.totals.items() if value},
+        "state_patch": comparison.state_patch,
         "nodes": nodes[:_DIFFERENCES],
         "left_out": max(0, len(nodes) - _DIFFERENCES),
         "all": every,

@@ -36,8 +36,8 @@ async def waterfall(request: PageRequest) -> PageContent:
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
-        wanted = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
-        rows = await request.store.core.look(partial(span_rows.span_rows, wanted=wanted))
+        query = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
+        rows = await request.store.core.look(partial(span_rows.span_rows, wanted=query))
     more = len(rows) > ROWS
     values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
     return looked.page("waterfall", "waterfall.html", values, kinds=span_rows.KINDS)
@@ -52,14 +52,14 @@ async def spans(request: PageRequest) -> PageContent:
     rollout_id = request.ids["rollout_id"]
     attempt_id = await _attempt_id(request)
     limit = request.whole("limit", ROWS, least=1, most=MOST_ROWS)
-    wanted = SpansWanted(rollout_id, attempt_id, request.whole("after", 0), request.maybe_whole("until"), limit + 1)
-    found = await request.store.core.look(partial(span_rows.span_rows, wanted=wanted))
-    rows = _within_budget(found[:limit])
+    query = SpansWanted(rollout_id, attempt_id, request.whole("after", 0), request.maybe_whole("until"), limit + 1)
+    candidates = await request.store.core.look(partial(span_rows.span_rows, wanted=query))
+    rows = _within_budget(candidates[:limit])
     values = {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,
         "columns": columns_of(rows),
-        "next": rows[-1].position if len(rows) < len(found) else None,
+        "next": rows[-1].position if len(rows) < len(candidates) else None,
     }
     return PageContent("spans.html", values, f"Spans of {rollout_id}", hidden={"spans": rows})
 
@@ -69,30 +69,32 @@ async def span(request: PageRequest) -> PageContent:
     """Show all fields of a span. Long values are truncated unless the parameter `all` is 1."""
     rollout_id, span_id = request.ids["rollout_id"], request.ids["span_id"]
     attempt_id = await _attempt_id(request)
-    found = await request.store.find_spans(
+    page = await request.store.find_spans(
         SpanQuery.of(rollout_id=rollout_id, attempt_id=attempt_id, span_id=span_id, limit=1)
     )
-    if not found.items:
+    if not page.items:
         raise NotFound("span", span_id, f"Span {span_id} not found for attempt {attempt_id} of rollout {rollout_id}")
-    shown, whole = found.items[0], request.among("all", ("0", "1"), "0") == "1"
-    events = _events(shown.events, whole=whole)
-    attributes = fields_of(shown.attributes, whole=whole)
-    resource = fields_of(shown.resource.attributes, whole=whole)
-    further = _further(shown, {*_HEAD, "attributes", "events", "links"}, {"resource": {"attributes"}}, whole=whole)
+    span, shows_all = page.items[0], request.among("all", ("0", "1"), "0") == "1"
+    events = _events(span.events, shows_all=shows_all)
+    attributes = fields_of(span.attributes, shows_all=shows_all)
+    resource = fields_of(span.resource.attributes, shows_all=shows_all)
+    further = _further(
+        span, {*_HEAD, "attributes", "events", "links"}, {"resource": {"attributes"}}, shows_all=shows_all
+    )
     values = {
-        "span": shown.model_dump(include=_HEAD),
+        "span": span.model_dump(include=_HEAD),
         "attributes": attributes,
         "events": events,
-        "event_count": len(shown.events),
-        "links": [_link(each, whole=whole) for each in shown.links[:_MOST_EVENTS]],
+        "event_count": len(span.events),
+        "links": [_link(link, shows_all=shows_all) for link in span.links[:_MOST_EVENTS]],
         "resource": resource,
         "further": further,
-        "whole": whole,
-        "is_cut": _is_cut(attributes, resource, further, *(each["attributes"] for each in events))
-        or len(events) < len(shown.events),
+        "whole": shows_all,
+        "is_cut": _is_cut(attributes, resource, further, *(event["attributes"] for event in events))
+        or len(events) < len(span.events),
     }
-    removed_by = await removals(request, rollout_id) if DROPPED in shown.attributes else []
-    return PageContent("span.html", values, f"Span {shown.name[:80]}", hidden={"removed_by": removed_by})
+    removed_by = await removals(request, rollout_id) if DROPPED in span.attributes else []
+    return PageContent("span.html", values, f"Span {span.name[:80]}", hidden={"removed_by": removed_by})
 
 
 _HEAD: Final = {
@@ -115,16 +117,16 @@ async def _attempt_id(request: PageRequest) -> str:
     Raises:
         NotFound: there is no such rollout, or it has no such attempt.
     """
-    rollout_id, wanted = request.ids["rollout_id"], request.one("attempt")
+    rollout_id, selector = request.ids["rollout_id"], request.one("attempt")
     attempts = (await request.store.query_attempts(rollout_id)).items
     if not attempts:
         raise NotFound.attempts(rollout_id)
-    if wanted in {"", "latest"}:
+    if selector in {"", "latest"}:
         return attempts[-1].attempt_id
     for attempt in attempts:
-        if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
+        if selector in {attempt.attempt_id, str(attempt.sequence_id)}:
             return attempt.attempt_id
-    raise NotFound.attempt(wanted, rollout_id)
+    raise NotFound.attempt(selector, rollout_id)
 
 
 def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
@@ -169,42 +171,45 @@ def _bytes_of(text: str | None) -> int:
     return 0 if text is None else len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
-def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
+def _events(events: Sequence[Event], *, shows_all: bool) -> list[dict[str, Any]]:
     """Return events for display.
 
     A span may have many events, so the values of events are truncated more than those of the span.
     """
     return [
         {
-            "name": each.name,
-            "timestamp": each.timestamp,
-            "attributes": fields_of(each.attributes, whole=whole, longest=1_000, most=20),
-            "further": _further(each, {"name", "timestamp", "attributes"}, whole=whole),
+            "name": event.name,
+            "timestamp": event.timestamp,
+            "attributes": fields_of(event.attributes, shows_all=shows_all, longest=1_000, most=20),
+            "further": _further(event, {"name", "timestamp", "attributes"}, shows_all=shows_all),
         }
-        for each in (given if whole else given[:_MOST_EVENTS])
+        for event in (events if shows_all else events[:_MOST_EVENTS])
     ]
 
 
-def _link(given: Link, *, whole: bool) -> dict[str, Any]:
+def _link(link: Link, *, shows_all: bool) -> dict[str, Any]:
     ids = {"trace_id", "span_id"}
-    return {**given.context.model_dump(include=ids), "further": _further(given, set(), {"context": ids}, whole=whole)}
+    return {
+        **link.context.model_dump(include=ids),
+        "further": _further(link, set(), {"context": ids}, shows_all=shows_all),
+    }
 
 
 def _further(
-    given: BaseModel, shown: set[str], parts: Mapping[str, set[str]] = MappingProxyType({}), *, whole: bool
+    part: BaseModel, excluded: set[str], parts: Mapping[str, set[str]] = MappingProxyType({}), *, shows_all: bool
 ) -> list[SpanField]:
     """Return those fields of a span, or of a part of a span, that have a value and are not shown elsewhere on the page.
 
     Args:
-        given: the span or the part.
-        shown: the names of the fields that are shown elsewhere.
+        part: the span or the part.
+        excluded: the names of the fields that are shown elsewhere.
         parts: by the name of a field that is an object, the names of the fields in it that are shown elsewhere.
-        whole: whether to return the full values, which are truncated otherwise.
+        shows_all: whether to return the full values, which are truncated otherwise.
     """
-    left = given.model_dump(exclude={**dict.fromkeys(shown, True), **parts})
+    left = part.model_dump(exclude={**dict.fromkeys(excluded, True), **parts})
     for name in parts:
         left[name] = {field: value for field, value in left[name].items() if value}
-    return fields_of({name: value for name, value in left.items() if value not in (None, "", {})}, whole=whole)
+    return fields_of({name: value for name, value in left.items() if value not in (None, "", {})}, shows_all=shows_all)
 
 
 def _is_cut(*groups: Sequence[SpanField]) -> bool:

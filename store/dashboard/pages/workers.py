@@ -43,7 +43,7 @@ class ActivityBar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Activity:
     now: int
     window: Window
     tallies: dict[str, WorkerTally]
@@ -59,7 +59,7 @@ async def workers(request: PageRequest) -> PageContent:
     status = request.among("status", ("", *get_args(WorkerStatus)), "")
     sort = request.among("sort", get_args(Sort), "last_heartbeat_time")
     is_descending = request.among("desc", ("0", "1"), "1") == "1"
-    found = await request.store.find_workers(
+    page = await request.store.find_workers(
         WorkerQuery.of(
             status_in=[status] if status else None,
             worker_id_contains=request.one("q") or None,
@@ -70,14 +70,14 @@ async def workers(request: PageRequest) -> PageContent:
         )
     )
     did = await request.store.core.look(
-        partial(_did, worker_ids=[each.worker_id for each in found.items]), snapshot=True
+        partial(_did, worker_ids=[worker.worker_id for worker in page.items]), snapshot=True
     )
     lanes = lanes_of(did.stretches, did.window)
     values = {
-        "workers": [_summary(each, did) | {"lane": lanes.get(each.worker_id, [])} for each in found.items],
-        "total": found.total,
-        "limit": found.limit,
-        "offset": found.offset,
+        "workers": [_summary(worker, did) | {"lane": lanes.get(worker.worker_id, [])} for worker in page.items],
+        "total": page.total,
+        "limit": page.limit,
+        "offset": page.offset,
         "by_status": did.by_status,
         "window": did.window,
     }
@@ -109,11 +109,11 @@ async def one(request: PageRequest) -> PageContent:
     return PageContent("worker.html", values, worker_id, hidden=_drawing())
 
 
-async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
+async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Activity:
     now = (session.dialect.clock or system_clock)()
     window = await worker_rows.window(session, now)
     attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(session, newest_of)
-    return _Found(
+    return _Activity(
         now,
         window,
         await worker_rows.tallies(session, worker_ids, window),
@@ -124,7 +124,7 @@ async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | Non
     )
 
 
-def _summary(worker: Worker, did: _Found) -> dict[str, Any]:
+def _summary(worker: Worker, did: _Activity) -> dict[str, Any]:
     tally = did.tallies.get(worker.worker_id, WorkerTally())
     observed = ObservedWorker.of(worker, did.now / MICROSECONDS)
     return {"worker": observed, "hour": tally, "failure_rate": tally.failure_rate}
@@ -140,19 +140,19 @@ def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[
     Periods with the same outcome that are too close together to be distinguished are joined to one bar. Bars of
     failures come last, so that they are drawn over the other bars.
     """
-    found: dict[str, list[BusyPeriod]] = defaultdict(list)
+    lanes: dict[str, list[BusyPeriod]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
-    for each in stretches:
-        lane, key = found[each.worker_id], (each.worker_id, each.outcome)
+    for period in stretches:
+        lane, key = lanes[period.worker_id], (period.worker_id, period.outcome)
         before = lane[last[key]] if key in last else None
-        if before is not None and each.start_at - before.end_at < worker_rows.CELL:
-            lane[last[key]] = _joined(before, each)
+        if before is not None and period.start_at - before.end_at < worker_rows.CELL:
+            lane[last[key]] = _joined(before, period)
         else:
             last[key] = len(lane)
-            lane.append(each)
+            lane.append(period)
     return {
-        worker_id: [_bar(each, window) for each in sorted(lane, key=lambda each: each.outcome == "failed")]
-        for worker_id, lane in found.items()
+        worker_id: [_bar(period, window) for period in sorted(lane, key=lambda period: period.outcome == "failed")]
+        for worker_id, lane in lanes.items()
     }
 
 

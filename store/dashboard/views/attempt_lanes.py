@@ -81,21 +81,21 @@ def lanes_of(
         return []
     now = system_clock() / MICROSECONDS if until is None else until
     histories = _histories(attempts, turns)
-    ends = {each.attempt_id: _end(each, histories[each.attempt_id], now) for each in attempts}
-    first, last = min(each.start_time for each in attempts), max(ends.values())
+    ends = {attempt.attempt_id: _end(attempt, histories[attempt.attempt_id], now) for attempt in attempts}
+    first, last = min(attempt.start_time for attempt in attempts), max(ends.values())
     scale = WIDTH / max(last - first, 1e-6)
-    made: list[Lane] = []
-    for each in attempts:
-        history, end = histories[each.attempt_id], ends[each.attempt_id]
-        lane = Lane(each.attempt_id, each.sequence_id, max(end - each.start_time, 0.0))
-        lane.bands = _bands(history, each, end, first, scale)
+    lanes: list[Lane] = []
+    for attempt in attempts:
+        history, end = histories[attempt.attempt_id], ends[attempt.attempt_id]
+        lane = Lane(attempt.attempt_id, attempt.sequence_id, max(end - attempt.start_time, 0.0))
+        lane.bands = _bands(history, attempt, end, first, scale)
         lane.ticks = sorted({round(_within((sign - first) * scale), 1) for sign in history.signs})
-        made.append(lane)
-    return made
+        lanes.append(lane)
+    return lanes
 
 
 def _histories(attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]]) -> dict[str, _History]:
-    histories = {each.attempt_id: _History([(each.start_time, "preparing")], []) for each in attempts}
+    histories = {attempt.attempt_id: _History([(attempt.start_time, "preparing")], []) for attempt in attempts}
     for turn in turns:
         history = histories.get(turn["data"].get("attempt_id", ""))
         if history is None:
@@ -104,9 +104,9 @@ def _histories(attempts: Sequence[_Attempt], turns: Iterable[Mapping[str, Any]])
             history.changes.append((turn["at"], turn["data"]["to"]))
         elif turn["type"] == "span.recorded":
             history.signs.append(turn["at"])
-    for each in attempts:
-        if each.last_heartbeat_time is not None:
-            histories[each.attempt_id].signs.append(each.last_heartbeat_time)
+    for attempt in attempts:
+        if attempt.last_heartbeat_time is not None:
+            histories[attempt.attempt_id].signs.append(attempt.last_heartbeat_time)
     return histories
 
 
@@ -120,19 +120,19 @@ def _end(attempt: _Attempt, history: _History, now: float) -> float:
 
 
 def _bands(history: _History, attempt: _Attempt, end: float, first: float, scale: float) -> list[Band]:
-    made: list[Band] = []
+    bands: list[Band] = []
     changes = [*history.changes, (end, "")]
     for (since, status), (until, _) in pairwise(changes):
         x = _within((since - first) * scale)
         width = _within((until - first) * scale) - x
         if width > 0:
-            made.append(Band(round(x, 2), round(width, 2), status, until - since, since))
+            bands.append(Band(round(x, 2), round(width, 2), status, until - since, since))
     closing = attempt.status not in _OPEN
-    if closing or not made:
+    if closing or not bands:
         # A narrow band at the end makes the final status visible.
         x = min(_within((end - first) * scale), WIDTH - _LEAST)
-        made.append(Band(round(x, 2), _LEAST, attempt.status, 0.0, end))
-    return made
+        bands.append(Band(round(x, 2), _LEAST, attempt.status, 0.0, end))
+    return bands
 
 
 def _within(x: float) -> float:

@@ -91,11 +91,11 @@ def kinds(failures: Iterable[AttemptFailure], most_messages: int) -> list[Kind]:
         failures: the failures, which the caller must pass newest first.
         most_messages: the maximum number of messages in each group.
     """
-    found: dict[tuple[str, str | None], list[AttemptFailure]] = {}
+    groups: dict[tuple[str, str | None], list[AttemptFailure]] = {}
     for failure in failures:
-        found.setdefault((failure.status, failure.type), []).append(failure)
-    made = [_kind(status, error_type, members, most_messages) for (status, error_type), members in found.items()]
-    return sorted(made, key=lambda kind: (-kind.count, -kind.last_at))
+        groups.setdefault((failure.status, failure.type), []).append(failure)
+    ordered = [_kind(status, error_type, members, most_messages) for (status, error_type), members in groups.items()]
+    return sorted(ordered, key=lambda kind: (-kind.count, -kind.last_at))
 
 
 def _kind(status: str, error_type: str | None, members: list[AttemptFailure], most_messages: int) -> Kind:
@@ -120,5 +120,5 @@ def _kind(status: str, error_type: str | None, members: list[AttemptFailure], mo
 def _message(message: str, members: list[AttemptFailure]) -> FailureMessage:
     times = [member.at for member in members]
     # A message that occurs once is shown unchanged.
-    shown = members[0].message if len(members) == 1 else message
-    return FailureMessage(shown, len(members), min(times), max(times), members[0])
+    text = members[0].message if len(members) == 1 else message
+    return FailureMessage(text, len(members), min(times), max(times), members[0])

@@ -83,11 +83,11 @@ def duration(seconds: float | None) -> str:
         return f"{sign}{_three(seconds)} s"
     for larger, unit, smaller, rest in ((3600, "min", 60, "s"), (86400, "h", 3600, "min")):
         if seconds < larger:
-            whole, left = divmod(seconds, smaller)
+            units, left = divmod(seconds, smaller)
             under = int(left) if rest == "s" else int(left // 60)
-            return f"{sign}{whole:.0f} {unit}" + (f" {under} {rest}" if under else "")
-    whole, left = divmod(seconds, 86400)
-    return f"{sign}{whole:.0f} d" + (f" {left // 3600:.0f} h" if left >= 3600 else "")
+            return f"{sign}{units:.0f} {unit}" + (f" {under} {rest}" if under else "")
+    units, left = divmod(seconds, 86400)
+    return f"{sign}{units:.0f} d" + (f" {left // 3600:.0f} h" if left >= 3600 else "")
 
 
 def ago(seconds: float | None) -> str:
@@ -118,10 +118,10 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
     except (OverflowError, ValueError, OSError):
         return escape(f"{at:g} s")
     exact = f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
-    shown = exact if absolute else ago(system_clock() / MICROSECONDS - at)
+    text = exact if absolute else ago(system_clock() / MICROSECONDS - at)
     kind = "exact" if absolute else "ago"
     return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(
-        moment.isoformat(), kind, exact, shown
+        moment.isoformat(), kind, exact, text
     )
 
 

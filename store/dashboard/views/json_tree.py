@@ -61,10 +61,10 @@ def _node(name: str, value: Any, left: _Left, longest: int, depth: int) -> Node:
         return _branch(name, value, left, longest, depth)
     text = value if isinstance(value, str) else _json(value)
     most = min(longest, max(left.characters, 0))
-    shown = text[:most]
-    left.characters -= len(shown)
+    excerpt = text[:most]
+    left.characters -= len(excerpt)
     kind = "text" if isinstance(value, str) else "value"
-    return Node(name, shown, kind, count=len(text), is_cut=len(shown) < len(text))
+    return Node(name, excerpt, kind, count=len(text), is_cut=len(excerpt) < len(text))
 
 
 def _branch(name: str, value: Any, left: _Left, longest: int, depth: int) -> Node:
@@ -79,9 +79,9 @@ def _branch(name: str, value: Any, left: _Left, longest: int, depth: int) -> Nod
     if not is_object and len(items) > 8 and all(type(item) in {int, float, bool} for _, item in items):
         # Arrays of numbers such as token ids are shown on one line instead of one node per number.
         text = _json(value)
-        shown = text[: min(longest, max(left.characters, 0))]
-        left.characters -= len(shown)
-        node.text, node.is_cut = shown, len(shown) < len(text)
+        excerpt = text[: min(longest, max(left.characters, 0))]
+        left.characters -= len(excerpt)
+        node.text, node.is_cut = excerpt, len(excerpt) < len(text)
         return node
     for key, inner in items:
         if left.parts <= 0 or left.characters <= 0:

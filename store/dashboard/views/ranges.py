@@ -19,19 +19,19 @@ def ranges_of(request: PageRequest) -> list[Range]:
     Raises:
         Invalid: a bound is not a number, or is outside the range of values that the column can have.
     """
-    found = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
-    return [each for each in found if each.least is not None or each.most is not None]
+    ranges = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
+    return [bounds for bounds in ranges if bounds.least is not None or bounds.most is not None]
 
 
 def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
     """Return the parameter, the label and the text of each given bound, so that a form can send the bounds again."""
     labels = {"min": "from", "max": "to"}
-    found: list[tuple[str, str, str]] = []
+    fields: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:
         name, _, end = parameter.partition("_")
         if request.one(parameter):
-            found.append((parameter, f"{name.capitalize()} {labels[end]}", request.one(parameter)))
-    return found
+            fields.append((parameter, f"{name.capitalize()} {labels[end]}", request.one(parameter)))
+    return fields
 
 
 def _number(request: PageRequest, name: str, end: str) -> float | None:

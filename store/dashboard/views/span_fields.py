@@ -29,26 +29,26 @@ class SpanField:
 
 
 def fields_of(
-    attributes: Mapping[str, Any], *, whole: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
+    attributes: Mapping[str, Any], *, shows_all: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
 ) -> list[SpanField]:
     """Return attributes sorted by their names. Names are split at dots, and parts that are numbers sort as numbers.
 
     Args:
         attributes: the attributes of a span, an event or a resource.
-        whole: whether to return all attributes with their full values, without regard to `longest` and `most`.
+        shows_all: whether to return all attributes with their full values, without regard to `longest` and `most`.
         longest: the maximum number of characters shown of a value.
         most: the maximum number of attributes.
     """
-    found: list[SpanField] = []
+    fields: list[SpanField] = []
     for name in sorted(attributes, key=_order):
-        if not whole and len(found) == most:
+        if not shows_all and len(fields) == most:
             left = len(attributes) - most
-            found.append(SpanField("…", f"and {left:,} more", left, is_cut=True))
+            fields.append(SpanField("…", f"and {left:,} more", left, is_cut=True))
             break
         text = _text(attributes[name])
-        is_cut = not whole and len(text) > longest
-        found.append(SpanField(name, text[:longest] if is_cut else text, len(text), is_cut))
-    return found
+        is_cut = not shows_all and len(text) > longest
+        fields.append(SpanField(name, text[:longest] if is_cut else text, len(text), is_cut))
+    return fields
 
 
 def _text(value: Any) -> str:

@@ -75,12 +75,12 @@ def _elsewhere(active: Active) -> str:
 
 def _why_waiting(waiting: QueuedRollout, seen: Overview) -> str | None:
     waits = _seconds(seen.now - waiting.since)
-    asked = seen.workers.last_asked_at
+    last_request = seen.workers.last_asked_at
     if waits <= UNASKED_SECONDS:
         return None
-    if asked is None:
+    if last_request is None:
         return f"Waits for {duration(waits)}; no worker has ever requested work."
-    unasked = _seconds(seen.now - asked)
+    unasked = _seconds(seen.now - last_request)
     if unasked <= UNASKED_SECONDS:
         return None
     return f"Waits for {duration(waits)}; no worker has requested work for {duration(unasked)}."

@@ -94,17 +94,19 @@ def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingVie
     """Return what an adapter extracts from the spans of one attempt. The trainer uses the same adapters."""
     report: AdaptReport = ADAPTERS[adapter]().adapt_report(spans)
     by_id = {span.span_id: span for span in spans}
-    kept = [_kept(triplet.prompt, triplet.response, triplet.reward, triplet.metadata) for triplet in report.triplets]
+    triplets = [
+        _kept(triplet.prompt, triplet.response, triplet.reward, triplet.metadata) for triplet in report.triplets
+    ]
     dropped = [
-        UnusedSpan(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), each.detail)
-        for each in report.dropped
+        UnusedSpan(*_named(span.span_id, by_id), span.reason, RULES.get(span.reason, ""), span.detail)
+        for span in report.dropped
     ]
     lost = [
-        UnusedSpan(*_named(each.span_id, by_id), each.reason, RULES.get(each.reason, ""), value=each.value)
-        for each in report.lost_rewards
+        UnusedSpan(*_named(reward.span_id, by_id), reward.reason, RULES.get(reward.reason, ""), value=reward.value)
+        for reward in report.lost_rewards
     ]
-    verdict, is_good = _verdict(kept, dropped, lost, spans)
-    return TrainingView(adapter, verdict, is_good, kept, dropped, lost)
+    verdict, is_good = _verdict(triplets, dropped, lost, spans)
+    return TrainingView(adapter, verdict, is_good, triplets, dropped, lost)
 
 
 def _kept(prompt: Any, response: Any, reward: float | None, metadata: Mapping[str, Any]) -> Kept:
@@ -128,28 +130,32 @@ def _named(span_id: str, by_id: Mapping[str, Span]) -> tuple[str, str, int | Non
 
 
 def _verdict(
-    kept: Sequence[Kept], dropped: Sequence[UnusedSpan], lost: Sequence[UnusedSpan], spans: Sequence[Span]
+    triplets: Sequence[Kept], dropped: Sequence[UnusedSpan], lost: Sequence[UnusedSpan], spans: Sequence[Span]
 ) -> tuple[str, bool]:
     if not spans:
         return "This attempt recorded no spans, so there is no training data.", False
-    if not kept and not dropped:
+    if not triplets and not dropped:
         return _NO_CALLS, False
-    if not kept:
+    if not triplets:
         return f"All {len(dropped):,} spans of calls were dropped; the reasons are below.", False
-    used = {each.span_ids[0] for each in kept}
-    total = len(used | {each.span_id for each in dropped})
-    made = "a triplet" if len(kept) == len(used) else f"{len(kept):,} triplets, because some calls have several choices"
-    sentences = [f"{len(used):,} of {total:,} spans of calls yield {made}."]
-    bare = sum(not (each.prompt_tokens and each.response_tokens) for each in kept)
+    used = {triplet.span_ids[0] for triplet in triplets}
+    total = len(used | {span.span_id for span in dropped})
+    yielding = (
+        "a triplet"
+        if len(triplets) == len(used)
+        else f"{len(triplets):,} triplets, because some calls have several choices"
+    )
+    sentences = [f"{len(used):,} of {total:,} spans of calls yield {yielding}."]
+    bare = sum(not (triplet.prompt_tokens and triplet.response_tokens) for triplet in triplets)
     if bare:
         sentences.append(f"{_have(bare)} no token ids; training of weights skips them.")
-    unpaid = sum(each.reward is None for each in kept)
-    if unpaid == len(kept):
+    unpaid = sum(triplet.reward is None for triplet in triplets)
+    if unpaid == len(triplets):
         reason = "the recorded rewards could not be assigned." if lost else "none was recorded."
         sentences.append(f"None has a reward: {reason}")
     elif unpaid:
         sentences.append(f"{_have(unpaid)} no reward of its own.")
-    return " ".join(sentences), not bare and unpaid < len(kept)
+    return " ".join(sentences), not bare and unpaid < len(triplets)
 
 
 def _have(count: int) -> str:

@@ -88,16 +88,16 @@ _Exchange = tuple[tuple[Message, ...], tuple[Message, ...]]
 
 @dataclass(slots=True)
 class _Budget:
-    whole: frozenset[str]
+    full: frozenset[str]
     """The ids of the spans whose texts are requested in full."""
     left: int = BUDGET
 
     def cut(self, text: str, span_id: str) -> Text:
-        most = WHOLE if span_id in self.whole else LONGEST
+        most = WHOLE if span_id in self.full else LONGEST
         most = min(most, max(self.left, _SHORTEST))
-        shown = text[:most]
-        self.left -= len(shown)
-        return Text(shown, len(text))
+        excerpt = text[:most]
+        self.left -= len(excerpt)
+        return Text(excerpt, len(text))
 
     def maybe(self, text: str, span_id: str) -> Text | None:
         return self.cut(text, span_id) if text else None
@@ -112,15 +112,15 @@ class _Memory:
     calls: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
     """The spans that recorded a call, in the order of time, by the id of each of them."""
 
-    def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Return the maximum number of leading messages that the given conversation shares with an earlier one."""
-        return max((_shared(each, keys) for each in self.conversations), default=0)
+    def repeated(self, keys: Sequence[tuple[Any, ...]]) -> int:
+        """Return the maximum number of leading messages that a conversation shares with an earlier one."""
+        return max((_shared(conversation, keys) for conversation in self.conversations), default=0)
 
     def remember(self, keys: list[tuple[Any, ...]]) -> None:
         self.conversations = [*self.conversations[1 - _CONVERSATIONS :], keys]
 
 
-def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entry]:
+def transcript(spans: Iterable[Span], *, full: Iterable[str] = ()) -> list[Entry]:
     """Return the entries for the spans of one attempt, in the order of time.
 
     Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record a
@@ -128,9 +128,9 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
 
     Args:
         spans: the spans of the attempt.
-        whole: the ids of the spans whose texts are requested in full.
+        full: the ids of the spans whose texts are requested in full.
     """
-    budget, memory = _Budget(frozenset(whole)), _Memory()
+    budget, memory = _Budget(frozenset(full)), _Memory()
     entries: list[Entry] = []
     ordered = sorted(spans, key=_place)
     attempts, _ = sort_in(ordered)
@@ -165,12 +165,12 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         return [replace(plain, kind="same")]
     exchange = _messages_of(recorded)
     if exchange is not None:
-        facts = [summary, *(summarise(each.name, each.attributes) for each in recorded[1:])]
+        facts = [summary, *(summarise(record.name, record.attributes) for record in recorded[1:])]
         called = replace(
             plain,
-            model=next((each.model for each in facts if each.model is not None), None),
-            tokens_in=next((each.tokens_in for each in facts if each.tokens_in is not None), None),
-            tokens_out=next((each.tokens_out for each in facts if each.tokens_out is not None), None),
+            model=next((fact.model for fact in facts if fact.model is not None), None),
+            tokens_in=next((fact.tokens_in for fact in facts if fact.tokens_in is not None), None),
+            tokens_out=next((fact.tokens_out for fact in facts if fact.tokens_out is not None), None),
         )
         return [*_conversation(called, exchange, budget, memory), *_failure(plain, span, budget)]
     return [_other(plain, span, budget), *_failure(plain, span, budget)]
@@ -208,7 +208,7 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
     kind, message = attributes.get("exception.type"), attributes.get("exception.message")
     if not plain.is_error and span.name != EXCEPTION_SPAN and kind is None:
         return []
-    texts = [str(each) for each in (message, attributes.get("exception.stacktrace")) if each]
+    texts = [str(part) for part in (message, attributes.get("exception.stacktrace")) if part]
     text = "\n".join(texts) or (span.status.description or "")
     if not text and kind is None:
         return []
@@ -221,14 +221,14 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
 def _conversation(plain: Entry, exchange: _Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
     prompt, answer = exchange
     keys = [message.key for message in prompt]
-    known = memory.known(keys)
+    skipped = memory.repeated(keys)
     memory.remember([*keys, *(message.key for message in answer)])
-    made = [_message(plain, message, budget) for message in prompt[known:]]
+    messages = [_message(plain, message, budget) for message in prompt[skipped:]]
     answers = [replace(_message(plain, message, budget), is_answer=True) for message in answer]
-    entries = [*made, *answers]
+    entries = [*messages, *answers]
     if not entries:
-        return [replace(plain, kind="message", title="assistant", skipped=known)]
-    entries[0] = replace(entries[0], skipped=known)
+        return [replace(plain, kind="message", title="assistant", skipped=skipped)]
+    entries[0] = replace(entries[0], skipped=skipped)
     return entries
 
 

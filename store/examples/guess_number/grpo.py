@@ -219,9 +219,9 @@ class Grpo(Algorithm):
         """Return, by secret, the guesses and hints of the first game with this secret, read from its last call."""
         words_by_rollout: dict[str, list[str]] = {}
         for triplet in triplets:
-            said = [message["content"] for message in triplet.prompt["raw_content"][1:]]
+            earlier_words = [message["content"] for message in triplet.prompt["raw_content"][1:]]
             answer = self.models.vocabulary.text(triplet.response["token_ids"])
-            words_by_rollout[triplet.metadata["rollout_id"]] = [*said, answer]
+            words_by_rollout[triplet.metadata["rollout_id"]] = [*earlier_words, answer]
         games: dict[int, list[str]] = {}
         for rollout in rollouts:
             games.setdefault(rollout.input["secret"], words_by_rollout.get(rollout.rollout_id, []))

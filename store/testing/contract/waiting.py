@@ -74,9 +74,9 @@ class WaitingContract:
         ends: list[Any] = ["succeeded", "failed", "cancelled"]
         for rollout, status in zip(rollouts, ends, strict=True):
             await store.update_rollout(rollout.rollout_id, status=status)
-        asked = [rollouts[2].rollout_id, rollouts[0].rollout_id, rollouts[1].rollout_id, rollouts[2].rollout_id]
-        ended = await answer(store.wait_for_rollouts(rollout_ids=asked))
-        assert [one.rollout_id for one in ended] == asked
+        rollout_ids = [rollouts[2].rollout_id, rollouts[0].rollout_id, rollouts[1].rollout_id, rollouts[2].rollout_id]
+        ended = await answer(store.wait_for_rollouts(rollout_ids=rollout_ids))
+        assert [one.rollout_id for one in ended] == rollout_ids
         assert [one.status for one in ended] == ["cancelled", "succeeded", "failed", "cancelled"]
 
     async def test_a_rollout_is_returned_without_its_attempt(self, store: Store) -> None:
