@@ -29,8 +29,6 @@ class HTTPReads:
     def __init__(self, core: HTTPCore) -> None:
         self.core = core
 
-    # -- rollouts ----------------------------------------------------------------------------------------------------
-
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         return await self.core.page("query_rollouts", paths.ROLLOUTS_SEARCH, query, encoding.decode_rollout_page)
 
@@ -59,12 +57,8 @@ class HTTPReads:
             "get_latest_attempt", paths.LATEST_ATTEMPT, "rollout_id", rollout_id, moment, decode
         )
 
-    # -- spans -------------------------------------------------------------------------------------------------------
-
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         return await self.core.page("query_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
-
-    # -- resources and workers ---------------------------------------------------------------------------------------
 
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
         keys = await self.core.keys(query)
@@ -91,8 +85,6 @@ class HTTPReads:
         moment = await self.core.moment(as_at)
         decode = encoding.decode_worker_or_none
         return await self.core.find("get_worker_by_id", paths.WORKER, "worker_id", worker_id, moment, decode)
-
-    # -- numbers -----------------------------------------------------------------------------------------------------
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
         return await self.core.read(

@@ -79,8 +79,6 @@ class StoreRuns:
         """Execute a call that changes a run, given as a value; see `Store.call`."""
         raise Unsupported(call.method, self.backend)
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
@@ -193,8 +191,6 @@ class StoreRuns:
             Invalid: `after` is beyond the run's last event, so it does not come from this run.
         """
         raise Unsupported("runs.follow", self.backend)
-
-    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,
@@ -340,8 +336,6 @@ class StoreRuns:
     ) -> list[ArtifactRef]:
         """Return the artifacts of all runs for a scope, newest first, including retracted and replaced artifacts."""
         raise Unsupported("runs.scope_history", self.backend)
-
-    # -- forks -------------------------------------------------------------------------------------------------------
 
     async def plan_fork(
         self,
@@ -512,8 +506,6 @@ class StoreRuns:
         The status of the rollout and the queue do not change.
         """
         return await self.call(MoveHeadCall(rollout_id, attempt_id, reason, request_id))
-
-    # -- lineage -----------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         """Return the attempts of a run in the order of their sequence ids, each with the attempt on which it builds."""
