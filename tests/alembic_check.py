@@ -1,6 +1,6 @@
-"""`alembic check` on a fresh SQLite file and a fresh Postgres: the migrations arrive at the tables of the code.
+"""`alembic check` on a new SQLite file and a new Postgres database: the migrations create the tables of the code.
 
-Run as `python -m tests.alembic_check`; exits 1 and names what a new revision would have to do, if it would.
+Run as `python -m tests.alembic_check`. If the tables differ, it prints the necessary changes and exits with 1.
 """
 
 from __future__ import annotations

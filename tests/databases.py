@@ -1,4 +1,4 @@
-"""A partition seen from outside the code under test: SQL of the test's own, on the driver, on both databases."""
+"""Access to a partition independent of the tested code: SQL on the driver, on both databases."""
 
 from __future__ import annotations
 

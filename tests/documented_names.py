@@ -1,4 +1,4 @@
-"""The names of Agent-lightning that docs/compatibility.md lists, with their places here."""
+"""The names of Agent-lightning that docs/compatibility.md lists, with their modules here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One error of each class there is, and of each way to make one."""
+"""An instance of every error class, and of every way to create it."""
 
 from __future__ import annotations
 

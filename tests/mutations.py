@@ -1,4 +1,4 @@
-"""Seeded faults: change one expression of the product at a time, and see which test of a suite finds it.
+"""Seeded faults: change one expression of the product at a time, and report the test of a suite that fails.
 
     python -m tests.mutations --seed 1 --count 60 --result faults.jsonl
     python -m tests.mutations --seed 1 --count 60 --suite OTHER --missed faults.jsonl --result other.jsonl

@@ -1,4 +1,4 @@
-"""Environments with Agent-lightning: made once, kept in the checkout's cache, and never mixed with ours."""
+"""Environments with Agent-lightning: created once, cached in the checkout, and separate from ours."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Let uvicorn end at once in the process of the tests.
 
-uvicorn looks every 100 ms whether it should end, and sleeps as long before it looks whether its connections have ended.
+uvicorn checks every 100 ms whether it should end, and waits equally long before it checks for open connections.
 The tests start and end more than a thousand servers, each of which would idle for 150 ms.
 """
 

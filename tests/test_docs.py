@@ -1,4 +1,4 @@
-"""The documentation is true: what it names exists, what exists is named, what it shows runs and prints what it says."""
+"""The documentation: names exist, names are documented, and examples print the documented output."""
 
 from __future__ import annotations
 

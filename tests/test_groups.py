@@ -1,4 +1,4 @@
-"""Tests that share what is dear to make, such as a browser or an installation, run in one process."""
+"""Tests that share an expensive resource, such as a browser or an installation, run in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The import contracts hold, and each notices a violation."""
+"""The import contracts hold, and each detects a violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests' own Postgres keeps its promises: it crashes on demand and outlives nobody."""
+"""The Postgres server of the tests: it crashes on demand and never outlives its process."""
 
 from __future__ import annotations
 

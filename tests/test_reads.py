@@ -1,4 +1,4 @@
-"""Models made of stored data are not validated again, and nobody can tell."""
+"""Models of stored data are not validated again and equal validated ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a repeated test runs: a few rounds in `make test`, all of them in `make torture`."""
+"""The extent of repeated tests: a few rounds in `make test`, all rounds in `make torture`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base classes of adapters: `adapt` is what a subclass writes, and a call is the same."""
+"""The base classes of adapters: a subclass defines `adapt`, and calling an adapter is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become the fields of verl's `DataProto`; where verl is installed, its own class and its own GRPO judge them."""
+"""Conversion of rows to verl's `DataProto`, compared with verl's own class and GRPO where verl is installed."""
 
 from __future__ import annotations
 

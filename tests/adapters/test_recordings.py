@@ -1,4 +1,4 @@
-"""Two recordings of one call are joined, and two calls with one response id are not."""
+"""Two recordings of one call are joined; two calls with one response id are not."""
 
 from __future__ import annotations
 

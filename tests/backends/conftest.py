@@ -1,4 +1,4 @@
-"""The choice between the core of the contract and the whole contract."""
+"""The option that selects the core of the contract or the full contract."""
 
 from __future__ import annotations
 

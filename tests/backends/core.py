@@ -1,7 +1,7 @@
 """The core of the contract, which `make test` runs on stores that share their decisions with the shipped ones.
 
-Plain SQLite is one `Dialect`, and collections are one form of storage. All else is the code of the other stores, whose
-whole contract runs in `tests/contract`. A promise is in the core by these rules:
+Plain SQLite is one `Dialect`, and collections are one form of storage. Everything else is the code of the other stores,
+whose full contract runs in `tests/contract`. A promise is in the core by these rules:
 
 - For each call of `Store`: its main effect, and the error for a wrong id or value.
 - For each part of a query (filter, order, page): one promise, because the storage evaluates it.

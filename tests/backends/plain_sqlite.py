@@ -1,7 +1,7 @@
-"""Another SQL database, as whoever adds one would write it: one `Dialect`, its two sessions, its news, registered.
+"""Another SQL database, as an external package would add it: one `Dialect`, two sessions, notifications, registration.
 
-It happens to be SQLite once more, by way of the standard library alone: no pool, no thread of its own, no aiosqlite.
-Nothing of the drivers that are shipped is used here; the port, the tables and the statements that create them are.
+The database is SQLite through the standard library, without a pool, a thread or aiosqlite. The module uses the port,
+the tables and the statements that create them, but no shipped driver.
 """
 
 from __future__ import annotations

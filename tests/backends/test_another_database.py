@@ -1,4 +1,4 @@
-"""Another SQL database is one `Dialect`: this one uses the port and nothing of the drivers, and keeps the contract."""
+"""Another SQL database is one `Dialect` that imports only the port and passes the contract."""
 
 from __future__ import annotations
 

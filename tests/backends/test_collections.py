@@ -1,4 +1,4 @@
-"""The store on collections keeps the contract, on collections in memory and on ones with transactions that fail."""
+"""The store on collections passes the contract, with collections in memory and with transactions that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes, files and servers that the benchmarks share; each benchmark opens stores of its own in them."""
+"""Processes, files and servers that the benchmarks share. Each benchmark opens its stores in them."""
 
 from __future__ import annotations
 

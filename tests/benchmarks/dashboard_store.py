@@ -1,4 +1,4 @@
-"""A store as a run of days leaves it: `python -m tests.benchmarks.dashboard_store URL [ROLLOUTS [SPANS]]`."""
+"""A store with the content of several days: `python -m tests.benchmarks.dashboard_store URL [ROLLOUTS [SPANS]]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The followers of the benchmark over HTTP: connections that read a stream of the log and keep nothing of it."""
+"""The followers in the benchmark over HTTP: connections that read a stream of the log and discard it."""
 
 from __future__ import annotations
 

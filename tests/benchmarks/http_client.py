@@ -1,7 +1,7 @@
-"""A client that costs next to nothing: keep-alive connections, requests made of bytes, answers split by their length.
+"""An HTTP client with little overhead: keep-alive connections, prepared requests, responses split by their length.
 
-Whoever measures a server with a client that works as hard as the server measures both. This one drives generators,
-which yield requests and are sent the bodies of the answers, from one loop over one epoll.
+A client that needs as much processor time as the server would distort the measurement. This client drives generators
+from one loop over one epoll. They yield requests and receive the bodies of the responses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost of the framework: FastAPI on uvicorn, with the model of a span as body and answer, and no store behind it."""
+"""The cost of the framework: FastAPI on uvicorn with the model of a span as request and response, without a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of the benchmark over HTTP: the same requests for every server, in Agent-lightning 0.3's protocol."""
+"""The client of the benchmark over HTTP: equal requests for all servers, in the protocol of Agent-lightning 0.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of disk and drivers: the same rows in the same transactions, and nothing else around them."""
+"""The limits of disk and drivers: the same rows in the same transactions, without a store."""
 
 from __future__ import annotations
 

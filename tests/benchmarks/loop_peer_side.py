@@ -1,4 +1,4 @@
-"""The peer's training loop: Agent-lightning's runner and trainer on its store in memory, in its own environment."""
+"""Agent-lightning's training loop: its runner and trainer on its store in memory, in its own environment."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false, reportUntypedBaseClass=false

@@ -1,4 +1,4 @@
-"""A bare reverse proxy of httpx beside the model, our proxy and their callers, each in its own process."""
+"""A bare reverse proxy of httpx, a model, the LLM proxy and their clients, each in its own process."""
 
 from __future__ import annotations
 

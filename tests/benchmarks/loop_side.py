@@ -1,4 +1,4 @@
-"""Our training loop under measurement, in a process of its own."""
+"""The measured training loop, in its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer's environment: what `pip install` gives today."""
+"""The environment of Agent-lightning, as `pip install` creates it today."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer: Agent-lightning's in-memory store, in an environment of its own."""
+"""Agent-lightning's store in memory, in its own environment."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Its packages are not installed beside the tests.

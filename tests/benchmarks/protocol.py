@@ -1,4 +1,4 @@
-"""The two ends of a pipe: a process that gets orders and sends answers in lines of JSON."""
+"""The protocol between processes: requests and responses as lines of JSON over a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that answers at once, a bare reverse proxy, our proxy, and those who call them, each in its own process."""
+"""A model that responds at once, a bare reverse proxy, the LLM proxy, and their clients, each in its own process."""
 
 from __future__ import annotations
 

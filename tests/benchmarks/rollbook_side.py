@@ -1,4 +1,4 @@
-"""The store under measurement, in a process of its own."""
+"""The measured store, in its own process."""
 
 from __future__ import annotations
 

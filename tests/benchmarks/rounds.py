@@ -1,4 +1,4 @@
-"""Measuring side by side: a machine that wanders in speed moves both sides of a ratio taken within seconds."""
+"""Alternating measurements: variations in the speed of a machine affect both sides of a ratio equally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs under measurement: what appends, and the viewers, each in a process of its own."""
+"""Runs in the benchmark: writers and viewers, each in its own process."""
 
 from __future__ import annotations
 

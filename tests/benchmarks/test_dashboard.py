@@ -1,4 +1,4 @@
-"""The dashboard at 100,000 rollouts: what a page weighs, when it is painted, how much is drawn of 50,000 spans."""
+"""The dashboard at 100,000 rollouts: size and rendering time of pages, and the drawing of 50,000 spans."""
 
 from __future__ import annotations
 

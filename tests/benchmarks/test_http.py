@@ -1,4 +1,4 @@
-"""The server against Agent-lightning's own, and against the bare framework: the same client, the same requests."""
+"""The server compared with Agent-lightning's and with the bare framework: the same client and the same requests."""
 
 from __future__ import annotations
 

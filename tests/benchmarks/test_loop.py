@@ -1,6 +1,6 @@
-"""The training loop: what tracing costs an agent, how many rollouts a second, and what the LLM proxy adds to a call.
+"""The training loop: cost of tracing, rollouts per second, and latency that the LLM proxy adds to a call.
 
-Each beside its yardstick in the same run: the bare OpenTelemetry SDK, Agent-lightning's own loop, a bare reverse proxy.
+They are compared in the same run with the bare OpenTelemetry SDK, Agent-lightning's loop, and a bare reverse proxy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store on Postgres, fsync on, against Agent-lightning in memory, COPY, and itself without group commit."""
+"""The store on Postgres with fsync, compared with Agent-lightning in memory, COPY, and itself without group commit."""
 
 from __future__ import annotations
 

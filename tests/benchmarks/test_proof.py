@@ -1,4 +1,4 @@
-"""Verifying and rebuilding a long log, on both databases, in processes that do nothing else: speed and memory."""
+"""Speed and memory of verifying and rebuilding a long log, on both databases, in dedicated processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of the LLM proxy for a call, beside a bare reverse proxy of aiohttp before the same model in the same run."""
+"""The cost of the LLM proxy per call, compared with a bare reverse proxy of aiohttp in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: what appending costs beside the bare driver, how soon viewers see it, and what a long history costs."""
+"""Runs: cost of appending compared with the bare driver, delay for viewers, and cost of a long history."""
 
 from __future__ import annotations
 

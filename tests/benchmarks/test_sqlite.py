@@ -1,4 +1,4 @@
-"""The store on SQLite, WAL and synchronous=FULL, against Agent-lightning in memory and against bare sqlite3."""
+"""The store on SQLite with WAL and synchronous=FULL, compared with Agent-lightning in memory and with bare sqlite3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The work for every store under measurement, the same code for each: only the store and its types differ.
+"""The workload for all measured stores. Only the store and its types differ.
 
-Standard library only, since one of the stores lives in an environment that has nothing else in common with ours.
+It imports only the standard library, because one of the stores is measured in another environment.
 """
 
 from __future__ import annotations

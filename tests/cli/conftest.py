@@ -1,4 +1,4 @@
-"""A store with a little of everything in it, and the command line on it."""
+"""Fixtures of the command line: a store with rows of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only `demo` and `migrate` create a store; everything else says how to make one."""
+"""Only `demo` and `migrate` create a store; other commands name the command that creates one."""
 
 from __future__ import annotations
 

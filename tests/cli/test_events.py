@@ -1,4 +1,4 @@
-"""Every event has a sentence that someone who trains agents understands."""
+"""Every event has a sentence without internal terms."""
 
 from __future__ import annotations
 

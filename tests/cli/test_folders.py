@@ -1,4 +1,4 @@
-"""Run folders from the command line: what is imported, exported and mirrored is told, and what is refused as well."""
+"""Run folders on the command line: import, export, mirror, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook history` and `rollbook tail` tell what happened."""
+"""Output of `rollbook history` and `rollbook tail`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook ls` lists each kind, filtered, sorted and paged as the queries of the store are."""
+"""`rollbook ls` lists every kind of row, with the filters, sorting and paging of the store's queries."""
 
 from __future__ import annotations
 

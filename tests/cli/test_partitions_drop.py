@@ -1,4 +1,4 @@
-"""`rollbook partitions drop`: the name is given twice, and the exit codes."""
+"""`rollbook partitions drop`: the required repetition of the name, and exit codes."""
 
 from __future__ import annotations
 

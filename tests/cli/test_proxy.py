@@ -1,4 +1,4 @@
-"""`rollbook proxy`: agents of any kind call their models through it, and are recorded."""
+"""`rollbook proxy` forwards and records the model calls of any agent."""
 
 from __future__ import annotations
 

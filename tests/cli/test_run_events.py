@@ -1,4 +1,4 @@
-"""Every event of a run has a sentence, too."""
+"""Every event of a run has a sentence."""
 
 from __future__ import annotations
 

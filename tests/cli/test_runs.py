@@ -1,4 +1,4 @@
-"""`rollbook runs`, `rerun`, `lineage`, `compare` and `undo`: a run looked at, run again in part, and taken back."""
+"""`rollbook runs`, `rerun`, `lineage`, `compare` and `undo`."""
 
 from __future__ import annotations
 

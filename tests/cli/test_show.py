@@ -1,4 +1,4 @@
-"""`rollbook show` prints one thing whole, now or as it was."""
+"""`rollbook show` prints one object in full, in its current or a past state."""
 
 from __future__ import annotations
 

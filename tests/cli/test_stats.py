@@ -1,4 +1,4 @@
-"""`rollbook stats` counts."""
+"""Counts in the output of `rollbook stats`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments and durations, as people write and read them."""
+"""Parsing and formatting of times and durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook train` and `rollbook runner`, on modules that lie where the user stands."""
+"""`rollbook train` and `rollbook runner` with modules in the working directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook verify`, `rebuild` and `seal`: what they find, say and return."""
+"""`rollbook verify`, `rebuild` and `seal`: findings, output and exit codes."""
 
 from __future__ import annotations
 

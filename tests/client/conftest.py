@@ -1,4 +1,4 @@
-"""Fixtures: one server for all tests, and a fresh store behind it for each."""
+"""Fixtures: one server for all tests, with a new store for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that go on whatever happens to their server, and the proof that they lost and doubled nothing."""
+"""Clients that continue during failures of their server, and the check that no call is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A TCP proxy that loses answers: the server has acted, and its client never hears of it.
+"""A TCP proxy that loses responses: the server executes the call, and the client gets no response.
 
-Every connection is real; what a proxy does to an answer is to read it whole from the server and close the client's
-connection instead of passing it on.
+All connections are real. The proxy reads the full response from the server and closes the client's connection instead
+of sending it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A TCP server that answers each request with the next of a list of answers: what no well-behaved server would say."""
+"""A TCP server that sends scripted responses, including invalid ones."""
 
 from __future__ import annotations
 

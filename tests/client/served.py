@@ -1,4 +1,4 @@
-"""A server in a thread of the test process, which serves stores that tests hand to it, each under a path of its own."""
+"""A server in a thread of the test process. It serves the stores of tests, each under its own path."""
 
 from __future__ import annotations
 

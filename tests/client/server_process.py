@@ -1,4 +1,4 @@
-"""A server in a process of its own, which may be killed and started again on the same port."""
+"""A server in its own process that tests can kill and restart on the same port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The URL of a server: which forms mean what, and which are refused with a reason."""
+"""URLs of servers: valid forms, and errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors cross the wire as they are: the same class, the same text, the same facts."""
+"""Errors have the same class, message and fields after the transfer to a client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers that are lost on the way: the call is sent again, and yet done once.
+"""A call whose response is lost is sent again and executed once.
 
-What makes it so is the key that a call carries: the server remembers what it answered under it.
+The call contains an idempotency key, and the server stores the response under this key.
 """
 
 from __future__ import annotations

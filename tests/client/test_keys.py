@@ -1,4 +1,4 @@
-"""The client's side of keys: sent with every call, shown to nobody, and refused with an error of their own."""
+"""API keys of a client: sent with every call, never printed, and refused with a separate error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed under load: clients come back, and neither they nor the log notice more than a pause."""
+"""A server is killed under load: clients reconnect, and no call is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log over HTTP: history, the past, tail and proof read as they do beside the store."""
+"""The log over HTTP: history, the past, tail and proof equal those of the store in process."""
 
 from __future__ import annotations
 

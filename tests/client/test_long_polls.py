@@ -1,4 +1,4 @@
-"""Calls that wait, over HTTP: asked for in slices, given up by closing the connection."""
+"""Calls that wait, over HTTP: divided into short requests, and cancelled by closing the connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client object in many hands: event loops, threads, forked and pickled copies."""
+"""One client object in several event loops, threads, forks and pickled copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans that are taken at the server's word are the same as those that are validated."""
+"""Spans that a client reads without validation equal validated ones."""
 
 from __future__ import annotations
 

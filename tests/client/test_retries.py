@@ -1,4 +1,4 @@
-"""Repeated requests: which are repeated, for how long, and under which key."""
+"""Repetition of requests: conditions, duration and idempotency keys."""
 
 from __future__ import annotations
 

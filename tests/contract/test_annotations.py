@@ -1,4 +1,4 @@
-"""Stores that keep labels and notes keep their promises, on each backend and over HTTP."""
+"""The contract of labels and notes, on each backend and over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every store we ship keeps the contract: `store` comes once for each backend."""
+"""The contract on every shipped store: the fixture `store` has one value for each backend."""
 
 from __future__ import annotations
 

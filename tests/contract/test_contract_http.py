@@ -1,4 +1,4 @@
-"""A store behind a server keeps the contract too. What each database adds is tested without a server."""
+"""The contract on a store behind a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frequency of the watchdog's checks if it does not check at every call. The pause is one of real seconds."""
+"""The frequency of the watchdog's checks when it does not check at every call, measured in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store of another make subclasses `Store`. `DelegatingStore` is the smallest one: it passes each call on."""
+"""The contract on `DelegatingStore`, the smallest subclass of `Store` with another implementation."""
 
 from __future__ import annotations
 

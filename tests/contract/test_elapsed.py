@@ -1,4 +1,4 @@
-"""Attempts are judged by the time for which a process could hear of them, not by outages and wrong clocks."""
+"""Timeouts of attempts count only the time in which a process could receive signals of the attempt."""
 
 from __future__ import annotations
 

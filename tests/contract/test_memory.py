@@ -1,4 +1,4 @@
-"""A `memory://` store is one on SQLite, which keeps the contract, except in these points."""
+"""The contract on a `memory://` store, and the differences from a store on SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store without await: the same names and arguments, from scripts, threads, and beside a running loop."""
+"""The blocking API: equal names and arguments, in scripts, threads, and with a running event loop."""
 
 from __future__ import annotations
 

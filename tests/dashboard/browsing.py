@@ -1,4 +1,4 @@
-"""A real browser, and pages in it that are watched: what they ask for, and what they complain of."""
+"""A real browser, and pages whose requests and errors are recorded."""
 
 from __future__ import annotations
 

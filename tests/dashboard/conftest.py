@@ -1,4 +1,4 @@
-"""Fixtures: stores and their dashboards, asked over plain HTTP (`api`), or seen in a browser (`page`, `site`)."""
+"""Fixtures: stores and their dashboards, over plain HTTP (`api`) or in a browser (`page`, `site`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store with something for every page to show, and in each of its texts what a stranger would like to be markup."""
+"""A store with content for every page; each of its texts contains markup that pages must escape."""
 
 from __future__ import annotations
 

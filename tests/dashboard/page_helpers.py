@@ -1,4 +1,4 @@
-"""Rollouts that ended, or did not, in ways that pages tell apart."""
+"""Rollouts in the states that pages distinguish."""
 
 from __future__ import annotations
 

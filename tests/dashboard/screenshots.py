@@ -1,4 +1,4 @@
-"""Pictures of the dashboard on the example runs: `python -m tests.dashboard.screenshots DIRECTORY [URL]`."""
+"""Screenshots of the dashboard on the example runs: `python -m tests.dashboard.screenshots DIRECTORY [URL]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and what else an admin looks after: nobody is shown a secret twice, and nobody locks themselves out."""
+"""The admin page: secrets are displayed once, and the key of the current login cannot be revoked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout's pages show what is said about it, and let those who may say more."""
+"""Labels and notes on the pages of a rollout, and the rights to add them."""
 
 from __future__ import annotations
 

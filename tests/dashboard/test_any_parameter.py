@@ -1,4 +1,4 @@
-"""Any parameters of a page are answered, or refused by name."""
+"""Every page responds to any parameters, or names the invalid parameter."""
 
 from __future__ import annotations
 

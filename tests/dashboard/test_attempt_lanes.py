@@ -1,4 +1,4 @@
-"""Attempts lie on one axis of time, each with the statuses it had."""
+"""Lanes of attempts: a common time axis and the statuses of each attempt."""
 
 from __future__ import annotations
 

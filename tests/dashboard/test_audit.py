@@ -1,4 +1,4 @@
-"""The log as a page: all of it, in its order, with what proves it."""
+"""The audit page: all events in order, and their proof."""
 
 from __future__ import annotations
 

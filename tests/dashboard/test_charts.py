@@ -1,4 +1,4 @@
-"""Curves in a browser: they are drawn, hear of news, follow the theme, and a point leads to its rollouts."""
+"""Charts in a browser: drawing, live updates, theme, and links from points to rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing two rollouts, or two attempts of one."""
+"""Comparison of two rollouts, or of two attempts of one rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page shows the same, whichever database the store is in."""
+"""Every page is the same on every database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures are put together by what they said, and lead to what failed."""
+"""The failures page: grouping by message, and links to the attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups and comparisons: how the rollouts of a task differ in reward, in words and in deeds."""
+"""Pages of groups and comparisons: differences in rewards, messages and spans of the rollouts of a task."""
 
 from __future__ import annotations
 

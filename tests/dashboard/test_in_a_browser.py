@@ -1,4 +1,4 @@
-"""Behaviour that only a browser shows: pages live, outlive their server, and accept logins and actions."""
+"""Behaviour in a browser: live updates, restarts of the server, logins and actions."""
 
 from __future__ import annotations
 

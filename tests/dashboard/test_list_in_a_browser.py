@@ -1,4 +1,4 @@
-"""The list of rollouts as it is used: rows stay where they are, picks stay picked, inputs show how they begin."""
+"""The list of rollouts in a browser: stable rows, selection, and previews of inputs."""
 
 from __future__ import annotations
 

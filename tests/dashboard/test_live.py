@@ -1,4 +1,4 @@
-"""News for open pages."""
+"""Live updates of open pages."""
 
 from __future__ import annotations
 

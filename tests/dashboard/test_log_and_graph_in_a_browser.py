@@ -1,4 +1,4 @@
-"""The log on a page whose server dies, and a run's graph that is gone through while it grows."""
+"""The audit page during an outage of its server, and the graph of a growing run, in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages at the width of a phone: one sees where one is, nothing opens beyond the edge, and nothing scrolls back."""
+"""Pages at the width of a phone: navigation, menus within the screen, and scroll positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page says what is going on, and leads to each part of it."""
+"""The overview page: the state of the store, and links to the other pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a part of a run again from its page: looked at first, begun once, and undone."""
+"""Re-runs from the page of a run: preview, single start, and undo."""
 
 from __future__ import annotations
 

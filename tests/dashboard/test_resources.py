@@ -1,4 +1,4 @@
-"""Resources: every version with who set it and how rollouts fared, what is in it, and what differs."""
+"""Pages of resources: versions with authors and rewards, contents, and differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves say what the rollouts behind them say, and each point of one leads to exactly those."""
+"""The rewards page: curves agree with the rollouts, and each point links to its rollouts."""
 
 from __future__ import annotations
 

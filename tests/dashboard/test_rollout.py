@@ -1,4 +1,4 @@
-"""A rollout's page: now or as of any of its events, in all tabs, with what may be done to it."""
+"""The pages of a rollout, now or as of an event, in all tabs, with their actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of rollouts: every row once, whatever happens meanwhile; found by any filter; never by reading bodies."""
+"""The list of rollouts: no row is lost or repeated during changes, filters, and no reads of bodies."""
 
 from __future__ import annotations
 

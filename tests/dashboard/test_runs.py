@@ -1,4 +1,4 @@
-"""The list of runs, the graph of one, what a node said, and two attempts side by side."""
+"""The list of runs, the graph of a run, the events of a node, and the comparison of two attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slider of a rollout, in a browser: what is shown at an event is what the store says of it."""
+"""The slider of a rollout in a browser: the page equals the state of the store at the selected event."""
 
 from __future__ import annotations
 

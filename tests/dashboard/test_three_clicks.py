@@ -1,4 +1,4 @@
-"""From "a rollout failed" to the span, what it said, who ran it and when: three clicks at the most, by links alone."""
+"""From a failed rollout to its span, message, worker and time in at most three clicks."""
 
 from __future__ import annotations
 

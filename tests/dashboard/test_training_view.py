@@ -1,4 +1,4 @@
-"""The training view says what the trainer's adapter says, and what each of its reasons means."""
+"""The training view equals the result of the trainer's adapter, with an explanation of each reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transcript tells what happened once, in its order, and cuts what is long."""
+"""Transcripts: each message once and in order, and long texts truncated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook ui`: a database is looked at without a server, on this machine alone, and nothing in it changes."""
+"""`rollbook ui` shows a database without a server, on the loopback interface only, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waterfall: every span once, in bounded answers, as of any event; and each span with all it holds."""
+"""The waterfall: every span once, in bounded responses, as of any event; and all fields of a span."""
 
 from __future__ import annotations
 

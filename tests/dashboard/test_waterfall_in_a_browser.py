@@ -1,4 +1,4 @@
-"""The waterfall as it is used: by mouse and by keys, of odd traces and of long ones, while spans still come."""
+"""The waterfall in a browser: mouse and keyboard, unusual and long traces, and live spans."""
 
 from __future__ import annotations
 

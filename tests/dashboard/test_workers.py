@@ -1,4 +1,4 @@
-"""Workers: who is there, what each did in the last hour, and what its newest attempts came to."""
+"""Pages of workers: their states, their activity in the last hour, and their newest attempts."""
 
 from __future__ import annotations
 

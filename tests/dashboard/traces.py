@@ -1,4 +1,4 @@
-"""Rollouts with spans of their own making."""
+"""Rollouts with traces for tests of the waterfall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage of keys: hashes alone, once for all partitions of a database, and none in its log."""
+"""Storage of API keys: only hashes, once for all partitions of a database, and never in a log."""
 
 from __future__ import annotations
 

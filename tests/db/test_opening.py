@@ -1,4 +1,4 @@
-"""Opening a database: it is recognised, created once whoever comes first, or refused with what to do about it."""
+"""Opening a database: detection, concurrent creation, and refusals with a remedy."""
 
 from __future__ import annotations
 

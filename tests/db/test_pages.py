@@ -1,4 +1,4 @@
-"""Results of queries: equal to a look at every row, in few statements."""
+"""Results of queries equal an evaluation of every row, in few statements."""
 
 from __future__ import annotations
 

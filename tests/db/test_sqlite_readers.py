@@ -1,4 +1,4 @@
-"""The connections that read a SQLite file: none is lost, none holds a snapshot for nobody, and each is asked once."""
+"""Connections that read a SQLite file: none is lost, and none keeps a snapshot without need."""
 
 from __future__ import annotations
 

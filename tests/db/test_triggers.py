@@ -1,4 +1,4 @@
-"""The log is append-only by the database itself, and whoever takes a trigger away is found out."""
+"""Triggers make the log append-only, and `verify` reports a missing trigger."""
 
 from __future__ import annotations
 

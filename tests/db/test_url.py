@@ -1,4 +1,4 @@
-"""The URL of a store says which database, where, and which partition; a typo is answered with what exists."""
+"""The URL of a store selects the driver, database and partition; a wrong name is reported with the existing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""News of commits are news of others' commits: what a process committed itself, it knows."""
+"""Notifications of commits of other processes. A process needs none for its own commits."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Commands about runs, as short as a story needs them."""
+"""Short forms of the commands of runs."""
 
 from __future__ import annotations
 

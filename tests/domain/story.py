@@ -1,4 +1,4 @@
-"""Given, when, then for the domain: commands decided in memory, each as a batch of its own."""
+"""Given, when and then for the domain: commands decided in memory, each in its own batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors are caught by what a newcomer would catch, survive pickle, and say what to do."""
+"""Errors: base classes among Python's exceptions, pickling, and remedies in messages."""
 
 from __future__ import annotations
 

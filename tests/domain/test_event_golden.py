@@ -1,4 +1,4 @@
-"""One file for every form an event was ever written in: what the log holds is read for ever."""
+"""Every form of every event since the first version can be read; one file for each form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids have the contract's form; stamps come back as they went."""
+"""Ids have the form of the contract; timestamps are converted without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API types take what Agent-lightning's take, keep what it keeps, and cannot be changed."""
+"""The API types accept and keep the values that Agent-lightning's accept and keep, and are immutable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of retries and of the watchdog, and that looking only at what is due finds what looking at all would."""
+"""The rules of retries and of the watchdog; a check of due attempts equals a check of all attempts."""
 
 from __future__ import annotations
 

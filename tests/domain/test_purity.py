@@ -1,4 +1,4 @@
-"""The core is arithmetic: it reads no clock and throws no dice, and the same log is the same state everywhere."""
+"""The domain reads no clock and no random numbers, so the same log gives the same state everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meaning of attributes of spans. No attribute breaks the store."""
+"""The meaning of span attributes. The store accepts any attribute."""
 
 from __future__ import annotations
 

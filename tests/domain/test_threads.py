@@ -1,4 +1,4 @@
-"""Facts of a thread follow from what is asked, and the state from the facts alone."""
+"""Facts of a thread follow from commands, and its state from the facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first hour of a new user, step by step, with the wheel in an environment of its own.
+"""The first hour of a new user, step by step, with the wheel in a separate environment.
 
 `python -m tests.e2e.first_hour` builds the wheel, makes the environment and a Postgres, and follows README and docs:
 their examples, a project with an agent, proxy and runners on Postgres, a type checker, a notebook, and every command.

@@ -1,4 +1,4 @@
-"""The demo as its user runs it: whole processes on a real database, some of which die."""
+"""The demo as a user runs it: processes on a real database, some of which are killed."""
 
 from __future__ import annotations
 

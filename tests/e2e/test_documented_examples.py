@@ -1,7 +1,7 @@
-"""What Agent-lightning 0.3 documents about its store works here with one changed import.
+"""Documented uses of the store of Agent-lightning 0.3 work here with one changed import.
 
-Each test plays one documented use: names, arguments and results are Agent-lightning's, the words are ours. None uses
-anything that only Rollbook has, but for the URL that opens the store on disk.
+Each test executes one documented use with Agent-lightning's names, arguments and results. Apart from the URL of the
+store on disk, no test uses features that only Rollbook has.
 """
 
 from __future__ import annotations

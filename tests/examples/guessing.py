@@ -1,4 +1,4 @@
-"""The parts between an agent and its model as processes that may be killed."""
+"""The processes between an agent and its model, which tests can kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search engine of the demo, its agent, its tuner, and what the demo prints."""
+"""The search engine of the demo, its agent, its tuner, and the output of the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The game, its tokens, the advantages, the report and the chart: what of the example needs no PyTorch."""
+"""The parts of the guessing game that need no PyTorch: game, tokens, advantages, report and chart."""
 
 from __future__ import annotations
 

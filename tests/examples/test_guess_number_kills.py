@@ -1,4 +1,4 @@
-"""SIGKILL of what stands between agents and their model, while they play: every game is played to its end."""
+"""SIGKILL of the processes between agents and model during games: every game is completed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy learns: its parts, and the whole training with agents, proxy and store, small enough for every run."""
+"""The policy learns: its parts, and a complete small training with agents, proxy and store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model of Hugging Face learns the game by the same loop: its tokens, its weights, the whole training."""
+"""A language model of Hugging Face learns the game by the same loop: tokens, weights and complete training."""
 
 from __future__ import annotations
 

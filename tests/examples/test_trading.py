@@ -1,4 +1,4 @@
-"""The trading desk: a run, the same run killed anywhere and resumed, a debate once more, and back again."""
+"""The trading example: a run, interruptions and resumption, a repeated debate, and undo."""
 
 from __future__ import annotations
 

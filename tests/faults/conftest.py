@@ -1,4 +1,4 @@
-"""A store whose writer a test holds up, and lets fail."""
+"""A store with a writer that tests can pause and let fail."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Eight writers that roll back and die at random, and readers who must miss nothing: what the lock is for.
+"""Eight writers that roll back and crash at random, and readers that miss no event: a test of the writers' lock.
 
     python -m tests.faults.gap_hammer [--without-lock] [--kills N]
 
-Without the lock the writers draw positions from the same sequences and commit in whatever order it happens, on
-Postgres; on SQLite the file itself allows one writer only, so there is nothing to take away.
+Without the lock, writers on Postgres take positions from the same sequences and commit in any order. SQLite allows only
+one writer, so the option has no effect there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that a test starts, kills at any instant, and never leaves behind."""
+"""Processes that a test starts and kills, and that end with the test."""
 
 from __future__ import annotations
 

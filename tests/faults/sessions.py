@@ -1,4 +1,4 @@
-"""Writing sessions on which things go wrong: what `Dialect.writer` returns, wrapped."""
+"""Writing sessions with faults, wrapped around the result of `Dialect.writer`."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

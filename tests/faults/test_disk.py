@@ -1,4 +1,4 @@
-"""A disk that is full, a file that cannot be written: a typed error, nothing acknowledged lost, and on again after."""
+"""Full disks and files that cannot be written: a typed error, no loss of acknowledged data, and recovery."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

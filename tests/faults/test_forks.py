@@ -1,6 +1,6 @@
 """Forks of a process that uses a store.
 
-Each test runs a script in a process of its own, because a fork of the test process would copy the threads of other
+Each test runs a script in its own process, because a fork of the test process would copy the threads of other
 tests.
 """
 

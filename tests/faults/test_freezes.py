@@ -1,4 +1,4 @@
-"""A database that hangs without an error: the time for which it hangs is no silence of the runners."""
+"""A database that hangs without an error: the hanging time does not count towards timeouts of attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader that goes by position misses nothing and sees nothing twice, whatever the writers do."""
+"""Readers by position miss no event and see none twice, whatever the writers do."""
 
 from __future__ import annotations
 

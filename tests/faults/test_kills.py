@@ -1,4 +1,4 @@
-"""SIGKILL at random instants: what was acknowledged is there, nothing is half-written, and the others go on."""
+"""SIGKILL at random times: acknowledged calls are stored, none in part, and other processes continue."""
 
 from __future__ import annotations
 

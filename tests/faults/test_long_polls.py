@@ -1,4 +1,4 @@
-"""A claim whose caller is gone: it goes to somebody who wants it, or back to where it was."""
+"""A claim whose caller has gone is passed to another waiting worker or returned to the queue."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

@@ -1,4 +1,4 @@
-"""Servers that send messages which are not of Postgres's protocol: typed errors, and working calls once they stop."""
+"""Servers that violate the protocol of Postgres: typed errors, and working calls after the violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Postgres restarted, cut off, frozen, misconfigured: calls survive it or say so, and none is done twice."""
+"""Restarts, cut connections, freezes and misconfiguration of Postgres: calls survive or fail, and none runs twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store in the life of its process: forked, pickled, left open at the end."""
+"""A store in a process that forks, pickles it, or exits without closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQLite file that is deleted, moved or replaced while it is open: nothing is acknowledged that would be lost."""
+"""A SQLite file that is deleted, moved or replaced while it is open: no call is acknowledged and then lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL while runs tell of themselves: each call is there whole or not at all, and those acknowledged are there."""
+"""SIGKILL while runs append events: each call is stored in full or not at all, and acknowledged calls are stored."""
 
 from __future__ import annotations
 

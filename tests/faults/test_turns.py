@@ -1,4 +1,4 @@
-"""Several processes on one SQLite file: each gets its turn, and none hears that the database is locked."""
+"""Several processes on one SQLite file: each can write, and none gets the error that the database is locked."""
 
 from __future__ import annotations
 

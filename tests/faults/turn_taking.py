@@ -1,10 +1,10 @@
-"""Several processes on one SQLite file: how writers take turns, measured.
+"""A measurement of how several processes on one SQLite file take turns at writing.
 
     python -m tests.faults.turn_taking [--seconds N] [--rounds N]
 
-Two processes write as much as they can, four write one thing every few milliseconds. Printed for each way to wait for
-the lock: what the busy ones commit in all, and how long one call of the light ones takes. With one round the ways come
-one after the other; with more, alternating, and the median of the rounds counts.
+Two processes write continuously, and four others write one row every few milliseconds. For each way to wait for the
+lock, the output contains the number of commits of the two and the time of one call of the four. With several rounds,
+the ways alternate, and the output contains the medians.
 """
 
 # A test of a part may look inside that part.

@@ -1,7 +1,7 @@
-"""What a training run asks of its store, and a ledger of every answer: what is in it was acknowledged.
+"""The calls of a training on its store, and a ledger of the acknowledged ones.
 
-A line reaches the ledger with one `write` to an unbuffered file, after the call has returned: a process that is killed
-leaves every answer it got, but for the last one at most.
+Each line is written with one `write` to an unbuffered file after the call has returned. Therefore the ledger of a
+killed process lacks at most the last acknowledged call.
 """
 
 from __future__ import annotations

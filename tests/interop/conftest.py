@@ -1,4 +1,4 @@
-"""Fixtures: Agent-lightning's environment, and a server of each kind for the whole session."""
+"""Fixtures: Agent-lightning's environment, and a server of each kind for the session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Agent-lightning in an environment of its own, the scripts that run there, and servers for them to speak to.
+"""Agent-lightning in its own environment, the scripts that run there, and servers for them.
 
-ROLLBOOK_INTEROP chooses the environment: `release` (the default) has what was current when Agent-lightning 0.3.0 was
-released, `today` what `pip install` gives now.
+ROLLBOOK_INTEROP chooses the environment: `release` (the default) has the versions that were current when
+Agent-lightning 0.3.0 was released, `today` those that `pip install` selects now.
 """
 
 from __future__ import annotations

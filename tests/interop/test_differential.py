@@ -1,8 +1,7 @@
-"""Our adapters, told to be strict, give what Agent-lightning 0.3.0's own give, on its example and hundreds of traces.
+"""Our adapters in strict mode return the results of Agent-lightning 0.3.0's, on its example and hundreds of traces.
 
-ROLLBOOK_TORTURE=1 makes them thousands.
-
-The two run in one process, in Agent-lightning's environment.
+With ROLLBOOK_TORTURE=1, the number of traces is in the thousands. Both adapters run in one process, in
+Agent-lightning's environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples of docs/agent-lightning.md run as they are printed, in Agent-lightning's environment."""
+"""The examples of docs/agent-lightning.md run unchanged in Agent-lightning's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agent-lightning 0.3.0, unmodified, at a server that asks for keys: the key is the password in its URL."""
+"""Agent-lightning 0.3.0, unmodified, and a server that requires keys: the key is the password in the URL."""
 
 from __future__ import annotations
 

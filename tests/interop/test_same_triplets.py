@@ -1,7 +1,7 @@
-"""One agent, run by Agent-lightning's runner on our server and, its import line changed, by ours: the same triplets.
+"""One agent yields the same triplets with Agent-lightning's runner on our server and with our runner.
 
 The model is a scripted server of OpenAI's protocol. Ids of rollouts, attempts and spans, sequence ids and times differ
-between any two runs; prompts, answers, token ids, ids of answers, rewards and their order may not.
+between any two runs; prompts, responses, token ids, ids of responses, rewards and their order must be equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Agent-lightning 0.3.0, unmodified: its client, its runner and tracer, and the exporters it relies on.
+"""Agent-lightning 0.3.0, unmodified: its client, its runner and tracer, and its exporters.
 
-Scripts that speak to a server also run against Agent-lightning's own, so that what they claim is the protocol and not
-ours.
+Scripts for a server also run with Agent-lightning's server, so that their claims describe its protocol.
 """
 
 from __future__ import annotations

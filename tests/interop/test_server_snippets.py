@@ -1,6 +1,6 @@
-"""What Agent-lightning 0.3 documents about serving its store works here under the same names.
+"""Documented ways of serving the store of Agent-lightning 0.3 work here under the same names.
 
-Each test plays one documented use: names, arguments and results are Agent-lightning's, the words are ours.
+Each test executes one documented use with Agent-lightning's names, arguments and results.
 """
 
 from __future__ import annotations

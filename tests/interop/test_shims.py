@@ -1,4 +1,4 @@
-"""Agent-lightning's own trainer takes our adapters."""
+"""Agent-lightning's trainer accepts our adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole training runs with Agent-lightning's trainer: through our server, and on our store in its own process."""
+"""Complete trainings with Agent-lightning's trainer: through our server, and on our store in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that are filled once in each test process. Each test gets a copy. Copying takes a tenth of the time."""
+"""Stores that are filled once per test process and copied for each test, which takes a tenth of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store with something of everything in it, and a way to do to its database what the store never does."""
+"""A store with rows of every kind, and direct changes of its database."""
 
 from __future__ import annotations
 

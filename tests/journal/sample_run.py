@@ -1,4 +1,4 @@
-"""A run with something of everything: events, phases, spans, checkpoints, artifacts, a re-run, a moved head."""
+"""A run with every kind of content: events, phases, spans, checkpoints, artifacts, a re-run, and a moved head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the hash chain, pinned: they can never change."""
+"""The bytes of the hash chain, which can never change."""
 
 from __future__ import annotations
 

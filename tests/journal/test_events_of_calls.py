@@ -1,4 +1,4 @@
-"""The table of docs/log.md of the events that calls append, checked against the stores."""
+"""The events that calls append agree with the table in docs/log.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that comes again under its key is answered again, never done again."""
+"""A call that is repeated with its key returns the same result and is executed once."""
 
 # These tests use private names of the module that they test.
 # pyright: reportPrivateUsage=false

@@ -1,4 +1,4 @@
-"""What a writer remembers between batches is never older than what another process has written."""
+"""The writer's state between batches is never older than the writes of another process."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Rows of a run are the fold of its log in any history: damaged at random, they are restored."""
+"""Rows of a run are the fold of its log in any history, and are restored after random damage."""
 
 from __future__ import annotations
 

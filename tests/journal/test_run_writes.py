@@ -1,4 +1,4 @@
-"""Writes of a run: stored whole, answered again under a key, refused by name."""
+"""Writes of a run: stored in full, repeated under a key, or refused with the name of the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following the log: in order, nothing lost, nothing twice, and never the wrong log."""
+"""Following the log: in order, without loss or repetition, and never another log."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

@@ -1,4 +1,4 @@
-"""Reading the past: what was answered at a moment is answered for that moment ever after."""
+"""Reads of the past return the results that reads returned at that time."""
 
 from __future__ import annotations
 

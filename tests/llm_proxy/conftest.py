@@ -1,4 +1,4 @@
-"""A model server and a proxy before it, both on loopback."""
+"""Fixtures: a model server and a proxy in front of it, both on loopback."""
 
 from __future__ import annotations
 

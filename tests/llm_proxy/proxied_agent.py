@@ -1,4 +1,4 @@
-"""An agent that calls a model, and the spans that are left of its calls."""
+"""An agent that calls a model, and the spans of its calls."""
 
 from __future__ import annotations
 

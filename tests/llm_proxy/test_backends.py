@@ -1,4 +1,4 @@
-"""Routes of calls: by model, past failing backends, and elsewhere from one moment to the next."""
+"""Routing of calls: by model, around failing backends, and after a change of the backends."""
 
 from __future__ import annotations
 

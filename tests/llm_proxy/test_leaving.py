@@ -1,4 +1,4 @@
-"""A client that leaves before it has its answer."""
+"""A client that disconnects before the response."""
 
 from __future__ import annotations
 

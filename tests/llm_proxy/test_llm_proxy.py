@@ -1,4 +1,4 @@
-"""The life of a proxy, and what it publishes of itself."""
+"""The start and end of a proxy, and the resource that it publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spans in the store when the client has its answer."""
+"""The spans in the store when the client receives its response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is slow, away, or refuses: the client's answer waits for its record, and for nothing more."""
+"""A store that is slow, unreachable or refuses: the response waits for its record, and for nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends of other protocols, through LiteLLM: what agents get and what is recorded is the same for each of them."""
+"""Backends of other protocols through LiteLLM: equal responses and equal records for all of them."""
 
 from __future__ import annotations
 

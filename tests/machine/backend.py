@@ -1,4 +1,4 @@
-"""A store under the machine: opened on a database that is emptied, not made anew, for each example."""
+"""The store of the state machine: one database, emptied for each example."""
 
 from __future__ import annotations
 

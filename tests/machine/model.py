@@ -1,7 +1,7 @@
-"""The store once more, naively: plain dicts, whole scans, one call after the other.
+"""A simple model of the store: dicts, full scans, and one call after the other.
 
-Written from the contract, not from the store. Where the two say different things, one of them is wrong. What a store
-draws at random is told to the model: the fresh ids are read from the store's own answer.
+It implements the contract without regard to the code of the store. The model takes random values, such as new ids, from
+the results of the store.
 """
 
 from __future__ import annotations

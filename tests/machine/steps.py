@@ -1,7 +1,7 @@
-"""The calls the machine makes: how one is drawn, what it is on a store, and what it is on the model.
+"""The calls of the state machine: their generation, and their execution on a store and on the model.
 
-A step names rollouts and attempts by number, so that it can be drawn before they exist; what it means is settled when
-its turn comes.
+A step refers to rollouts and attempts by numbers, so that it can be generated before they exist. The numbers are
+resolved when the step is executed.
 """
 
 from __future__ import annotations

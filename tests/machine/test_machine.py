@@ -1,4 +1,4 @@
-"""Any calls in any order: both databases hold the rows of the model and the events of their logs."""
+"""Any calls in any order: the rows of both databases equal the model and the fold of their logs."""
 
 from __future__ import annotations
 

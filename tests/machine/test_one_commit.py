@@ -1,4 +1,4 @@
-"""Calls that meet in one commit see each other: situations that random calls come upon too seldom."""
+"""Calls in one commit see each other, in situations that random calls rarely produce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`migrate` walks a whole database, so its tests have one to themselves."""
+"""Fixtures: databases for tests of `migrate`, which changes an entire database."""
 
 from __future__ import annotations
 

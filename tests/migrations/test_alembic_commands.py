@@ -1,4 +1,4 @@
-"""Alembic's own command line makes, describes, upgrades and downgrades stores that every command accepts."""
+"""Alembic's command line creates, describes, upgrades and downgrades stores that every command accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store from before there were annotations is upgraded to what a new one would be."""
+"""The upgrade of a store without annotations equals a new store."""
 
 from __future__ import annotations
 

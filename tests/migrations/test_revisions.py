@@ -1,4 +1,4 @@
-"""The revisions: one line, equal to the tables of the code, and none touches the log."""
+"""The revisions form one line, equal the tables of the code, and leave the log unchanged."""
 
 from __future__ import annotations
 

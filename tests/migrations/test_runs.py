@@ -1,4 +1,4 @@
-"""A store from before there were runs is upgraded to what a new one would be."""
+"""The upgrade of a store without runs equals a new store."""
 
 from __future__ import annotations
 

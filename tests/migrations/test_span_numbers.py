@@ -1,4 +1,4 @@
-"""A store from before span numbers were reserved goes on counting where it was."""
+"""A store from before the reservation of span numbers continues its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upgrades of a database from one revision to the next, with a revision that only these tests know."""
+"""Upgrades of a database from one revision to the next, with a revision that exists only in these tests."""
 
 from __future__ import annotations
 

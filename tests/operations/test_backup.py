@@ -1,4 +1,4 @@
-"""A backup is one file that proves what it holds; what is restored from it is the store that was backed up."""
+"""A backup is one file with a proof of its content, and its restoration equals the source."""
 
 # ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
 

@@ -1,4 +1,4 @@
-"""Compression with dictionaries: every read returns what it returned before, and removed payload leaves no trace."""
+"""Compression with dictionaries: reads return the same results, and no file contains removed payload."""
 
 from __future__ import annotations
 

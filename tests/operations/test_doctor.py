@@ -1,4 +1,4 @@
-"""`diagnose`: each check finds what it is made for, names a remedy, and changes nothing."""
+"""`diagnose`: each check detects its problem, names a remedy, and changes nothing."""
 
 from __future__ import annotations
 

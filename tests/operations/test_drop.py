@@ -1,4 +1,4 @@
-"""`drop_partition`: a partition goes as a whole and nothing else does, and only while no other process uses it."""
+"""`drop_partition` removes one partition completely, and only while no other process uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data of events in blocks: every read returns what it returned before, and damage is reported."""
+"""Data of events in blocks: reads return the same results, and damage is reported."""
 
 from __future__ import annotations
 

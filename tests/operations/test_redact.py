@@ -1,4 +1,4 @@
-"""`redact`: the payload of one event goes, also from the files of the database, and the log proves the rest."""
+"""`redact`: the payload of one event is removed, also from the files of the database, and the log proves the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remove_payload`: the payload of finished rollouts goes, all else stays, and the log proves it."""
+"""`remove_payload`: the payload of finished rollouts is removed, all else is unchanged, and the log proves it."""
 
 from __future__ import annotations
 

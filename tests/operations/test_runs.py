@@ -1,4 +1,4 @@
-"""A scheduled operation is run by one process at a time, and its result, or its error, is in the database."""
+"""A scheduled operation is run by one process at a time, and its result or error is stored in the database."""
 
 # ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
 

@@ -1,4 +1,4 @@
-"""A copy that is killed, or whose disk is full, leaves no half store, and is finished by the same call."""
+"""A copy that is killed or fills its disk leaves no partial store, and the same call completes it."""
 
 from __future__ import annotations
 

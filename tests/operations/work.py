@@ -1,4 +1,4 @@
-"""Operations that run in processes of their own, which tests kill or whose disk they fill."""
+"""Operations in their own processes, for tests that kill them or fill their disk."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Recorded requests in OTLP's JSON, valid and malformed, each with the answer of the decoder.
+"""Recorded requests in OTLP's JSON, valid and malformed, each with the result of the decoder.
 
 Most were chosen from 20,000 generated requests so that they differ in what is accepted or refused; 16 were written by
 hand.
-`python -m tests.otel.recorded_json` records the answers again; a difference is a change that exporters will see.
+`python -m tests.otel.recorded_json` records the results again. Each difference is a change for exporters.
 """
 
 from __future__ import annotations

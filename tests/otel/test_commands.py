@@ -1,4 +1,4 @@
-"""Spans that came by OTLP are recorded as their models would be, byte for byte, or refused in the same words."""
+"""Spans from OTLP are recorded byte for byte as their models are, or refused with the same messages."""
 
 from __future__ import annotations
 

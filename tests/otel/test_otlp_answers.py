@@ -1,4 +1,4 @@
-"""Answers to exporters come in the encoding of their request, and stay short."""
+"""Responses to exporters have the encoding of the request and are short."""
 
 from __future__ import annotations
 

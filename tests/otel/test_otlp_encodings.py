@@ -1,4 +1,4 @@
-"""Whatever an exporter may say, it says the same in protobuf and in JSON, and every span of it is a valid one."""
+"""Any request of an exporter means the same in protobuf and in JSON, and yields only valid spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exporter sends becomes spans, the same from protobuf and from JSON."""
+"""OTLP requests yield the same spans from protobuf and from JSON."""
 
 from __future__ import annotations
 

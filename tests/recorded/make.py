@@ -1,7 +1,7 @@
-"""Write the recorded databases anew: `python -m tests.recorded.make`.
+"""Write the recorded databases again: `python -m tests.recorded.make`.
 
-They were made once, by the code that the tests of this directory compare every later version with. Only a new kind of
-content is a reason to make them again, with a version whose log format is known to be right.
+They were written once, and the tests of this folder compare every later version with them. Write them again only for a
+new kind of content, with a version whose log format is correct.
 """
 
 from __future__ import annotations

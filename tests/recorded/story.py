@@ -1,7 +1,7 @@
-"""What the recorded databases contain: one scripted history that uses every kind of event the public API can write.
+"""The content of the recorded databases: a scripted history with every kind of event of the public API.
 
 The history is deterministic. The same calls at the same times, with the same ids, give the same log on every database,
-so its chain head and its state hash are constants. A change of what this file writes changes both.
+so its chain head and its state hash are constants. A change of this file changes both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This version reads, proves and repairs databases that an earlier one wrote, and it writes the same bytes."""
+"""This version reads, proves and repairs databases of an earlier version, and writes the same bytes."""
 
 from __future__ import annotations
 

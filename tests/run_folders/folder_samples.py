@@ -1,4 +1,4 @@
-"""Run folders as other programs write them, and what a run of a store looks like beside one."""
+"""Run folders as other programs write them, and the run of a store beside such a folder."""
 
 from __future__ import annotations
 

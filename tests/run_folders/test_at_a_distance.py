@@ -1,4 +1,4 @@
-"""Folders go into a store behind a server and come out of it as they do of one that is opened."""
+"""Import and export of run folders through a server equal those in process."""
 
 from __future__ import annotations
 

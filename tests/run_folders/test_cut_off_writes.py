@@ -1,4 +1,4 @@
-"""Wherever the writing of a folder is cut off, it is the old one or the new one, and the next writing tidies up."""
+"""An interrupted write of a folder leaves the old or the new version, and the next write removes leftovers."""
 
 from __future__ import annotations
 

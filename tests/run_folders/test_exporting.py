@@ -1,4 +1,4 @@
-"""An export leaves a whole folder behind, whenever it is cut off, and what others put there stays.
+"""An export leaves a complete folder even if it is interrupted, and keeps files of others.
 
 Acceptance scenarios 52 and 57.
 """

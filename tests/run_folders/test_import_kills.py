@@ -1,4 +1,4 @@
-"""An import that is killed again and again has brought in everything once when one gets to its end."""
+"""An import that is killed repeatedly has imported everything once when it completes."""
 
 from __future__ import annotations
 

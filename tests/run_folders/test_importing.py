@@ -1,4 +1,4 @@
-"""A folder is imported once, with all that can be read of it, and nothing in it leads anywhere else.
+"""A folder is imported once, with all its readable content, and no path in it leads outside.
 
 Acceptance scenarios 9, 10 and 52 to 56.
 """

@@ -1,4 +1,4 @@
-"""A mirror keeps folders current, warns of what it cannot write, and catches up after it was killed."""
+"""A mirror updates folders, warns of failed writes, and catches up after it was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that goes into a store comes out byte by byte, and a run that goes out comes back as it was."""
+"""An imported folder is exported byte for byte, and an exported run is imported unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of runs: beside the database on each backend, and behind a server on each that a server is meant for."""
+"""Fixtures: stores of runs on each backend, in process and behind a server."""
 
 from __future__ import annotations
 

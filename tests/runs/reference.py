@@ -1,7 +1,7 @@
-"""What a view of a run holds, in plain Python and from the contract alone: no SQL, and nothing of the code under test.
+"""The content of a view of a run in plain Python, derived from the contract without SQL and without tested code.
 
-`filtered` is what a re-run left of a flat list of events in the pipeline that runs had before. `Reference` is the
-general rule: lineage, bounds and masks.
+`filtered` implements the rule of the earlier pipeline: the part of a flat list of events that a re-run keeps.
+`Reference` implements the general rule: lineage, bounds and masks.
 """
 
 from __future__ import annotations

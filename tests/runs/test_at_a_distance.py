@@ -1,4 +1,4 @@
-"""Runs of a store behind a server: nothing is done twice, refused otherwise or left out because of the way there."""
+"""Runs behind a server: calls run once, and have the results and errors of a store in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is found where it holds and nowhere else: it follows the lineage and the masks, as events do.
+"""A checkpoint is found only where it is valid: it follows the lineage and the masks, as events do.
 
 Acceptance scenarios 37 to 44, 46.
 """

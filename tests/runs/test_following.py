@@ -1,4 +1,4 @@
-"""Following a run: going on from anywhere equals reading it afresh, whatever happened meanwhile."""
+"""Following a run from any position equals reading it again, whatever happens in between."""
 
 from __future__ import annotations
 

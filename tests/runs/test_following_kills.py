@@ -1,4 +1,4 @@
-"""A server that is killed while a run goes, and while it goes again: viewers miss nothing and hear nothing twice."""
+"""A server is killed during a run and during its re-run: viewers miss no event and receive none twice."""
 
 from __future__ import annotations
 

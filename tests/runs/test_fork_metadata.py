@@ -1,4 +1,4 @@
-"""An attempt that builds on another one says so in its metadata, to whoever runs it and knows nothing of forks."""
+"""The metadata of an attempt that continues another one names the fork, for runners that do not know forks."""
 
 # A test of a part may look inside that part.
 # pyright: reportPrivateUsage=false

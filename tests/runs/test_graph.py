@@ -1,4 +1,4 @@
-"""A run as nodes in columns, also one that only sends spans; and two attempts side by side.
+"""The graph of a run as nodes in columns, also of a run with only spans; and the comparison of two attempts.
 
 Acceptance scenarios 59 to 61.
 """

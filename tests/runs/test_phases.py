@@ -1,4 +1,4 @@
-"""A phase graph says which phase a node is of, what a re-run hides, and refuses to contradict itself."""
+"""A phase graph defines the phase of each node and the effects of a re-run, and refuses contradictions."""
 
 from __future__ import annotations
 

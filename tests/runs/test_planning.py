@@ -1,4 +1,4 @@
-"""A plan says where a re-run starts, from what, what it hides and what follows, without a store."""
+"""A plan contains the start, checkpoints, hidden events and following phases of a re-run, without a store."""
 
 from __future__ import annotations
 

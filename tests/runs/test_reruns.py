@@ -1,4 +1,4 @@
-"""A part of a run is run again: what it replaces is hidden from its view, and nothing else, and nothing is lost.
+"""A re-run hides from its view exactly the events that it replaces, and no event is lost.
 
 Acceptance scenarios 25 to 28, 30 to 36, 45, 47.
 """

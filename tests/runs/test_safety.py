@@ -1,4 +1,4 @@
-"""Forks that race, repeat, or would do harm: one wins, one attempt begins, and nothing unsafe happens by accident.
+"""Concurrent, repeated and unsafe forks: one succeeds, one attempt begins, and no unsafe effect occurs unconfirmed.
 
 Acceptance scenarios 1, 4, 7, 8, 18, 48 to 51, 58.
 """

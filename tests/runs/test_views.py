@@ -1,4 +1,4 @@
-"""Every view of every attempt equals what plain Python makes of the same history, however it came about."""
+"""Every view of every attempt equals the reference in plain Python, for any history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the trading pipeline in a store, and how to drive one."""
+"""Runs of the trading pipeline in a store, and functions that drive one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that waits for an event-loop thread is answered when the thread ends, at whatever moment it was handed over."""
+"""Work for an event-loop thread is completed or refused when the thread ends, at any time of its submission."""
 
 from __future__ import annotations
 

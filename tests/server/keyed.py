@@ -1,4 +1,4 @@
-"""A server that asks for keys, clocks that its keys grow old by, and what is sent to it."""
+"""A server that requires keys, clocks for their expiry, and requests."""
 
 from __future__ import annotations
 

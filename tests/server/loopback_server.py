@@ -1,4 +1,4 @@
-"""A server for tests: a real socket on loopback, in the loop of the test, gone at the end of the block."""
+"""A server for tests: a real socket on loopback, in the event loop of the test, until the end of the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that no honest client sends is refused in bounded memory, without effect on other clients."""
+"""Malicious input is refused in bounded memory, without effect on other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing of answers to a connection, for any application behind it."""
+"""Writing of responses to a connection, for any application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All streams of a log share one reader of it, and each still sees everything once and in order."""
+"""All streams of a log share one reader, and each receives every event once and in order."""
 
 from __future__ import annotations
 

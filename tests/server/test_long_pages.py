@@ -1,4 +1,4 @@
-"""Pages of any length: the same JSON as the models give, in bounded memory, harmed by no client."""
+"""Pages of any length: the JSON of the models, in bounded memory, without effects of slow clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server does what its OpenAPI document says: requests made up from it get answers that are declared in it."""
+"""The server conforms to its OpenAPI document: generated requests get declared responses."""
 
 from __future__ import annotations
 

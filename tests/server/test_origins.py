@@ -1,4 +1,4 @@
-"""Pages of strangers: what a browser on this machine sends for them changes nothing and reads nothing."""
+"""Requests of other websites through a browser on this machine change nothing and read nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exporter that OpenTelemetry ships, unmodified, against a server of ours."""
+"""OpenTelemetry's exporter, unmodified, with our server."""
 
 from __future__ import annotations
 

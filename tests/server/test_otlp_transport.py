@@ -1,4 +1,4 @@
-"""POST /v1/traces as HTTP: encodings, codings, limits, and requests that are not what they say."""
+"""POST /v1/traces as HTTP: encodings, compression, limits, and requests with wrong headers."""
 
 from __future__ import annotations
 

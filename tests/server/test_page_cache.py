@@ -1,4 +1,4 @@
-"""A page that is asked for again is read again, unless nothing at all was committed meanwhile."""
+"""A repeated request for a page is read again, unless nothing was committed in between."""
 
 from __future__ import annotations
 

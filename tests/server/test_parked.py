@@ -1,4 +1,4 @@
-"""Calls that wait, and clients that leave."""
+"""Calls that wait, and clients that disconnect."""
 
 from __future__ import annotations
 

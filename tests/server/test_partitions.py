@@ -1,4 +1,4 @@
-"""One server, many partitions: they never mix, are opened when they are asked for, and let go of when they are not."""
+"""Many partitions on one server: separate data, opened on demand, and closed when idle."""
 
 from __future__ import annotations
 

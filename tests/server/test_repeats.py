@@ -1,4 +1,4 @@
-"""A request sent again under its key is answered again and done once."""
+"""A request that is repeated with its key gets the same response and is executed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of a replica: it reports that it only reads, refuses changes, and follows what the primary commits."""
+"""The server of a replica: it reports that it is read-only, refuses changes, and follows the primary."""
 
 from __future__ import annotations
 

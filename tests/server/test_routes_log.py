@@ -1,4 +1,4 @@
-"""The log, its proof, the past, and what a store says of itself, over HTTP."""
+"""The log, its proof, the past, and facts about the store, over HTTP."""
 
 from __future__ import annotations
 

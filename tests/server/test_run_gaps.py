@@ -1,4 +1,4 @@
-"""A run's log that was cut back: its readers are told once, read it anew, and miss nothing of what comes then."""
+"""A run's log that is truncated: readers are notified once, read it again, and miss no later event."""
 
 from __future__ import annotations
 

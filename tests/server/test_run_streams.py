@@ -1,4 +1,4 @@
-"""A run as a stream: the same frames both ways, shared between its readers, and gone on with after every cut."""
+"""Streams of a run: equal frames in both protocols, one shared reader, and resumption after every interruption."""
 
 from __future__ import annotations
 

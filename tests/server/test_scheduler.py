@@ -1,4 +1,4 @@
-"""A server runs its operations by itself: once for all servers of a database, again after a kill, and never in the way.
+"""Scheduled operations of a server: once for all servers of a database, again after a kill, without blocking requests.
 
 Intervals are tenths of seconds. The processes of the operations take most of the time.
 """

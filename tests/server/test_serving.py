@@ -1,4 +1,4 @@
-"""`rollbook serve` as a process: how it starts, its output, and how it ends."""
+"""`rollbook serve` as a process: start, output and end."""
 
 from __future__ import annotations
 

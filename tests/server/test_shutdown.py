@@ -1,4 +1,4 @@
-"""The end of a server under load: streams get a last message, acknowledged writes are stored, no client delays it."""
+"""The end of a server under load: last messages on streams, stored writes, and no delay by clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StoreServer: a store in its own process, a client of it in any other."""
+"""StoreServer: a store in its own process, and its client in any other process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Followers of the log cost other calls little: their number is bounded, and so is what a large event costs."""
+"""Followers of the log: their number is bounded, and their cost for other calls is small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: replay and live from one cursor, resumed after every kind of cut without gap or double."""
+"""Streams: replay and live events from one cursor, resumed after every interruption without loss or repetition."""
 
 from __future__ import annotations
 

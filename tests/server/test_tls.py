@@ -1,4 +1,4 @@
-"""https: with a certificate in files, and a clear word about files that will not do."""
+"""HTTPS: certificates in files, and errors for unusable files."""
 
 from __future__ import annotations
 

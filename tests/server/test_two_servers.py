@@ -1,4 +1,4 @@
-"""Two servers on one Postgres: clients of either work together as if there were one."""
+"""Two servers on one Postgres database act as one for their clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The internals of uvicorn that the server builds on are those that it was written for."""
+"""The internals of uvicorn on which the server depends are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web front ends that were made before Rollbook: the routes, the texts and the events that they know."""
+"""Front ends from before Rollbook: their routes, texts and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers end overdue attempts on time without calls, and no attempt that they could not hear."""
+"""Servers end overdue attempts on time without calls, except attempts whose signals they could not receive."""
 
 from __future__ import annotations
 

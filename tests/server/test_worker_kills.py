@@ -1,4 +1,4 @@
-"""A server of several processes that are killed under load, one of them or their parent: clients notice a pause."""
+"""A worker or the parent of a server is killed under load: clients notice only a pause."""
 
 from __future__ import annotations
 

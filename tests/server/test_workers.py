@@ -1,4 +1,4 @@
-"""`rollbook serve --workers`: several processes behind one port, which live and end as one."""
+"""`rollbook serve --workers`: several processes on one port that start and end together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What programs rely on, in a form that only a change of the interface changes: HTTP, metrics, errors.
+"""Interfaces on which programs depend, in a form that changes only with them: HTTP, metrics, errors.
 
-`python -m tests.snapshots.interfaces` writes the snapshots anew; what differs then is a change that clients will see.
+`python -m tests.snapshots.interfaces` writes the snapshots again. Each difference is a change for clients.
 """
 
 from __future__ import annotations

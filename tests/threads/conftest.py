@@ -1,4 +1,4 @@
-"""A SQL store, and a saver on it."""
+"""Fixtures: a SQL store and a saver on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs of LangGraph's, and checkpoints made without one."""
+"""Small LangGraph graphs, and checkpoints without a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's own tests of a checkpointer, every capability, on both databases. Acceptance scenario 62."""
+"""LangGraph's conformance tests of checkpointers, all capabilities, on both databases. Acceptance scenario 62."""
 
 from __future__ import annotations
 

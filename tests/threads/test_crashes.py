@@ -1,4 +1,4 @@
-"""A process that runs a graph is killed, and another one goes on where it was. Acceptance scenario 62."""
+"""A process that runs a graph is killed, and another process resumes the graph. Acceptance scenario 62."""
 
 from __future__ import annotations
 

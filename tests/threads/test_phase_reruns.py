@@ -1,4 +1,4 @@
-"""A phase of a graph of LangGraph's runs again from a pointer to a checkpoint of its thread. Acceptance scenario 62."""
+"""A phase of a LangGraph graph runs again from a pointer to a checkpoint. Acceptance scenario 62."""
 
 from __future__ import annotations
 

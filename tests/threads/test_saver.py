@@ -1,4 +1,4 @@
-"""Graphs of LangGraph's keep their state in the store and go on from it."""
+"""LangGraph graphs store their state in the store and resume from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of threads are held against the log, and mended from it; a story of random calls is a model's."""
+"""Verification and repair of the tables of threads; random calls agree with a model."""
 
 from __future__ import annotations
 

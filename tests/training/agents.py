@@ -1,4 +1,4 @@
-"""Agents and algorithms for tests of the trainer; at the top of a module, so that other processes find them."""
+"""Agents and algorithms for tests of the trainer, at module level so that other processes can import them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that do as a test says, hooks that record their arguments, and a runner for both."""
+"""Agents with scripted behaviour, hooks that record their arguments, and a runner for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An algorithm that a test kills: it plans a few epochs, and returns once it has seen all of them end."""
+"""An algorithm that a test kills: it plans a few epochs and returns after all rollouts have ended."""
 
 from __future__ import annotations
 

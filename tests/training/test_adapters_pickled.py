@@ -1,4 +1,4 @@
-"""Adapters can be sent to other processes, as a trainer with processes of runners does, and do there what they did."""
+"""Pickled adapters give the same results in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapters take whatever spans there are: they never raise, lose nothing silently and always say the same."""
+"""Adapters accept any spans: they never raise, report every unused span, and are deterministic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of proxies in resources: a new proxy takes the place of one that no longer answers, and of no other."""
+"""Addresses of proxies in resources: a new proxy replaces only a proxy that does not respond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of agents are used again, never shared, and not kept for ever."""
+"""Threads of agents are reused, never shared, and ended when idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algorithm that learns nothing: it runs everything, in order, and never crashes on what comes of it."""
+"""The baseline algorithm runs all tasks in order and survives any result."""
 
 from __future__ import annotations
 

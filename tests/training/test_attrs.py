@@ -1,4 +1,4 @@
-"""Nested data becomes attributes and comes back, and tags and links are found again."""
+"""Conversion of nested data to attributes and back, and search of tags and links."""
 
 from __future__ import annotations
 

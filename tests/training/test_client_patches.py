@@ -1,4 +1,4 @@
-"""Methods of a client are replaced when the client is imported, and only then."""
+"""Methods of a client are replaced when the client is imported, and not before."""
 
 from __future__ import annotations
 

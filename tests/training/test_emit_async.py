@@ -1,4 +1,4 @@
-"""An async agent that emits a reward holds nobody up, and its reward is stored and numbered all the same."""
+"""An async agent that emits a reward does not block, and its reward is stored and numbered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of attempts: those of the store, the proxy and the model are distinguished from those of the agent."""
+"""Failures of attempts: those of store, proxy and model are distinguished from those of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callback handler records what LangChain runs in an attempt, and each call to a model once."""
+"""The callback handler records the operations of LangChain in an attempt, and each model call once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans that a process could not send before its death are stored by the next one that starts."""
+"""Spans that a process could not send before its end are stored by the next process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the stock openai client become spans of the attempt, as they went over the wire, and no others do."""
+"""Calls of the openai client become spans of the attempt with the transferred data."""
 
 from __future__ import annotations
 

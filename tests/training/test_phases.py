@@ -1,4 +1,4 @@
-"""A pipeline of plain functions goes on after a crash and runs a part of itself again, without code for either."""
+"""A pipeline of plain functions resumes after a crash and re-runs phases without additional code."""
 
 from __future__ import annotations
 

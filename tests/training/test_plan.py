@@ -1,4 +1,4 @@
-"""A plan enqueued again: what exists is returned, what is missing is added, nothing is doubled."""
+"""A plan that is enqueued again: existing rollouts are returned, missing ones added, and none is duplicated."""
 
 from __future__ import annotations
 

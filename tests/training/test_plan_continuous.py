@@ -1,4 +1,4 @@
-"""Hearing of rollouts as they end: in order, none missed, none twice, also by who starts again."""
+"""Rollouts of a plan are reported as they end: in order, each once, also after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL of the algorithm at random instants, and another start: its plan is complete in the end, nothing doubled."""
+"""SIGKILL of the algorithm at random times and restarts: its plan is completed without duplicates."""
 
 from __future__ import annotations
 

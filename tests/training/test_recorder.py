@@ -1,4 +1,4 @@
-"""Spans reach the store in batches and in order, wait for it where it is gone, and never trouble the agent."""
+"""Spans reach the store in batches and in order, wait during outages, and never disturb the agent."""
 
 from __future__ import annotations
 

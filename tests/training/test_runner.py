@@ -1,4 +1,4 @@
-"""A runner serves the queue: at once, side by side, until it is told to stop."""
+"""A runner processes the queue: at once, concurrently, and until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life keep attempts alive while their worker is, and end with it."""
+"""Heartbeats keep attempts alive while their worker lives, and end with it."""
 
 from __future__ import annotations
 

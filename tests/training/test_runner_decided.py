@@ -1,4 +1,4 @@
-"""A runner notices what others decide while an attempt runs, and stops the agent."""
+"""A runner detects changes by others during an attempt and stops the agent."""
 
 from __future__ import annotations
 

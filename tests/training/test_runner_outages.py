@@ -1,4 +1,4 @@
-"""A runner outlives a store that is gone for a while, and loses nothing of what its agents did."""
+"""A runner survives an outage of the store and loses no data of its agents."""
 
 from __future__ import annotations
 

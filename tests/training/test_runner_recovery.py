@@ -1,4 +1,4 @@
-"""The work of a killed runner is done by another one, with the default settings of runner and rollout."""
+"""The work of a killed runner is repeated by another one, with the default settings of runner and rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt: resources, hooks, trace, agent, reward and status, in this order, whatever fails."""
+"""One attempt: resources, hooks, trace, agent, reward and status, in this order, despite any failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal questions put at the same time are asked once, and nobody is told what was true before they asked."""
+"""Equal concurrent queries are sent once, and no result is older than its query."""
 
 from __future__ import annotations
 

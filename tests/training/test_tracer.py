@@ -1,4 +1,4 @@
-"""Every span that ends inside an attempt is stored under it, in the order it ended, and nothing else is."""
+"""Every span that ends inside an attempt is stored under it, in the order of the ends, and no other span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer runs an algorithm and an agent to the end, and its report is what the store holds."""
+"""A trainer runs an algorithm and an agent to the end, and its report agrees with the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triplets become rows as verl lays them out, and what does not fit is said."""
+"""Triplets become rows in the layout of verl, and unusable ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans become triplets: which spans are calls, which are the same call, and which call a reward belongs to."""
+"""Spans become triplets: spans of calls, duplicates, and the calls of rewards."""
 
 from __future__ import annotations
 

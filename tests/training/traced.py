@@ -1,4 +1,4 @@
-"""Spans as tracers and proxies record them, short to write: `call("c1", 2, 3, response_id="R1")`."""
+"""Short forms of spans as tracers and proxies record them: `call("c1", 2, 3, response_id="R1")`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that can be taken away: real calls to a real store, or none at all."""
+"""A store with outages: calls reach a real store, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store with something of everything, for tests of what proves it."""
+"""A store with rows of every kind for tests of verification."""
 
 from __future__ import annotations
 

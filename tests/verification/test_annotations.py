@@ -1,4 +1,4 @@
-"""Labels and notes are held against the log, and mended from it."""
+"""Verification and repair of labels and notes by the log."""
 
 from __future__ import annotations
 

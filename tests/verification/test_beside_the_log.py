@@ -1,4 +1,4 @@
-"""Verification of what lies beside the log: signals, triggers, indexes, and the description of the store."""
+"""Verification of data outside the log: signals, triggers, indexes, and the description of the store."""
 
 from __future__ import annotations
 

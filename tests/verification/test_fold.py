@@ -1,4 +1,4 @@
-"""Rows are the fold of their streams, whatever was done in whatever order."""
+"""Rows are the fold of their streams after any calls in any order."""
 
 from __future__ import annotations
 

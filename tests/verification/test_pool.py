@@ -1,4 +1,4 @@
-"""Proofs by several processes find what one finds, and go on without those that end."""
+"""Verification by several processes has the findings of one, and continues when processes end."""
 
 from __future__ import annotations
 

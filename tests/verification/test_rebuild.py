@@ -1,4 +1,4 @@
-"""Rows that `rebuild` restores, rows that it leaves alone, and no effect on readers."""
+"""Rows that `rebuild` restores, rows that it leaves unchanged, and no effect on readers."""
 
 from __future__ import annotations
 

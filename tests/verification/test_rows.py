@@ -1,4 +1,4 @@
-"""Differences that `verify` finds in the tables: every row and column that is not as the log says."""
+"""Differences that `verify` finds in the tables: every row and column that disagrees with the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run tables and the blobs are held against the log, and mended from it."""
+"""Verification and repair of the run tables and the blobs by the log."""
 
 from __future__ import annotations
 

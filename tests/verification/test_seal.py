@@ -1,4 +1,4 @@
-"""Seals: whole files that name the head of the log, never overwritten."""
+"""Seals: complete files that name the head of the log and are never overwritten."""
 
 from __future__ import annotations
 

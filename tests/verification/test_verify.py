@@ -1,4 +1,4 @@
-"""`verify` names every change, removal and addition behind the store's back."""
+"""`verify` reports every change, removal and addition that bypasses the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our store in Agent-lightning's process, on the database or the server at `--url`: every method, and its own ways."""
+"""Our store in Agent-lightning's process, on the database or server at `--url`: all methods and specific behaviour."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false

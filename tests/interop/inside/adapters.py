@@ -1,4 +1,4 @@
-"""Our adapters, told to be strict, beside Agent-lightning's own on the same spans."""
+"""Our adapters in strict mode and Agent-lightning's, on the same spans."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false

@@ -1,4 +1,4 @@
-"""Writes the triplets that Agent-lightning's adapter, read through its client, makes of rollouts."""
+"""Write the triplets of Agent-lightning's adapter for rollouts that its client reads."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false

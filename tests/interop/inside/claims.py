@@ -1,6 +1,6 @@
-"""What the scripts beside this file share: they run claims and write down which of them hold.
+"""Functions that the scripts in this folder share: they check claims and write the results.
 
-They run in an environment that has Agent-lightning and nothing of ours but this checkout on its path.
+The scripts run in an environment with Agent-lightning and with this checkout on the path.
 """
 
 from __future__ import annotations

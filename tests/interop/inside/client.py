@@ -1,4 +1,4 @@
-"""Agent-lightning's client against the server at `--url`: every method, and what only a client does."""
+"""Agent-lightning's client and the server at `--url`: all methods, and the client's specific behaviour."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false

@@ -1,4 +1,4 @@
-"""Run an example of a page as it is printed, but for the address of the server.
+"""Run an example of a page with only the address of the server replaced.
 
 The example's `algorithm`, `agent` and `tasks` are the quiz; `sqlite:///run.db` is in `--directory`.
 """

@@ -1,4 +1,4 @@
-"""The OpenTelemetry SDK's own exporter, as any program may use it, against the server at `--url`."""
+"""The exporter of the OpenTelemetry SDK, as a program uses it, and the server at `--url`."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false

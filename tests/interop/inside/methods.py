@@ -1,4 +1,4 @@
-"""What every store of Agent-lightning's type does, method by method: its client, and our adapter.
+"""Behaviour common to all stores of Agent-lightning's type, method by method.
 
 The store may have been used before, but is not used by others at the same time.
 """

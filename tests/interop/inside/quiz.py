@@ -1,4 +1,4 @@
-"""An agent that answers questions as an LLM would, without one, and an algorithm that finds the better prompt."""
+"""An agent that answers questions without an LLM, and an algorithm that selects the better prompt."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false

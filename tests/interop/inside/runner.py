@@ -1,4 +1,4 @@
-"""Agent-lightning's runner and its OpenTelemetry tracer, with a real agent, against the server at `--url`."""
+"""Agent-lightning's runner and its OpenTelemetry tracer, with an agent, and the server at `--url`."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false

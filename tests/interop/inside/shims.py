@@ -1,4 +1,4 @@
-"""Our adapters of Agent-lightning's type in its own trainer."""
+"""Our adapters of Agent-lightning's type in Agent-lightning's trainer."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false

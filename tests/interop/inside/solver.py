@@ -1,4 +1,4 @@
-"""An agent as users of Agent-lightning write one: it asks a model for each answer, and says what that was worth."""
+"""An agent as users of Agent-lightning write it: it requests each answer from a model and emits a reward."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUntypedFunctionDecorator=false

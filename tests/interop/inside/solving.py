@@ -1,4 +1,4 @@
-"""Runs the agent in a file on the queue of a server: with Agent-lightning's runner and a tracer of it, or ours."""
+"""Run the agent in a file on the queue of a server, with Agent-lightning's runner and tracer or with ours."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # Agent-lightning is not installed beside the type checker.

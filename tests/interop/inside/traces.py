@@ -1,4 +1,4 @@
-"""Traces by lot, for whoever compares two adapters: every form a span of a call, an agent or a reward comes in."""
+"""Random traces for the comparison of two adapters, with every form of spans of calls, agents and rewards."""
 
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false

@@ -1,4 +1,4 @@
-"""A training run with Agent-lightning's trainer: an algorithm, runners in processes or threads, a real agent.
+"""A training with Agent-lightning's trainer: an algorithm, runners in processes or threads, and an agent.
 
 `--store client` takes Agent-lightning's own client to the server at `--url`; `--store rollbook` opens the database at
 `--url` in process. Everything else is Agent-lightning's, and its environment variables mean what they mean there.

@@ -1,6 +1,6 @@
-"""A training that tests kill parts of: `python -m tests.training.execution.killed URL TASKS`, exit code 0 at its end.
+"""A training that tests kill: `python -m tests.training.execution.killed URL TASKS`, exit code 0 at its end.
 
-It resumes what was left; the agent takes its time, so that a kill finds it at work.
+It resumes the plan of the previous process. The agent is slow, so that a kill interrupts it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both sides of a training, small: tasks say what becomes of the runner that gets them."""
+"""A small training with both sides, algorithm and runners; the task decides what happens to its runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of both strategies: the order in which parts end, and that nothing is left open."""
+"""Both strategies: the order in which their parts end, and the release of all resources."""
 
 from __future__ import annotations
 

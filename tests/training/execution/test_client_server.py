@@ -1,4 +1,4 @@
-"""Algorithm and runners as processes: killed ones, stubborn ones, those of other machines, and the wrong server."""
+"""Algorithm and runners as processes: kills, ignored signals, other machines, and wrong servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl+C, SIGTERM and SIGKILL of a training: the caller can tell, and nothing and nobody is left at work."""
+"""Ctrl+C, SIGTERM and SIGKILL of a training: the exit status tells them apart, and no process remains."""
 
 from __future__ import annotations
 

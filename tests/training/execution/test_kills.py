@@ -1,4 +1,4 @@
-"""SIGKILL of each process of a whole training in turn: it goes on or is resumed, nothing is lost, nothing doubled."""
+"""SIGKILL of each process of a training: it continues or is resumed, without loss or repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training with an LLM proxy is interrupted and killed: a resume finishes all rollouts and reports the whole plan."""
+"""A training with an LLM proxy is interrupted and killed: a resume finishes all rollouts and reports the full plan."""
 
 from __future__ import annotations
 
