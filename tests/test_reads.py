@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
 from store.domain.events import Event, SpanRecorded
+from store.domain.rows import NamedRow, row_maker
 from store.domain.views import ATTEMPT_COLUMNS, RESOURCES_COLUMNS, ROLLOUT_COLUMNS, SIGNALS_COLUMNS, WORKER_COLUMNS
 from store.errors import Incompatible
 from store.models import (
@@ -56,15 +57,15 @@ SPAN: dict[str, Any] = {
 OF_ROW = tuple(column.name for column in core_tables.spans.columns if column.name != "position")
 
 
-def row(columns: tuple[str, ...], **values: Any) -> tuple[Any, ...]:
+def row(columns: tuple[str, ...], **values: Any) -> NamedRow:
     assert values.keys() <= set(columns)
-    return tuple(values.get(name) for name in columns)
+    return row_maker(columns)(values.get(name) for name in columns)
 
 
-def span_row(**values: Any) -> tuple[Any, ...]:
+def span_row(**values: Any) -> NamedRow:
     status = values.get("status", {"status_code": "OK", "description": "said"})
     fields = {"status_code": status["status_code"], "status_message": status["description"], **values}
-    return (*(fields[name] for name in OF_ROW), 7)
+    return row_maker((*OF_ROW, "position"))((*(fields[name] for name in OF_ROW), 7))
 
 
 def span() -> tuple[Span, Span]:
@@ -223,7 +224,7 @@ def test_latest_stamp_is_the_sign_of_life(
     assert rollout_mapping.sign_of_life(stored, beat, stamped) == expected
 
 
-def logged(**changes: Any) -> tuple[Any, ...]:
+def logged(**changes: Any) -> NamedRow:
     data = b'{"attempt_id":"at-1","sequence_id":1,"trace_id":"t","span_id":"s","name":"n","status_code":"OK"}'
     values: dict[str, Any] = {
         "position": 9,
@@ -239,7 +240,7 @@ def logged(**changes: Any) -> tuple[Any, ...]:
         "data": data.decode(),
         "body_hash": b"\x01\xff",
     }
-    return tuple((values | changes)[name] for name in log_queries.EVENT_COLUMNS)
+    return row(log_queries.EVENT_COLUMNS, **values | changes)
 
 
 def test_a_row_of_the_log_is_an_event() -> None:

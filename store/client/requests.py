@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from store.domain.rows import row_maker
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import (
@@ -55,7 +56,7 @@ _LONGEST_ID: Final = 512
 _ANY_LENGTH: Final = 2**31
 _OBJECTS: Final = frozenset({"metadata", "heartbeat_stats", "state", "state_patch", "external"})
 _LISTS: Final = frozenset({"scopes", "add_labels", "remove_labels"})
-_ROW: Final = (
+_SPAN_COLUMNS: Final = (
     "rollout_id",
     "attempt_id",
     "span_id",
@@ -66,7 +67,8 @@ _ROW: Final = (
     "start_time",
     "end_time",
 )
-_row = itemgetter(*_ROW)
+_span_values = itemgetter(*_SPAN_COLUMNS)
+_span_row = row_maker((*_SPAN_COLUMNS, "status_code", "status_message"))
 _BATCH_BYTES: Final = 31 * 1024 * 1024
 """The maximum size of a body with spans: less than a server accepts, and more than the payload limit of one call."""
 
@@ -403,9 +405,9 @@ def decode_span_page(text: bytes) -> PaginatedResult[Span]:
     return PaginatedResult(items=items, limit=page["limit"], offset=page["offset"], total=page["total"])
 
 
-def _span_of(given: dict[str, Any]) -> Span:
-    row = _row(given)
-    for name in _ROW:
-        del given[name]
-    # The last two fields are the defaults for rows without a status. Spans on the wire always have a status.
-    return span_model((*row, "UNSET", None), given)
+def _span_of(item: dict[str, Any]) -> Span:
+    # The last two values are the defaults for rows without a status. Spans on the wire always have a status.
+    row = _span_row((*_span_values(item), "UNSET", None))
+    for name in _SPAN_COLUMNS:
+        del item[name]
+    return span_model(row, item)

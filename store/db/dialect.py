@@ -5,13 +5,13 @@ To add another SQL database, subclass `Dialect` and `register` it under a URL sc
 
 import logging
 from abc import ABC, abstractmethod
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
@@ -20,6 +20,7 @@ from sqlalchemy.sql.selectable import SelectBase
 
 from store.db.stored_forms import Places, StoredForms, places_in
 from store.db.url import StoreURL
+from store.domain.rows import NamedRow, row_maker
 from store.errors import Invalid, Unsupported
 from store.runtime.clock import Clock, elapsed_of
 
@@ -27,24 +28,6 @@ logger = logging.getLogger("store.db")
 
 Params = Mapping[str, Any]
 Row = Sequence[Any]
-
-
-class NamedRow(tuple[Any, ...]):
-    """A row that a statement returned. Its values are attributes with the names of the statement's columns."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
-@cache
-def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], NamedRow]:
-    """Return a function that makes rows with these names of columns. Unnamed and repeated columns get no attribute."""
-    named: Any = namedtuple("NamedRow", names, rename=True)  # noqa: PYI024 # pyright: ignore[reportUntypedNamedTuple]
-    new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return partial(new, named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
-from sqlalchemy import ColumnElement, Select, literal_column, select
+from sqlalchemy import ColumnElement, Label, Select, literal_column, select
 from sqlalchemy.sql import ClauseElement
 
 from store.db.tables import core as core_tables
@@ -40,7 +40,9 @@ def body_places(statement: ClauseElement) -> BodyPlaces:
     if not isinstance(statement, Select):
         return ()
     codec, body = core_tables.bodies.c.codec, core_tables.bodies.c.body
-    columns: list[Any] = list(statement.selected_columns)
+    columns: list[Any] = [
+        column.element if isinstance(column, Label) else column for column in statement.selected_columns
+    ]
     bases = [next(iter(column.base_columns)) for column in columns]
     places: list[tuple[int, int]] = []
     for at, base in enumerate(bases):

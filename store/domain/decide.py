@@ -62,8 +62,8 @@ from store.domain.views import (
     ClaimView,
     ResourcesView,
     RolloutView,
-    resources_row,
     view_attempt,
+    view_resources,
     view_rollout,
 )
 from store.domain.working_set import NeedsSpans, WorkingSet
@@ -584,7 +584,7 @@ def _publish(command: PublishResources, working_set: WorkingSet) -> ResourcesVie
     state = working_set.resources.get(command.resources_id)
     fact = ResourcesPublished(version=1) if state is None else ResourcesReplaced(version=state.version + 1)
     working_set.record_resources(command.resources_id, fact, actor=command.actor, body=command.body)
-    return ResourcesView(resources_row(working_set.resources[command.resources_id]), command.body)
+    return view_resources(working_set.resources[command.resources_id], command.body)
 
 
 def _attempt(working_set: WorkingSet, rollout_id: str, attempt_id: str) -> AttemptState:

@@ -86,7 +86,7 @@ def is_keyed(command: Command) -> bool:
 
 
 def _opened(_: Command, answer: RolloutView) -> Json:
-    return {"rollouts": [answer.row[0]]}
+    return {"rollouts": [answer.row.rollout_id]}
 
 
 def _recorded(_: RecordSpans, answer: SpansOutcome) -> Json:
@@ -100,12 +100,12 @@ def _recorded(_: RecordSpans, answer: SpansOutcome) -> Json:
 
 # For each type of command, the part of its result that is stored.
 _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
-    Enqueue: lambda _, views: {"rollouts": [view.row[0] for view in views]},
+    Enqueue: lambda _, views: {"rollouts": [view.row.rollout_id for view in views]},
     StartRollout: _opened,
     StartAttempt: _opened,
-    Claim: lambda _, claims: {"rollouts": [claim.rollout.row[0] for claim in claims]} if claims else None,
+    Claim: lambda _, claims: {"rollouts": [claim.rollout.row.rollout_id for claim in claims]} if claims else None,
     AmendRollout: _opened,
-    UpdateAttempt: lambda command, view: {"rollout": command.rollout_id, "attempt": view.row[1]},
+    UpdateAttempt: lambda command, view: {"rollout": command.rollout_id, "attempt": view.row.attempt_id},
     RecordSpans: _recorded,
     NumberSpans: lambda _, numbers: {"numbers": numbers},
     PublishResources: lambda command, _: {"resources": command.resources_id},

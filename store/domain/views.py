@@ -1,21 +1,19 @@
 """Results of commands, and functions that make them from states.
 
-A result contains copies of values instead of a state object, because later commands change the state objects. A row
-contains the values in the order of the table's columns. Signals are times that are stored outside of the log.
+A result contains copies of values instead of a state object, because later commands change the state objects. Signals
+are times that are stored outside of the log.
 """
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any
 
 from store.domain.body import Body
 from store.domain.commands import Idempotency
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
+from store.domain.rows import NamedRow, row_maker
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import WorkingSet
-
-Row = tuple[Any, ...]
 
 # The names of the columns of each row, in the order of the columns of the table.
 ROLLOUT_COLUMNS = tuple(field.name for field in fields(RolloutState) if field.name not in {"attempts", "labels"})
@@ -30,12 +28,18 @@ resources_row = attrgetter(*RESOURCES_COLUMNS)
 worker_row = attrgetter(*WORKER_COLUMNS)
 signals_row = attrgetter(*SIGNALS_COLUMNS)
 
+_named_rollout = row_maker(ROLLOUT_COLUMNS)
+_named_attempt = row_maker(ATTEMPT_COLUMNS)
+_named_resources = row_maker(RESOURCES_COLUMNS)
+_named_worker = row_maker(WORKER_COLUMNS)
+_named_signals = row_maker(SIGNALS_COLUMNS)
+
 
 @dataclass(slots=True)
 class AttemptView:
     """An attempt with its metadata."""
 
-    row: Row
+    row: NamedRow
     sign_of_life: float | None
     metadata: Body | None
 
@@ -44,7 +48,7 @@ class AttemptView:
 class RolloutView:
     """A rollout with its input and its metadata. A body is None if it was removed from the store."""
 
-    row: Row
+    row: NamedRow
     input: Body | None
     metadata: Body | None
     attempt: AttemptView | None = None
@@ -70,7 +74,7 @@ class ClaimView:
 class ResourcesView:
     """A set of resources with its content."""
 
-    row: Row
+    row: NamedRow
     body: Body
 
 
@@ -78,15 +82,15 @@ class ResourcesView:
 class WorkerView:
     """A worker with its signals."""
 
-    row: Row
-    signals: Row | None
+    row: NamedRow
+    signals: NamedRow | None
 
 
 def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
     """Return the present state of a rollout, and of an attempt if an id is given. The bodies must be loaded."""
     state = working_set.rollouts[rollout_id]
     return RolloutView(
-        rollout_row(state),
+        _named_rollout(rollout_row(state)),
         working_set.bodies.get(state.input_position),
         working_set.bodies.get(state.metadata_position),
         None if attempt_id is None else view_attempt(working_set, state.attempts[attempt_id]),
@@ -97,10 +101,18 @@ def view_attempt(working_set: WorkingSet, attempt: AttemptState) -> AttemptView:
     """Return the present state of an attempt. The body with its metadata must be loaded."""
     position = attempt.metadata_position
     metadata = None if position is None else working_set.bodies.get(position)
-    return AttemptView(attempt_row(attempt), attempt.sign_of_life, metadata)
+    return AttemptView(_named_attempt(attempt_row(attempt)), attempt.sign_of_life, metadata)
 
 
 def view_worker(working_set: WorkingSet, worker_id: str) -> WorkerView:
     """Return the present state of a worker."""
     signals = working_set.worker_signals.get(worker_id)
-    return WorkerView(worker_row(working_set.workers[worker_id]), None if signals is None else signals_row(signals))
+    return WorkerView(
+        _named_worker(worker_row(working_set.workers[worker_id])),
+        None if signals is None else _named_signals(signals_row(signals)),
+    )
+
+
+def view_resources(state: ResourcesState, body: Body) -> ResourcesView:
+    """Return the present state of a set of resources with its content."""
+    return ResourcesView(_named_resources(resources_row(state)), body)

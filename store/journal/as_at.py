@@ -15,12 +15,13 @@ bodies (stored payload) of events.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, null, or_, select, true
 from sqlalchemy.types import BigInteger
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import Dialect, NamedRow, ReadSession
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import FilterQuery, Noun, Values
@@ -46,16 +47,12 @@ FOLD_LIMIT = 5000
 
 State = TypeVar("State")
 Item = TypeVar("Item")
-Wide = tuple[Any, ...]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STREAMS_AT_ONCE = 200
 _NO_ATTEMPT = (None,) * len(ATTEMPT_COLUMNS)
-_NO_SIGNALS = (None,) * len(SIGNALS_COLUMNS)
+_NO_SIGNAL = (None, None)
 _NO_BODY = (None, None)
-_ROLLOUT_WIDTH, _ATTEMPT_WIDTH, _WORKER_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS), len(WORKER_COLUMNS)
-_ROLLOUT_ID, _ATTEMPT_ID = ATTEMPT_COLUMNS.index("rollout_id"), ATTEMPT_COLUMNS.index("attempt_id")
-_ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
 # -- moments ---------------------------------------------------------------------------------------------------------
@@ -79,7 +76,7 @@ async def moment(session: ReadSession, as_at: Any) -> int:
         if as_at.tzinfo is None:
             raise Invalid("as_at", f"{as_at!r} has no time zone; add one, as in datetime.now(UTC)")
         commit = await log_queries.commit_by_time(session, (as_at - _EPOCH) // timedelta(microseconds=1))
-        return 0 if commit is None else commit[log_queries.COMMIT_COLUMNS.index("last_position")]
+        return 0 if commit is None else commit.last_position
     if not isinstance(as_at, int) or isinstance(as_at, bool):
         raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
     if as_at < 0:
@@ -91,15 +88,15 @@ async def _whole_commands(session: ReadSession, position: int) -> int:
     last = await log_queries.last_event(session, position)
     if last is None:
         return 0
-    following = await log_queries.events(session, after=last[0], limit=1)
+    following = await log_queries.events(session, after=last.position, limit=1)
     if not following or _command(following[0]) != _command(last):
-        return last[0]
-    return await log_queries.last_before_command(session, last[0], *_command(last))
+        return last.position
+    return await log_queries.last_before_command(session, last.position, *_command(last))
 
 
-def _command(row: Row) -> tuple[int, int]:
+def _command(row: NamedRow) -> tuple[int, int]:
     """Return the command that recorded a row of `events`: the id of the commit, and the index of the command in it."""
-    return row[1], row[4]
+    return row.commit_id, row.command
 
 
 async def moment_of(session: ReadSession, rollout_id: str, number: int) -> int:
@@ -134,14 +131,14 @@ class _Kind(Generic[State]):
     """The beginning of the name of a stream, before the id."""
     columns: tuple[str, ...]
     evolve: Callable[[State | None, Event], State]
-    row: Callable[[State], Row]
+    row: Callable[[State], tuple[Any, ...]]
     columns_of: Callable[[Dialect, FilterQuery], Mapping[str, ColumnElement[Any]]]
     """Function that returns the columns by which a query filters and sorts, except the columns of signals."""
 
-    def values(self, row: Row) -> Values:
-        """Return a row as a dict by column name. The values of signals are None."""
+    def values(self, state: State) -> Values:
+        """Return the values of a row by column name. The values of signals are None."""
         signals = dict.fromkeys(field.column for field in self.noun.fields.values())
-        return signals | dict(zip(self.columns, row, strict=False))
+        return signals | dict(zip(self.columns, self.row(state), strict=False))
 
 
 def _own_columns(_: Dialect, query: FilterQuery) -> Mapping[str, ColumnElement[Any]]:
@@ -190,16 +187,17 @@ async def _folded(session: ReadSession, kind: _Kind[State], keys: Sequence[str],
     return states
 
 
-async def _state(session: ReadSession, kind: _Kind[State], row: Row | None, until: int) -> State | Row | None:
+async def _state(session: ReadSession, kind: _Kind[State], row: NamedRow | None, until: int) -> State | NamedRow | None:
     """Return the row if it has not changed since the moment `until`, or else the folded state.
 
     Return None if the row did not exist at that moment.
     """
-    if row is None or row[kind.columns.index("first_position")] > until:
+    if row is None or row.first_position > until:
         return None
-    if row[kind.columns.index("last_position")] <= until:
+    if row.last_position <= until:
         return row
-    return (await _folded(session, kind, [row[0]], until))[row[0]]
+    key = getattr(row, kind.key)
+    return (await _folded(session, kind, [key], until))[key]
 
 
 # -- listing ---------------------------------------------------------------------------------------------------------
@@ -223,19 +221,19 @@ async def _find(session: ReadSession, kind: _Kind[State], query: FilterQuery, un
     count = 0
     shape = filters.shape(query)
     sql = compiled(session, shape and ("past", shape), lambda: _candidates(session.dialect, kind, query))
-    async for batch in session.stream(sql, filters.params(session.dialect, query) | {"until": until}):
-        for key, first, last, value in batch:
-            if last <= until:
-                candidates.append(_sortable(kind, query, key, first, value))
+    async for rows in session.stream(sql, filters.params(session.dialect, query) | {"until": until}):
+        for row in rows:
+            if row.last_position <= until:
+                candidates.append(_sortable(kind, query, row))
                 continue
             count += 1
             if count <= FOLD_LIMIT:
-                changed.append(key)
+                changed.append(row.key)
     if count > FOLD_LIMIT:
         raise PastUnavailable(count, FOLD_LIMIT)
     states = await _folded(session, kind, changed, until)
     computed = await _computed(session, query, states, until)
-    then = ({**kind.values(kind.row(state)), **computed.get(key, {})} for key, state in states.items())
+    then = ({**kind.values(state), **computed.get(key, {})} for key, state in states.items())
     candidates.extend(values for values in then if filters.matches(query, values))
     page = filters.page(query, filters.arranged(query, candidates))
     return _Found([values[kind.key] for values in page], len(candidates), states)
@@ -265,13 +263,13 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Selec
     columns = kind.columns_of(dialect, query)
     until = bindparam("until", type_=BigInteger)
     sorted_by = None if query.sort_by is None else columns.get(kind.noun.fields[query.sort_by].column)
-    shown: list[ColumnElement[Any]] = [
-        table[kind.key],
+    selected: list[ColumnElement[Any]] = [
+        table[kind.key].label("key"),
         table.first_position,
         table.last_position,
-        null() if sorted_by is None else sorted_by,
+        (null() if sorted_by is None else sorted_by).label("sort_value"),
     ]
-    return select(*shown).where(
+    return select(*selected).where(
         table.first_position <= until,
         or_(table.last_position > until, filters.where(dialect, query, columns)),
         _id_conditions(dialect, kind, query, columns),
@@ -292,10 +290,10 @@ def _id_conditions(
     return or_(*terms) if terms and len(terms) == len(query.conditions) else true()
 
 
-def _sortable(kind: _Kind[Any], query: FilterQuery, key: str, first: int, value: Any) -> Values:
-    values = {kind.key: key, "first_position": first}
+def _sortable(kind: _Kind[Any], query: FilterQuery, row: NamedRow) -> Values:
+    values = {kind.key: row.key, "first_position": row.first_position}
     if query.sort_by is not None:
-        values[kind.noun.fields[query.sort_by].column] = value
+        values[kind.noun.fields[query.sort_by].column] = row.sort_value
     return values
 
 
@@ -317,43 +315,41 @@ async def rollouts(session: ReadSession, query: FilterQuery, until: int, make: M
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
     found = await _find(session, _ROLLOUTS, query, until)
-    made = await pages.rollouts_by_id(session, _unchanged(found), lambda row: make(_rollout_without_signals(row)))
+    made = await pages.rollouts_by_id(session, _unchanged(found), lambda row: make(_without_signal(row)))
     then = [found.states[key] for key in found.keys if key in found.states]
-    for row in await _wide_rollouts(session, then):
-        made[row[0]] = make(row)
+    for row in await _folded_rollouts(session, then):
+        made[row.rollout_id] = make(row)
     return _page_of(found, made)
 
 
-async def rollout(session: ReadSession, rollout_id: str, until: int) -> Row | None:
+async def rollout(session: ReadSession, rollout_id: str, until: int) -> NamedRow | None:
     """Return a rollout at the moment `until`, as a row like that of `pages.rollout`; None if it did not exist."""
     row = await pages.rollout(session, rollout_id)
     then = await _state(session, _ROLLOUTS, row, until)
     if isinstance(then, RolloutState):
-        return (await _wide_rollouts(session, [then]))[0]
-    return None if then is None else _rollout_without_signals(then)
+        return (await _folded_rollouts(session, [then]))[0]
+    return None if then is None else _without_signal(then)
 
 
-def _rollout_without_signals(row: Row) -> Wide:
-    signal = _ROLLOUT_WIDTH + _ATTEMPT_WIDTH
-    return (*row[:signal], None, None, *row[signal + 2 :])
-
-
-async def _wide_rollouts(session: ReadSession, states: Sequence[RolloutState]) -> list[Wide]:
-    positions = [(state.input_position, state.metadata_position, _metadata_of_latest(state)) for state in states]
-    bodies = await _bodies(session, [position for three in positions for position in three])
+async def _folded_rollouts(session: ReadSession, states: Sequence[RolloutState]) -> list[NamedRow]:
+    bodies = await _bodies(session, [position for state in states for position in _body_positions(state)])
     return [
-        (
-            *rollout_projection.rollout(state),
-            *(_NO_ATTEMPT if state.latest is None else rollout_projection.attempt(state.latest)),
-            *(None, None),
-            *(part for position in three for part in bodies.get(position, _NO_BODY)),
+        pages.rollout_row()(
+            (
+                *rollout_projection.rollout(state),
+                *(_NO_ATTEMPT if state.latest is None else rollout_projection.attempt(state.latest)),
+                *_NO_SIGNAL,
+                *(part for position in _body_positions(state) for part in bodies.get(position, _NO_BODY)),
+            )
         )
-        for state, three in zip(states, positions, strict=True)
+        for state in states
     ]
 
 
-def _metadata_of_latest(state: RolloutState) -> int | None:
-    return None if state.latest is None else state.latest.metadata_position
+def _body_positions(state: RolloutState) -> tuple[int | None, ...]:
+    """Return the positions of the input, of the metadata, and of the metadata of the latest attempt."""
+    latest = state.latest
+    return state.input_position, state.metadata_position, None if latest is None else latest.metadata_position
 
 
 async def _bodies(session: ReadSession, positions: Sequence[int | None]) -> Mapping[int | None, tuple[Any, Any]]:
@@ -366,35 +362,39 @@ async def attempts(
 ) -> Page[Item]:
     """Return a page of a rollout's attempts at the moment `until`, with rows like those of `pages.attempts`."""
     found = await _attempts(session, rollout_id, until)
-    values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
+    values: list[Values] = [row._asdict() | {"": row} for row in found]
     arranged = filters.arranged(query, values)
     return Page([make(each[""]) for each in filters.page(query, arranged)], len(found))
 
 
-async def latest_attempt(session: ReadSession, rollout_id: str, until: int) -> Row | None:
+async def latest_attempt(session: ReadSession, rollout_id: str, until: int) -> NamedRow | None:
     """Return the latest attempt of a rollout at the moment `until`, as a row like that of `pages.latest_attempt`.
 
     Return None if the rollout did not exist or had no attempt.
     """
     found = await _attempts(session, rollout_id, until)
-    by_number = ATTEMPT_COLUMNS.index("sequence_id")
-    return max(found, key=lambda row: row[by_number], default=None)
+    return max(found, key=attrgetter("sequence_id"), default=None)
 
 
-async def _attempts(session: ReadSession, rollout_id: str, until: int) -> list[Wide]:
+async def _attempts(session: ReadSession, rollout_id: str, until: int) -> list[NamedRow]:
     then = await _state(session, _ROLLOUTS, await pages.rollout(session, rollout_id), until)
     if then is None:
         return []
     if not isinstance(then, RolloutState):
         every = filters.query(filters.ATTEMPTS)
-        return (await pages.attempts(session, rollout_id, every, _attempt_without_signals)).items
-    listed = [rollout_projection.attempt(state) for state in then.attempts.values() if state.released_position is None]
-    bodies = await _bodies(session, [row[_ATTEMPT_METADATA] for row in listed])
-    return [(*row, None, None, *bodies.get(row[_ATTEMPT_METADATA], _NO_BODY)) for row in listed]
+        return (await pages.attempts(session, rollout_id, every, _without_signal)).items
+    states = [state for state in then.attempts.values() if state.released_position is None]
+    bodies = await _bodies(session, [state.metadata_position for state in states])
+    return [
+        pages.attempt_row()(
+            (*rollout_projection.attempt(state), *_NO_SIGNAL, *bodies.get(state.metadata_position, _NO_BODY))
+        )
+        for state in states
+    ]
 
 
-def _attempt_without_signals(row: Row) -> Wide:
-    return (*row[:_ATTEMPT_WIDTH], None, None, *row[_ATTEMPT_WIDTH + 2 :])
+def _without_signal(row: NamedRow) -> NamedRow:
+    return row._replace(beat_time=None, stamped_at=None)
 
 
 async def spans(
@@ -413,14 +413,14 @@ async def spans(
     """
     if attempt_id == "latest" and not isinstance(rollout_id, str):
         found = [await latest_attempt(session, each, until) for each in rollout_id]
-        pairs = [(row[_ROLLOUT_ID], row[_ATTEMPT_ID]) for row in found if row is not None]
-        ids, of_them = [each for each, _ in pairs], [each for _, each in pairs]
-        return await pages.spans(session, ids, of_them, query, make, until=until, batch=batch)
+        rollout_ids = [row.rollout_id for row in found if row is not None]
+        attempt_ids = [row.attempt_id for row in found if row is not None]
+        return await pages.spans(session, rollout_ids, attempt_ids, query, make, until=until, batch=batch)
     if attempt_id == "latest" and isinstance(rollout_id, str):
         latest = await latest_attempt(session, rollout_id, until)
         if latest is None:
             return Page([], 0)
-        attempt_id = latest[_ATTEMPT_ID]
+        attempt_id = latest.attempt_id
     return await pages.spans(session, rollout_id, attempt_id, query, make, until=until, batch=batch)
 
 
@@ -436,12 +436,12 @@ async def resources(session: ReadSession, query: FilterQuery, until: int, make: 
     found = await _find(session, _RESOURCES, query, until)
     made = await pages.resources_by_ids(session, _unchanged(found), make)
     then = [found.states[key] for key in found.keys if key in found.states]
-    for row in await _wide_resources(session, then):
-        made[row[0]] = make(row)
+    for row in await _folded_resources(session, then):
+        made[row.resources_id] = make(row)
     return _page_of(found, made)
 
 
-async def resources_by_id(session: ReadSession, resources_id: str, until: int) -> Row | None:
+async def resources_by_id(session: ReadSession, resources_id: str, until: int) -> NamedRow | None:
     """Return the resources with an id at the moment `until`, as a row like that of `pages.resources_by_id`.
 
     Return None if they did not exist.
@@ -449,11 +449,11 @@ async def resources_by_id(session: ReadSession, resources_id: str, until: int) -
     row = await pages.resources_by_id(session, resources_id)
     then = await _state(session, _RESOURCES, row, until)
     if isinstance(then, ResourcesState):
-        return (await _wide_resources(session, [then]))[0]
+        return (await _folded_resources(session, [then]))[0]
     return then
 
 
-async def latest_resources(session: ReadSession, until: int) -> Row | None:
+async def latest_resources(session: ReadSession, until: int) -> NamedRow | None:
     """Return the latest resources at the moment `until`, as a row like that of `pages.latest_resources`.
 
     Return None if there were no resources.
@@ -463,10 +463,10 @@ async def latest_resources(session: ReadSession, until: int) -> Row | None:
     """
     table = core_tables.resources.c
     moment_param = bindparam("until", type_=BigInteger)
-    shown: list[ColumnElement[Any]] = [table.resources_id, table.last_position]
+    columns: list[ColumnElement[Any]] = [table.resources_id, table.last_position]
 
     def same() -> Select[Any]:
-        statement = select(*shown).where(table.last_position <= moment_param)
+        statement = select(*columns).where(table.last_position <= moment_param)
         return statement.order_by(table.last_position.desc()).limit(1)
 
     def changed() -> Select[Any]:
@@ -477,16 +477,19 @@ async def latest_resources(session: ReadSession, until: int) -> Row | None:
     others = await session.fetch(compiled(session, "changed_resources", changed), {"until": until})
     if len(others) > FOLD_LIMIT:
         raise PastUnavailable(len(others), FOLD_LIMIT)
-    states = await _folded(session, _RESOURCES, [row[0] for row in others], until)
+    states = await _folded(session, _RESOURCES, [row.resources_id for row in others], until)
     last = max(states.values(), key=lambda state: state.last_position, default=None)
-    if last is not None and (not newest or last.last_position > newest[0][1]):
-        return (await _wide_resources(session, [last]))[0]
-    return await pages.resources_by_id(session, newest[0][0]) if newest else None
+    if last is not None and (not newest or last.last_position > newest[0].last_position):
+        return (await _folded_resources(session, [last]))[0]
+    return await pages.resources_by_id(session, newest[0].resources_id) if newest else None
 
 
-async def _wide_resources(session: ReadSession, states: Sequence[ResourcesState]) -> list[Wide]:
+async def _folded_resources(session: ReadSession, states: Sequence[ResourcesState]) -> list[NamedRow]:
     bodies = await _bodies(session, [state.body_position for state in states])
-    return [(*rollout_projection.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
+    return [
+        pages.resources_row()((*rollout_projection.resources(state), *bodies.get(state.body_position, _NO_BODY)))
+        for state in states
+    ]
 
 
 async def workers(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
@@ -497,25 +500,25 @@ async def workers(session: ReadSession, query: FilterQuery, until: int, make: Ma
     """
     found = await _find(session, _WORKERS, query, until)
     made = await pages.workers_by_id(session, _unchanged(found), lambda row: make(_worker_without_signals(row)))
-    made |= {
-        key: make(_worker_without_signals(rollout_projection.worker(found.states[key])))
-        for key in found.keys
-        if key in found.states
-    }
+    made |= {key: make(_folded_worker(found.states[key])) for key in found.keys if key in found.states}
     return _page_of(found, made)
 
 
-async def worker(session: ReadSession, worker_id: str, until: int) -> Row | None:
+async def worker(session: ReadSession, worker_id: str, until: int) -> NamedRow | None:
     """Return a worker at the moment `until`, as a row like that of `pages.worker`; None if it did not exist."""
     row = await pages.worker(session, worker_id)
     then = await _state(session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
-        then = rollout_projection.worker(then)
+        return _folded_worker(then)
     return None if then is None else _worker_without_signals(then)
 
 
-def _worker_without_signals(row: Row) -> Wide:
-    return (*row[:_WORKER_WIDTH], *_NO_SIGNALS)
+def _folded_worker(state: WorkerState) -> NamedRow:
+    return pages.worker_row()((*rollout_projection.worker(state), *(None for _ in SIGNALS_COLUMNS)))
+
+
+def _worker_without_signals(row: NamedRow) -> NamedRow:
+    return row._replace(**{f"signal_{name}": None for name in SIGNALS_COLUMNS})
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
@@ -524,15 +527,14 @@ def _worker_without_signals(row: Row) -> Wide:
 async def totals(session: ReadSession, until: int) -> tuple[int, ...]:
     """Return the totals at the moment `until`, such as the number of all events, in the order of `pages.TOTALS`."""
     commit = await log_queries.commit_at(session, until)
-    last = log_queries.COMMIT_COLUMNS.index("last_position")
-    if commit is not None and commit[last] > until:
+    if commit is not None and commit.last_position > until:
         # Each commit stores the totals at its end. If the last commit ends after the moment, the totals of the commit
         # before are read, and the events between this commit and the moment are counted.
-        commit = await log_queries.last_commit(session, commit[0] - 1)
+        commit = await log_queries.last_commit(session, commit.commit_id - 1)
     counted = log_queries.totals_of(commit)
-    after = 0 if commit is None else commit[last]
+    after = 0 if commit is None else commit.last_position
     while remaining := await log_queries.event_sizes(session, after=after, until=until):
-        sizes = [(type_, size or 0) for _, type_, size in remaining]
+        sizes = [(row.type, row.raw_len or 0) for row in remaining]
         counted = totals_after(counted, sizes)
-        after = remaining[-1][0]
+        after = remaining[-1].position
     return counted

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import pages
 from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Make, Page
@@ -42,7 +42,7 @@ class StateView:
             return pages.rollouts(self.session, query, make)
         return as_at.rollouts(self.session, query, self.until, make)
 
-    def rollout(self, rollout_id: str) -> Awaitable[Row | None]:
+    def rollout(self, rollout_id: str) -> Awaitable[NamedRow | None]:
         """Return a rollout with its latest attempt; None if it does not exist."""
         if self.until is None:
             return pages.rollout(self.session, rollout_id)
@@ -54,7 +54,7 @@ class StateView:
             return pages.attempts(self.session, rollout_id, query, make)
         return as_at.attempts(self.session, rollout_id, query, self.until, make)
 
-    def latest_attempt(self, rollout_id: str) -> Awaitable[Row | None]:
+    def latest_attempt(self, rollout_id: str) -> Awaitable[NamedRow | None]:
         """Return the latest attempt of a rollout; None if it has none."""
         if self.until is None:
             return pages.latest_attempt(self.session, rollout_id)
@@ -74,13 +74,13 @@ class StateView:
             return pages.resources(self.session, query, make)
         return as_at.resources(self.session, query, self.until, make)
 
-    def resources_by_id(self, resources_id: str) -> Awaitable[Row | None]:
+    def resources_by_id(self, resources_id: str) -> Awaitable[NamedRow | None]:
         """Return the resources with an id; None if they do not exist."""
         if self.until is None:
             return pages.resources_by_id(self.session, resources_id)
         return as_at.resources_by_id(self.session, resources_id, self.until)
 
-    def latest_resources(self) -> Awaitable[Row | None]:
+    def latest_resources(self) -> Awaitable[NamedRow | None]:
         """Return the latest resources; None if there are none."""
         if self.until is None:
             return pages.latest_resources(self.session)
@@ -92,7 +92,7 @@ class StateView:
             return pages.workers(self.session, query, make)
         return as_at.workers(self.session, query, self.until, make)
 
-    def worker(self, worker_id: str) -> Awaitable[Row | None]:
+    def worker(self, worker_id: str) -> Awaitable[NamedRow | None]:
         """Return a worker; None if it does not exist."""
         if self.until is None:
             return pages.worker(self.session, worker_id)

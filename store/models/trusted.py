@@ -6,8 +6,8 @@ time for a trace of a hundred spans. A field that an older version did not store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
@@ -16,8 +16,8 @@ from store.semconv import DROPPED
 
 if TYPE_CHECKING:
     from store.domain.events import Json
+    from store.domain.rows import NamedRow
 
-Row = Sequence[Any]
 Model = TypeVar("Model", bound=BaseModel)
 
 _new = object.__new__
@@ -64,16 +64,14 @@ _resource = trusted(OtelResource)
 _SPAN_FIELDS = set(Span.model_fields)
 
 
-def span_model(row: Row, body: Json | None) -> Span:
+def span_model(row: NamedRow, body: Json | None) -> Span:
     """Return a span.
 
     Args:
-        row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
-            status_code, status_message, and further columns of the table.
+        row: a row with the columns of a span.
         body: the payload. This function changes this dict, and the model then uses it. None, for a removed payload,
             makes a span that has only the attribute `rollbook.dropped`.
     """
-    rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
     held: Json = {"attributes": {DROPPED: True}} if body is None else body
     take = held.pop
     status, resource = take("status", None), take("resource", None)
@@ -81,19 +79,19 @@ def span_model(row: Row, body: Json | None) -> Span:
     context, parent = take("context", None), take("parent", None)
     span = _new(Span)
     fields: Json = {
-        "rollout_id": rollout_id,
-        "attempt_id": attempt_id,
-        "sequence_id": sequence_id,
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "parent_id": parent_id,
-        "name": name,
-        "status": _status(status or {"status_code": row[9], "description": row[10]}),
+        "rollout_id": row.rollout_id,
+        "attempt_id": row.attempt_id,
+        "sequence_id": row.sequence_id,
+        "trace_id": row.trace_id,
+        "span_id": row.span_id,
+        "parent_id": row.parent_id,
+        "name": row.name,
+        "status": _status(status or {"status_code": row.status_code, "description": row.status_message}),
         "attributes": take("attributes", None) or {},
         "events": [_event(event) for event in events] if events else [],
         "links": [_link_of(link) for link in links] if links else [],
-        "start_time": start_time,
-        "end_time": end_time,
+        "start_time": row.start_time,
+        "end_time": row.end_time,
         "context": None if context is None else _context(context),
         "parent": None if parent is None else _context(parent),
         "resource": _resource(resource or {"attributes": {}, "schema_url": ""}),

@@ -62,7 +62,7 @@ class RunSource:
         async def read(session: ReadSession) -> RunPosition:
             stream = f"rollout/{self.rollout_id}"
             rows = await log_queries.stream_events(session, stream, after=version - 1, limit=1)
-            return RunPosition(version, rows[0][0])
+            return RunPosition(version, rows[0].position)
 
         return await self.core.read(read)
 
@@ -72,13 +72,13 @@ class RunSource:
 
         async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(session)
-            end = _NOTHING if commit is None else commit[3]
+            end = _NOTHING if commit is None else commit.last_position
             rows = await log_queries.stream_events(session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE)
             if not rows:
                 return RunFollowPage([], RunPosition(after, _NOTHING), is_last=True, end=end)
-            place = RunPosition(rows[-1][3], rows[-1][0])
+            place = RunPosition(rows[-1].version, rows[-1].position)
             forks = await self._forks_among(session, rows)
-            facts: list[Turn | RunEventRow] = [_turn(row, forks) for row in rows if row[5] in TURNS]
+            facts: list[Turn | RunEventRow] = [_turn(row, forks) for row in rows if row.type in TURNS]
             facts += await self._events(session, View("raw", 0, place.position), after, -1)
             facts.sort(key=_version)
             return RunFollowPage(facts, place, is_last=len(rows) < _AT_ONCE, end=end)
@@ -108,10 +108,10 @@ class RunSource:
     async def _events(self, session: ReadSession, view: View, after: int, limit: int) -> list[RunEventRow]:
         rows = await run_views.events(session, self.rollout_id, view, after=after, limit=limit)
         payloads, texts = await run_reads.payloads_of(session, rows) if self.bodies else ({}, {})
-        return [run_mapping.event(self.rollout_id, row, payloads.get(row[1]), texts) for row in rows]
+        return [run_mapping.event(self.rollout_id, row, payloads.get(row.position), texts) for row in rows]
 
     async def _forks_among(self, session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, Fork]:
-        if all(row[5] != "attempt.forked" for row in rows):
+        if all(row.type != "attempt.forked" for row in rows):
             return {}
         standing = await run_views.standing(session, self.rollout_id)
         assert standing is not None  # the rollout has events

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.run_views import Standing, View
@@ -150,7 +150,9 @@ async def _earlier(core: SQLCore, rollout_id: str, request_id: str) -> ForkResul
 
 
 async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResult:
-    async def read(session: ReadSession, _: View, standing: Standing) -> tuple[Fork | None, Row | None, list[Attempt]]:
+    async def read(
+        session: ReadSession, _: View, standing: Standing
+    ) -> tuple[Fork | None, NamedRow | None, list[Attempt]]:
         family = await run_reads.family_of(session, rollout_id, standing)
         fork = next(node.fork for node in family.nodes() if node.sequence_id == sequence_id)
         query = filters.query(filters.ATTEMPTS)
@@ -179,9 +181,13 @@ async def _ground(
         head=standing.head,
         ground=standing.run_version or 0,
         base=seen.attempt,
-        rows=[EventGroup(*row) for row in await run_views.outline(session, rollout_id, seen)],
+        rows=[_event_group(row) for row in await run_views.outline(session, rollout_id, seen)],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
         scopes=await run_views.scopes(session, rollout_id) | named_scopes(graph, rollout.input, rollout.metadata),
         has_succeeded=status == "succeeded",
         imported=imported_status(rollout.metadata or {}, attempts, seen.attempt),
     )
+
+
+def _event_group(row: NamedRow) -> EventGroup:
+    return EventGroup(row.kind, row.scope, row.node_id, row.parent_node_id, row.phase, row.total)

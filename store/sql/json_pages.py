@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.filters import FilterQuery
@@ -28,7 +28,6 @@ from store.sql.mapping import spans as span_mapping
 from store.sql.queries import RewardReader
 from store.wire.encoding import dumps
 
-_LAST_REWARD: Final = pages.BRIEF_ROLLOUT.index("last_reward")
 _SPAN_BODY: Final = b'{"attributes":'
 _ROLLOUT_BODY: Final = b'{"input":'
 
@@ -49,86 +48,82 @@ _END: Final = re.compile(
 ).fullmatch
 
 
-def spans(rows: Sequence[Row]) -> bytes:
+def spans(rows: Sequence[NamedRow]) -> bytes:
     """Return the JSON of spans, separated by commas, from rows of `pages.take_spans`."""
     return dumps([_span(row) for row in rows])[1:-1]
 
 
-def _span(row: Row) -> Any:
-    rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start, end, code, message, *_ = row
-    body = _body(row[-2], row[-1])
+def _span(row: NamedRow) -> Any:
+    body = _body(row.codec, row.body)
     tail = body.rfind(_RESOURCE)
-    known = _END(body, tail) if tail > 0 and body.startswith(_SPAN_BODY) else None
-    if known is None:
+    end = _END(body, tail) if tail > 0 and body.startswith(_SPAN_BODY) else None
+    if end is None:
         return span_mapping.span_of_page(row)
     fields: dict[str, Any] = {
-        "rollout_id": rollout_id,
-        "attempt_id": attempt_id,
-        "sequence_id": sequence_id,
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "parent_id": parent_id,
-        "name": name,
-        "status": {"status_code": code, "description": message},
-        "start_time": start,
-        "end_time": end,
+        "rollout_id": row.rollout_id,
+        "attempt_id": row.attempt_id,
+        "sequence_id": row.sequence_id,
+        "trace_id": row.trace_id,
+        "span_id": row.span_id,
+        "parent_id": row.parent_id,
+        "name": row.name,
+        "status": {"status_code": row.status_code, "description": row.status_message},
+        "start_time": row.start_time,
+        "end_time": row.end_time,
     }
-    if known[1] is None:
+    if end[1] is None:
         fields["context"] = None
-    if known[2] is None:
+    if end[2] is None:
         fields["parent"] = None
     # This fragment is the rest of the body, so it contains the attributes and all fields after them.
     fields["attributes"] = orjson.Fragment(body[len(_SPAN_BODY) : -1])
     return fields
 
 
-def rollouts(rows: Sequence[Row], rewards: Mapping[tuple[str, str], AttemptRewards]) -> bytes:
+def rollouts(rows: Sequence[NamedRow], rewards: Mapping[tuple[str, str], AttemptRewards]) -> bytes:
     """Return the JSON of rollouts, separated by commas, from rows of `pages.take_rollouts` and rewards of attempts."""
     return dumps([_rollout(row, rewards) for row in rows])[1:-1]
 
 
-def _rollout(row: Row, rewards: Mapping[tuple[str, str], AttemptRewards]) -> dict[str, Any]:
-    rollout_id, start_at, end_at, mode, resources_id, status, config, _, is_one_body, attempt_id, *attempt = row
-    own = rewards.get((rollout_id, attempt_id))
-    reward, by_name = (None, {}) if own is None else own
+def _rollout(row: NamedRow, rewards: Mapping[tuple[str, str], AttemptRewards]) -> dict[str, Any]:
+    attempt_rewards = rewards.get((row.rollout_id, row.attempt_attempt_id))
+    reward, by_name = (None, {}) if attempt_rewards is None else attempt_rewards
     fields: dict[str, Any] = {
-        "rollout_id": rollout_id,
-        "start_time": start_at / 1_000_000,
-        "end_time": None if end_at is None else end_at / 1_000_000,
-        "mode": mode,
-        "resources_id": resources_id,
-        "status": status,
-        "config": _config(config),
+        "rollout_id": row.rollout_id,
+        "start_time": row.start_at / 1_000_000,
+        "end_time": None if row.end_at is None else row.end_at / 1_000_000,
+        "mode": row.mode,
+        "resources_id": row.resources_id,
+        "status": row.status,
+        "config": _config(row.config),
         "reward": reward,
         "rewards": by_name,
     }
-    if attempt_id is not None:
-        fields["attempt"] = _attempt(rollout_id, attempt_id, attempt) | {"reward": reward, "rewards": by_name}
-    codec, stored, metadata_codec, metadata = row[-6:-2]
-    body = _body(codec, stored)
+    if row.attempt_attempt_id is not None:
+        fields["attempt"] = _attempt(row) | {"reward": reward, "rewards": by_name}
+    body = _body(row.input_codec, row.input_body)
     # A body that stores both the input and the metadata has no other fields, so its text is used unchanged.
-    if is_one_body and body.startswith(_ROLLOUT_BODY):
+    if row.is_one_body and body.startswith(_ROLLOUT_BODY):
         fields["input"] = orjson.Fragment(body[len(_ROLLOUT_BODY) : -1])
         return fields
-    input_body = payload(codec, stored)
-    metadata_body = input_body if is_one_body else payload(metadata_codec, metadata)
+    input_body = payload(row.input_codec, row.input_body)
+    metadata_body = input_body if row.is_one_body else payload(row.metadata_codec, row.metadata_body)
     fields["input"] = None if input_body is None else input_body.get("input")
     fields["metadata"] = rollout_mapping.rollout_metadata(input_body, metadata_body)
     return fields
 
 
-def _attempt(rollout_id: str, attempt_id: str, rest: Row) -> dict[str, Any]:
-    sequence_id, start_at, end_at, status, worker_id, last_heartbeat_time = rest[:6]
-    metadata = payload(rest[-2], rest[-1])
+def _attempt(row: NamedRow) -> dict[str, Any]:
+    metadata = payload(row.attempt_metadata_codec, row.attempt_metadata_body)
     return {
-        "rollout_id": rollout_id,
-        "attempt_id": attempt_id,
-        "sequence_id": sequence_id,
-        "start_time": start_at / 1_000_000,
-        "end_time": None if end_at is None else end_at / 1_000_000,
-        "status": status,
-        "worker_id": worker_id,
-        "last_heartbeat_time": last_heartbeat_time,
+        "rollout_id": row.rollout_id,
+        "attempt_id": row.attempt_attempt_id,
+        "sequence_id": row.attempt_sequence_id,
+        "start_time": row.attempt_start_at / 1_000_000,
+        "end_time": None if row.attempt_end_at is None else row.attempt_end_at / 1_000_000,
+        "status": row.attempt_status,
+        "worker_id": row.attempt_worker_id,
+        "last_heartbeat_time": row.attempt_last_heartbeat_time,
         "metadata": None if metadata is None else metadata.get("metadata"),
     }
 
@@ -182,8 +177,8 @@ class JSONPages:
                 write(dumps(rollout))
             return page.total
 
-        async def take(session: ReadSession, rows: Sequence[Row]) -> None:
-            ids = [row[0] for row in rows if row[_LAST_REWARD] is not None]
+        async def take(session: ReadSession, rows: Sequence[NamedRow]) -> None:
+            ids = [row.rollout_id for row in rows if row.last_reward is not None]
             rewards = await rewards_of(session, ids) if ids else {}
             if rows:
                 write(rollouts(rows, rewards))
@@ -230,8 +225,8 @@ class JSONPages:
         return self.core.dialect.batches_need_snapshot and not 0 <= filter_query.limit <= _AT_ONCE
 
 
-def _written(text: Callable[[Sequence[Row]], bytes], write: Write) -> Callable[[Sequence[Row]], None]:
-    def take(rows: Sequence[Row]) -> None:
+def _written(text: Callable[[Sequence[NamedRow]], bytes], write: Write) -> Callable[[Sequence[NamedRow]], None]:
+    def take(rows: Sequence[NamedRow]) -> None:
         if rows:
             write(text(rows))
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
 from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Page
@@ -46,7 +46,9 @@ class RewardReader(Generic[M]):
         attempt_of: returns the id of the attempt whose rewards the result needs, or None if it needs no rewards.
     """
 
-    def __init__(self, core: SQLCore, make: Callable[[Row], M], attempt_of: Callable[[Row], str | None]) -> None:
+    def __init__(
+        self, core: SQLCore, make: Callable[[NamedRow], M], attempt_of: Callable[[NamedRow], str | None]
+    ) -> None:
         self._core, self._make, self._attempt_of = core, make, attempt_of
         self._waiting: list[tuple[M, str]] = []
         self._until: int | None = None
@@ -56,7 +58,7 @@ class RewardReader(Generic[M]):
         self._until = view.until
         return view
 
-    def __call__(self, row: Row) -> M:
+    def __call__(self, row: NamedRow) -> M:
         """Return the rollout or the attempt in a row."""
         item = self._make(row)
         attempt_id = self._attempt_of(row)

@@ -262,8 +262,8 @@ def _undoing(claim: ClaimView) -> ReleaseClaim:
     attempt = claim.rollout.attempt
     assert attempt is not None  # a claim starts an attempt
     return ReleaseClaim(
-        rollout_id=claim.rollout.row[0],
-        attempt_id=attempt.row[1],
+        rollout_id=claim.rollout.row.rollout_id,
+        attempt_id=attempt.row.attempt_id,
         claim_position=claim.claim_position,
         status_before=claim.status_before,
         queued_at=claim.queued_at,

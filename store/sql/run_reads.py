@@ -69,13 +69,17 @@ async def payloads_of(
     session: ReadSession, rows: Sequence[NamedRow]
 ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
     """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
-    payloads = await run_queries.payloads(session, [row[1] for row in rows])
-    hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
+    payloads = await run_queries.payloads(session, [row.position for row in rows])
+    hashes = [digest for row in rows for digest in _hashes_of_texts(row)]
     texts = await run_queries.texts(session, hashes)
     for row in rows:
-        if any(digest is not None and digest not in texts for digest in (row[12], row[13])):
-            payloads.setdefault(row[1], {})[DROPPED] = True
+        if any(digest not in texts for digest in _hashes_of_texts(row)):
+            payloads.setdefault(row.position, {})[DROPPED] = True
     return payloads, texts
+
+
+def _hashes_of_texts(row: NamedRow) -> list[str]:
+    return [digest for digest in (row.prompt_sha256, row.response_sha256) if digest is not None]
 
 
 async def events_of_view(session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
@@ -88,8 +92,9 @@ async def newest_checkpoint(session: ReadSession, rollout_id: str, seen: View, *
     rows = await run_views.checkpoints(session, rollout_id, seen, newest=True, **only)
     if not rows:
         return None
-    payloads = await run_queries.payloads(session, [rows[0][1]])
-    return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
+    row = rows[0]
+    payloads = await run_queries.payloads(session, [row.position])
+    return run_mapping.snapshot(rollout_id, row, payloads.get(row.position))
 
 
 async def checkpoint_in_group(
@@ -102,36 +107,36 @@ async def checkpoint_in_group(
     """
     date = _date_of(await run_queries.input_of(session, rollout_id))
     best: Snapshot | None = None
-    for other, codec, body in await run_queries.companions(session, group_id, scope, name):
-        if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
+    for row in await run_queries.companions(session, group_id, scope, name):
+        if row.rollout_id == rollout_id or _date_of((payload(row.codec, row.body) or {}).get("input")) != date:
             continue
-        standing = await run_views.standing(session, other, until)
+        standing = await run_views.standing(session, row.rollout_id, until)
         if standing is None or standing.head is None:
             continue
         seen = View("seen", standing.head, until)
-        found = await newest_checkpoint(session, other, seen, scope=scope, name=name)
-        if found is not None and (best is None or found.position > best.position):
-            best = found
+        checkpoint = await newest_checkpoint(session, row.rollout_id, seen, scope=scope, name=name)
+        if checkpoint is not None and (best is None or checkpoint.position > best.position):
+            best = checkpoint
     return best
 
 
 async def family_of(session: ReadSession, rollout_id: str, standing: Standing) -> RunAttempts:
     """Return the attempts of a run, each with the attempt that it builds on."""
     rows = await run_queries.forks(session, rollout_id)
-    payloads = await run_queries.payloads(session, [row[1] for row in rows])
+    payloads = await run_queries.payloads(session, [row.position for row in rows])
     saved = await run_views.checkpoints(session, rollout_id, View("raw", 0)) if rows else ()
-    checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
+    checkpoints = {row.checkpoint_id: run_mapping.checkpoint(rollout_id, row) for row in saved}
     return RunAttempts(
         head=standing.head,
         attempts=await run_queries.attempts(session, rollout_id),
-        forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
+        forks={row.version: run_mapping.fork(row, payloads.get(row.position), checkpoints) for row in rows},
         event_counts=await run_queries.event_counts(session, rollout_id),
     )
 
 
 async def with_responses(session: ReadSession, rows: Sequence[NamedRow], common: set[int]) -> list[ViewEvent]:
     """Return events without payload. Each result has the hash of its response, except those in `common`."""
-    events = {row[1]: run_mapping.view_event(row) for row in rows}
+    events = {row.position: run_mapping.view_event(row) for row in rows}
     short = [
         position
         for position, event in events.items()

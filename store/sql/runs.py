@@ -83,8 +83,8 @@ class SQLRuns(StoreRuns):
             shown = rows if query.limit < 0 else rows[: query.limit]
             payloads, texts = await run_reads.payloads_of(session, shown) if query.bodies else ({}, {})
             return RunEventPage(
-                items=[run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
-                next_after=shown[-1][0] if shown else query.after,
+                items=[run_mapping.event(rollout_id, row, payloads.get(row.position), texts) for row in shown],
+                next_after=shown[-1].version if shown else query.after,
                 has_more=len(rows) > len(shown),
                 head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
             )
@@ -203,8 +203,10 @@ class SQLRuns(StoreRuns):
                 limit=query.limit,
                 cut_version=cut,
             )
-            payloads = await run_queries.payloads(session, [row[1] for row in rows])
-            return [run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
+            payloads = await run_queries.payloads(session, [row.position for row in rows])
+            return [
+                run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row.position)) for row in rows
+            ]
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
 
@@ -218,7 +220,7 @@ class SQLRuns(StoreRuns):
 
         async def read(view: StateView) -> list[ArtifactRef]:
             rows = await run_queries.made_for(view.session, scope, name, min(limit, END), view.position)
-            return [run_mapping.made(row, view.position) for row in rows]
+            return [run_mapping.artifact_ref(row, view.position) for row in rows]
 
         return await self.core.view(read, as_at, sweeps=False)
 
@@ -255,7 +257,7 @@ class SQLRuns(StoreRuns):
                     raise NotFound.attempt(str(attempt), rollout_id)
             views = [await run_views.events(session, rollout_id, View("seen", each)) for each in (a, b)]
             # An event that both views contain is the same in both, so its payload is not compared and not read.
-            common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
+            common = {row.version for row in views[0]} & {row.version for row in views[1]}
             before, after = [await run_reads.with_responses(session, rows, common) for rows in views]
             fork = forks[b]
             patch = None if fork is None else fork.state_patch
@@ -293,7 +295,7 @@ class SQLRuns(StoreRuns):
     async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
         """Return the number of re-runs and the last error message of each of these runs."""
         rows = await self.core.read(lambda session: run_ids.ends(session, rollout_ids))
-        return {row[0]: (row[1], _error_message(row[2])) for row in rows}
+        return {row.rollout_id: (row.rerun_seq, _error_message(row.error)) for row in rows}
 
 
 def _error_message(error: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 
 from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
@@ -51,7 +51,7 @@ class SQLThreads(StoreThreads):
             rows = await thread_queries.checkpoints(
                 session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
             )
-            return await thread_mapping.whole(session, rows)
+            return await thread_mapping.checkpoints_of(session, rows)
 
         found = await self.core.read(read, snapshot=True)
         return found[0] if found else None
@@ -93,11 +93,11 @@ class SQLThreads(StoreThreads):
             after=after,
             limit=limit,
         )
-        return await thread_mapping.whole(session, rows)
+        return await thread_mapping.checkpoints_of(session, rows)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
         rows = await self.core.read(lambda session: thread_queries.checkpoints(session, thread_id=thread_id))
-        return [ThreadPlace(*row[:4]) for row in rows]
+        return [ThreadPlace(row.thread_id, row.ns, row.checkpoint_id, row.parent_id) for row in rows]
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
         arguments.text(rollout_id, "rollout_id")
@@ -113,8 +113,8 @@ class SQLThreads(StoreThreads):
             return 0
         places = await self.core.read(lambda session: thread_queries.of_runs(session, given))
         gone = 0
-        for thread_id, rows in groupby(places, key=itemgetter(0)):
-            checkpoints: list[CheckpointKey] = [(row[1], row[2]) for row in rows]
+        for thread_id, rows in groupby(places, key=attrgetter("thread_id")):
+            checkpoints: list[CheckpointKey] = [(row.ns, row.checkpoint_id) for row in rows]
             gone += await self.core.call(thread_commands.prune(thread_id, checkpoints, "runs"))
         return gone
 

@@ -49,6 +49,7 @@ ALLOWED = {
     "collections",
     "collections.abc",
     "dataclasses",
+    "functools",
     "hashlib",
     "heapq",
     "operator",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from store import open_store
-from store.db.dialect import Dialect, ReadSession, Row, dialect_for
+from store.db.dialect import Dialect, NamedRow, ReadSession, Row, dialect_for
 from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import FilterCondition, FilterQuery
 from store.db.url import parse
 from store.domain.commands import ReleaseClaim, Sweep
-from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS, WORKER_COLUMNS, ClaimView
+from store.domain.views import ClaimView
 from store.errors import Invalid, PastUnavailable
 from store.interface.store import Store
 from store.journal import as_at as timeline
@@ -37,7 +37,6 @@ ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 MODES: list[Any] = ["train", "val", "test", None]
-SIGNAL = len(ROLLOUT_COLUMNS) + len(ATTEMPT_COLUMNS)
 
 
 def ignore(what: object, answer: object) -> None:
@@ -107,17 +106,16 @@ async def desk(durable_url: str, clock: ManualClock) -> AsyncIterator[Desk]:
 # Live rows without their signals, which the past does not know.
 
 
-def silent_rollout(row: Row) -> Any:
-    return rollout_mapping.rollout_of_page((*row[:SIGNAL], None, None, *row[SIGNAL + 2 :]))
+def silent_rollout(row: NamedRow) -> Any:
+    return rollout_mapping.rollout_of_page(row._replace(beat_time=None, stamped_at=None))
 
 
-def silent_attempt(row: Row) -> Any:
-    width = len(ATTEMPT_COLUMNS)
-    return rollout_mapping.attempt_of_page((*row[:width], None, None, *row[width + 2 :]))
+def silent_attempt(row: NamedRow) -> Any:
+    return rollout_mapping.attempt_of_page(row._replace(beat_time=None, stamped_at=None))
 
 
-def silent_worker(row: Row) -> Any:
-    return rollout_mapping.worker_model(row[: len(WORKER_COLUMNS)], None)
+def silent_worker(row: NamedRow) -> Any:
+    return rollout_mapping.worker_model(row, None)
 
 
 def asked_of_rollouts(dice: random.Random) -> FilterQuery:

@@ -10,6 +10,7 @@ and outside of a transaction. Functions return rows of the tables. `event_of` co
 """
 
 from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -27,9 +28,7 @@ EVENT_COLUMNS = tuple(column.name for column in core_tables.events.columns)
 COMMIT_COLUMNS = tuple(column.name for column in core_tables.commits.columns)
 BATCH = 5000
 
-_COMMIT_ID, _RECORDED_AT = COMMIT_COLUMNS.index("commit_id"), COMMIT_COLUMNS.index("recorded_at")
-_FIRST_TOTAL = COMMIT_COLUMNS.index(TOTALS[0])
-_POSITION, _STREAM, _VERSION = 0, 2, 3
+_totals = attrgetter(*TOTALS)
 _POSITIONS_AT_ONCE = 500
 _END = 2**62
 
@@ -142,7 +141,7 @@ async def all_events(
     """Yield the rows of `events` in the order of the log, in batches."""
     while rows := await events(session, after=after, until=until, limit=batch):
         yield rows
-        after = rows[-1][_POSITION]
+        after = rows[-1].position
 
 
 async def stream_events(
@@ -217,7 +216,7 @@ async def events_by_stream(
     params: dict[str, Any] = {"end": end, "until": _END if until is None else until, "at_most": batch}
     while rows := await session.fetch(sql, params | {"stream": stream, "version": version}):
         yield rows
-        stream, version = rows[-1][_STREAM], rows[-1][_VERSION]
+        stream, version = rows[-1].stream, rows[-1].version
 
 
 async def events_of_streams(
@@ -369,7 +368,7 @@ async def last_commit_ids(session: ReadSession, limit: int) -> list[int]:
 async def commit_at(session: ReadSession, position: int) -> NamedRow | None:
     """Return the row of the commit that contains the last event up to a position; None before the first event."""
     event = await last_event(session, position)
-    return None if event is None else await last_commit(session, event[1])
+    return None if event is None else await last_commit(session, event.commit_id)
 
 
 async def commit_by_time(session: ReadSession, at: int) -> NamedRow | None:
@@ -380,23 +379,23 @@ async def commit_by_time(session: ReadSession, at: int) -> NamedRow | None:
     """
     found: NamedRow | None = None
     newest = await last_commit(session)
-    low, high = 1, 0 if newest is None else newest[_COMMIT_ID]
+    low, high = 1, 0 if newest is None else newest.commit_id
     while low <= high:
         middle = (low + high) // 2
         commit = await last_commit(session, middle)
-        if commit is None or commit[_COMMIT_ID] < low:
+        if commit is None or commit.commit_id < low:
             # There is no commit with these ids. A transaction that was rolled back may have used them.
             low = middle + 1
-        elif commit[_RECORDED_AT] <= at:
+        elif commit.recorded_at <= at:
             found, low = commit, middle + 1
         else:
-            high = commit[_COMMIT_ID] - 1
+            high = commit.commit_id - 1
     return found
 
 
 def totals_of(commit: NamedRow | None) -> tuple[int, ...]:
     """Return the totals of the log up to a commit, in the order of `pages.TOTALS`; zeros for None."""
-    return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
+    return (0,) * len(TOTALS) if commit is None else _totals(commit)
 
 
 async def bodies_at(session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
@@ -429,7 +428,7 @@ async def all_bodies(
     params: dict[str, Any] = {"until": _END if until is None else until, "at_most": batch}
     while rows := await session.fetch(sql, params | {"after": after}):
         yield rows
-        after = rows[-1][_POSITION]
+        after = rows[-1].position
 
 
 def _rising(table: Table) -> Select[Any]:

@@ -10,12 +10,25 @@ of a caller converts the rows one by one, so that no list of rows is in memory b
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, literal_column, select, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import Dialect, NamedRow, ReadSession, row_maker
 from store.db.queries import filters
 from store.db.queries.filters import Columns, FilterQuery
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
@@ -26,6 +39,8 @@ from store.validation.json_limits import check_text
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")
 """The columns of `commits` with the totals of the log up to a commit, in the order of the table."""
+
+RowMaker = Callable[[Iterable[Any]], NamedRow]
 
 rollouts_table, attempts_table = core_tables.rollouts, core_tables.attempts
 _BATCH = 1000
@@ -55,25 +70,28 @@ def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
     joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempts_table.c)))
     signal = core_tables.attempt_signals.c
-    shown = (rollout[name] for name in _ROLLOUT_COLUMNS)
-    return select(*shown, *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
+    columns = (rollout[name] for name in _ROLLOUT_COLUMNS)
+    attempt = (column.label(f"attempt_{column.name}") for column in attempts_table.c)
+    return select(*columns, *attempt, signal.beat_time, signal.stamped_at).select_from(joined)
 
 
-def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
-    """Add codec and bytes of the bodies at some positions. They are null if there is no body."""
-    for position in positions:
-        body = core_tables.bodies.alias()
-        statement = statement.outerjoin(body, body.c.position == position).add_columns(body.c.codec, body.c.body)
-    return statement
+def _with_body(statement: Select[Any], position: ColumnElement[Any], prefix: str = "") -> Select[Any]:
+    """Add codec and bytes of the body at a position, as columns `codec` and `body`. They are null without a body."""
+    body = core_tables.bodies.alias()
+    joined = statement.outerjoin(body, body.c.position == position)
+    return joined.add_columns(body.c.codec.label(f"{prefix}codec"), body.c.body.label(f"{prefix}body"))
 
 
 def _whole_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
-    return _with_bodies(
-        _with_latest(rollout, source),
-        rollout["input_position"],
-        rollout["metadata_position"],
-        attempts_table.c.metadata_position,
-    )
+    return _with_rollout_bodies(_with_latest(rollout, source), rollout["input_position"], rollout["metadata_position"])
+
+
+def _with_rollout_bodies(
+    statement: Select[Any], input_position: ColumnElement[Any], metadata_position: ColumnElement[Any]
+) -> Select[Any]:
+    statement = _with_body(statement, input_position, "input_")
+    statement = _with_body(statement, metadata_position, "metadata_")
+    return _with_body(statement, attempts_table.c.metadata_position, "attempt_metadata_")
 
 
 BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config", "last_reward")
@@ -84,23 +102,23 @@ def _brief_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     attempt = attempts_table.c
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
     joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempt)))
-    given, annotated = rollout["input_position"], rollout["metadata_position"]
+    input_position, metadata_position = rollout["input_position"], rollout["metadata_position"]
     statement = select(
         *(rollout[name] for name in BRIEF_ROLLOUT),
-        given == annotated,
-        *(attempt[name] for name in BRIEF_ATTEMPT),
-        sign_of_life(),
+        (input_position == metadata_position).label("is_one_body"),
+        *(attempt[name].label(f"attempt_{name}") for name in BRIEF_ATTEMPT),
+        sign_of_life().label("attempt_last_heartbeat_time"),
     ).select_from(joined)
-    apart = case((annotated != given, annotated))
-    return _with_bodies(statement, given, apart, attempt.metadata_position)
+    separate = case((metadata_position != input_position, metadata_position))
+    return _with_rollout_bodies(statement, input_position, separate)
 
 
 def _whole_resources(columns: Columns, source: FromClause) -> Select[Any]:
-    return _with_bodies(select(*columns.values()).select_from(source), columns["body_position"])
+    return _with_body(select(*columns.values()).select_from(source), columns["body_position"])
 
 
 def _whole_spans(columns: Columns, source: FromClause) -> Select[Any]:
-    return _with_bodies(select(*columns.values()).select_from(source), columns["position"])
+    return _with_body(select(*columns.values()).select_from(source), columns["position"])
 
 
 def sign_of_life() -> ColumnElement[Any]:
@@ -152,9 +170,10 @@ def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
 def rollouts(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
     """Return an awaitable page of rollouts, each with its latest attempt.
 
-    A row has the columns of the rollout, the columns of the attempt (nulls if there is none), beat_time and stamped_at
-    of the attempt's signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's
-    metadata.
+    A row has the columns of the rollout, the columns of the attempt with the prefix `attempt_` (nulls if there is
+    none), and beat_time and stamped_at of the attempt's signal. It also has codec and bytes of three bodies: the
+    rollout's input and metadata and the attempt's metadata (`input_codec`, `input_body`, `metadata_…`,
+    `attempt_metadata_…`).
     """
     listing = Listing(
         filter_query,
@@ -171,9 +190,10 @@ def rollouts(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) 
 async def take_rollouts(session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int) -> int:
     """Pass a page of rollouts to `take`, `batch` rows at a time. Return the number of all matching rollouts.
 
-    A row has the columns `BRIEF_ROLLOUT`, a flag that is true if input and metadata share a body, the columns
-    `BRIEF_ATTEMPT` of the latest attempt (nulls if there is none), the attempt's last heartbeat, and codec and bytes of
-    three bodies: the rollout's input, the rollout's metadata (nulls if the body is shared), and the attempt's metadata.
+    A row has the columns `BRIEF_ROLLOUT`, and `is_one_body`, which is true if input and metadata share a body. With the
+    prefix `attempt_`, it has the columns `BRIEF_ATTEMPT` and the last heartbeat of the latest attempt (nulls if there
+    is none). It has codec and bytes of the same bodies as a row of `rollouts`; those of the rollout's metadata are null
+    if the body is shared.
     """
     listing = Listing(
         filter_query,
@@ -194,7 +214,7 @@ def _rollouts_recorded() -> Select[Any]:
     Rollouts are never deleted.
     """
     commit = core_tables.commits.c
-    return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
+    return select(commit.rollouts.label("total")).order_by(commit.commit_id.desc()).limit(1)
 
 
 async def attempts(session: ReadSession, rollout_id: str, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
@@ -219,7 +239,7 @@ async def attempts(session: ReadSession, rollout_id: str, filter_query: FilterQu
 def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
     signal = core_tables.attempt_signals.c
     statement = select(*attempts_table.c, signal.beat_time, signal.stamped_at).select_from(source)
-    return _with_bodies(statement, attempts_table.c.metadata_position)
+    return _with_body(statement, attempts_table.c.metadata_position)
 
 
 async def spans(
@@ -350,22 +370,28 @@ async def resources(session: ReadSession, filter_query: FilterQuery, make: Make[
 
 
 async def workers(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
-    """Return a page of workers. A row has the columns of the table and those of the worker's signal, or nulls."""
+    """Return a page of workers.
+
+    A row has the columns of the table, and those of the worker's signal with the prefix `signal_`, or nulls.
+    """
     listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
     return await make_page(session, listing, make)
 
 
 def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
-    return select(*core_tables.workers.c, *core_tables.worker_signals.c).select_from(source)
+    signals = (column.label(f"signal_{column.name}") for column in core_tables.worker_signals.c)
+    return select(*core_tables.workers.c, *signals).select_from(source)
 
 
-async def _one(session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str) -> Row | None:
+async def _one(
+    session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str
+) -> NamedRow | None:
     sql = compiled(session, shape, build)
     rows = await session.fetch(sql, {"key": check_text(key, field, LONGEST_ID)})
     return rows[0] if rows else None
 
 
-def rollout(session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+def rollout(session: ReadSession, rollout_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of one rollout, with the columns that the function `rollouts` reads."""
 
     def build() -> Select[Any]:
@@ -378,30 +404,27 @@ def rollout(session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
 async def _by_ids(
     session: ReadSession,
     shape: str,
-    build: Callable[[], tuple[Select[Any], ColumnElement[Any]]],
+    build: Callable[[], Select[Any]],
+    key: Column[Any],
     ids: Iterable[str],
     make: Make[Item],
 ) -> dict[str, Item]:
-    def wanted() -> Select[Any]:
-        statement, key = build()
-        return statement.where(session.dialect.any_of(key, "wanted"))
-
-    sql = compiled(session, shape, wanted)
-    found: dict[str, Item] = {}
+    sql = compiled(session, shape, lambda: build().where(session.dialect.any_of(key, "wanted")))
+    items: dict[str, Item] = {}
     distinct = _distinct(ids)
     for start in range(0, len(distinct), _IDS_AT_ONCE):
         params = {"wanted": session.dialect.list_param(distinct[start : start + _IDS_AT_ONCE])}
-        found.update((row[0], make(row)) for row in await session.fetch(sql, params))
-    return found
+        items.update((getattr(row, key.name), make(row)) for row in await session.fetch(sql, params))
+    return items
 
 
 async def rollouts_by_id(session: ReadSession, rollout_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return rollouts by id. `make` creates them from rows with the columns that the function `rollouts` reads."""
 
-    def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table), rollouts_table.c.rollout_id
+    def build() -> Select[Any]:
+        return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
 
-    return await _by_ids(session, "rollouts_by_id", build, rollout_ids, make)
+    return await _by_ids(session, "rollouts_by_id", build, rollouts_table.c.rollout_id, rollout_ids, make)
 
 
 async def finished(session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
@@ -420,7 +443,7 @@ def _distinct(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_text(each, "ids", LONGEST_ID) for each in ids))
 
 
-def latest_attempt(session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+def latest_attempt(session: ReadSession, rollout_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of a rollout's latest attempt, with the columns that the function `attempts` reads."""
 
     def build() -> Select[Any]:
@@ -432,7 +455,7 @@ def latest_attempt(session: ReadSession, rollout_id: str) -> Awaitable[Row | Non
     return _one(session, "latest_attempt", build, "rollout_id", rollout_id)
 
 
-def resources_by_id(session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
+def resources_by_id(session: ReadSession, resources_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of one set of resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
@@ -444,15 +467,15 @@ def resources_by_id(session: ReadSession, resources_id: str) -> Awaitable[Row | 
 
 async def resources_by_ids(session: ReadSession, resources_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return resources by id. `make` creates them from rows with the columns that the function `resources` reads."""
+    table = core_tables.resources
 
-    def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        table = core_tables.resources
-        return _whole_resources(_RESOURCE_COLUMNS, table), table.c.resources_id
+    def build() -> Select[Any]:
+        return _whole_resources(_RESOURCE_COLUMNS, table)
 
-    return await _by_ids(session, "resources_by_ids", build, resources_ids, make)
+    return await _by_ids(session, "resources_by_ids", build, table.c.resources_id, resources_ids, make)
 
 
-async def latest_resources(session: ReadSession) -> Row | None:
+async def latest_resources(session: ReadSession) -> NamedRow | None:
     """Return the row of the latest resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
@@ -463,7 +486,7 @@ async def latest_resources(session: ReadSession) -> Row | None:
     return rows[0] if rows else None
 
 
-def worker(session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
+def worker(session: ReadSession, worker_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of one worker, with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
@@ -476,10 +499,38 @@ def worker(session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
 async def workers_by_id(session: ReadSession, worker_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return workers by id. `make` creates them from rows with the columns that the function `workers` reads."""
 
-    def build() -> tuple[Select[Any], ColumnElement[Any]]:
-        return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
+    def build() -> Select[Any]:
+        return _whole_workers({}, _WORKERS)
 
-    return await _by_ids(session, "workers_by_id", build, worker_ids, make)
+    return await _by_ids(session, "workers_by_id", build, core_tables.workers.c.worker_id, worker_ids, make)
+
+
+@cache
+def rollout_row() -> RowMaker:
+    """Return a function that makes rows with the columns that the function `rollouts` reads."""
+    return _row_maker(_whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table))
+
+
+@cache
+def attempt_row() -> RowMaker:
+    """Return a function that makes rows with the columns that the function `attempts` reads."""
+    return _row_maker(_whole_attempts({}, _ATTEMPTS))
+
+
+@cache
+def resources_row() -> RowMaker:
+    """Return a function that makes rows with the columns that the function `resources` reads."""
+    return _row_maker(_whole_resources(_RESOURCE_COLUMNS, core_tables.resources))
+
+
+@cache
+def worker_row() -> RowMaker:
+    """Return a function that makes rows with the columns that the function `workers` reads."""
+    return _row_maker(_whole_workers({}, _WORKERS))
+
+
+def _row_maker(statement: Select[Any]) -> RowMaker:
+    return row_maker(tuple(statement.selected_columns.keys()))
 
 
 async def next_checks(session: ReadSession, since: int) -> tuple[int | None, int | None]:

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.dialect import Dialect, NamedRow, ReadSession, Sql
 from store.db.queries import filters
 from store.db.queries.filters import Columns, FilterQuery
 
 Item = TypeVar("Item")
-Make = Callable[[Row], Item]
-Take = Callable[[Sequence[Row]], Awaitable[None] | None]
+Make = Callable[[NamedRow], Item]
+Take = Callable[[Sequence[NamedRow]], Awaitable[None] | None]
 """A function that receives lists of rows. If it returns an awaitable, the next rows are read after that is done."""
 
 _SHAPES_KEPT = 512
@@ -74,7 +74,10 @@ class Listing:
     first: str | None = None
     """The column by which rows are sorted first, before the query's own sort order; None if there is no such column."""
     all_of_them: Callable[[], Select[Any]] | None = None
-    """A function that returns the statement for the number of all rows, if this number is stored. None if it is not."""
+    """A function that returns the statement for the number of all rows, if this number is stored. None if it is not.
+
+    The statement has one column `total`, as `count` has.
+    """
 
     def matching(self, dialect: Dialect) -> ColumnElement[bool]:
         """Return the condition that the rows of the query must meet."""
@@ -116,7 +119,7 @@ class Listing:
         """Return the statement that counts all matching rows."""
         if self.all_of_them is not None and not self.filter_query.conditions and self.within is None:
             return self.all_of_them()
-        return select(func.count()).select_from(self.source).where(self.matching(dialect))
+        return select(func.count().label("total")).select_from(self.source).where(self.matching(dialect))
 
 
 def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
@@ -161,11 +164,11 @@ async def take_page(session: ReadSession, listing: Listing, take: Take, *, batch
     if counted is None:
         return filter_query.offset + found
     # Rows may disappear between the two statements. The total must not be less than the number of rows that were read.
-    total = counted[0][0] if counted else 0
+    total = counted[0].total if counted else 0
     return max(total, filter_query.offset + found if found else 0)
 
 
-async def _taken(take: Take, rows: Sequence[Row]) -> None:
+async def _taken(take: Take, rows: Sequence[NamedRow]) -> None:
     taking = take(rows)
     if taking is not None:
         await taking

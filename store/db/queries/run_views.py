@@ -325,7 +325,7 @@ async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence
             .subquery("told")
         )
         shown = [told.c[column.name] for column in about]
-        statement = select(*shown, cast(func.sum(told.c.events), BigInteger)).group_by(*shown)
+        statement = select(*shown, cast(func.sum(told.c.events), BigInteger).label("total")).group_by(*shown)
         if view.form == "seen":
             statement = statement.where(~_hidden(_EVENTS, lineage, told))
         return statement.order_by(func.min(told.c.first))
@@ -449,9 +449,9 @@ async def _head_then(session: ReadSession, rollout_id: str, until: int) -> int |
     params = {"rollout": rollout_id, "until": until, "stream": f"rollout/{rollout_id}", "type": HeadMoved.type}
     starts = await session.fetch(compiled(session, "run_started", started), params)
     moves = await session.fetch(compiled(session, "run_moved", moved), params)
-    if moves and (not starts or moves[0][1] > starts[0][1]):
-        return json_of(moves[0][0])["to"]
-    return starts[0][0] if starts else None
+    if moves and (not starts or moves[0].position > starts[0].first_position):
+        return json_of(moves[0].data)["to"]
+    return starts[0].sequence_id if starts else None
 
 
 async def has_attempt(session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:

@@ -210,7 +210,7 @@ async def made_for(session: ReadSession, scope: str, name: str | None, limit: in
         terms = [made.scope == bindparam("scope", type_=Text), made.position <= bindparam("until", type_=BigInteger)]
         if name is not None:
             terms.append(made.name == bindparam("name", type_=Text))
-        statement = select(*shown, retraction.c.position).select_from(source).where(*terms)
+        statement = select(*shown, retraction.c.position.label("retracted_position")).select_from(source).where(*terms)
         statement = statement.order_by(made.position.desc())
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 

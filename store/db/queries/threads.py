@@ -137,7 +137,13 @@ async def threads_of(session: ReadSession, rollout_id: str) -> Sequence[NamedRow
             .scalar_subquery()
         )
         head = core_tables.thread_checkpoints.alias("head")
-        columns: list[ColumnElement[Any]] = [thread.thread_id, counted, head.c.checkpoint_id, head.c.step, event.at]
+        columns: list[ColumnElement[Any]] = [
+            thread.thread_id,
+            counted.label("checkpoints"),
+            head.c.checkpoint_id,
+            head.c.step,
+            event.at,
+        ]
         return (
             select(*columns)
             .select_from(core_tables.threads)

@@ -455,8 +455,8 @@ class CollectionBasedLightningStore(Store, Generic[C]):
             attempt = claim.rollout.attempt
             assert attempt is not None  # a claim starts an attempt
             undo = ReleaseClaim(
-                rollout_id=claim.rollout.row[0],
-                attempt_id=attempt.row[1],
+                rollout_id=claim.rollout.row.rollout_id,
+                attempt_id=attempt.row.attempt_id,
                 # The collections hold no positions, so every attempt is loaded with position 0.
                 claim_position=0,
                 status_before=claim.status_before,

@@ -15,7 +15,7 @@ from store.domain.commands import Command, LoadRequest, PublishResources, Record
 from store.domain.decide import decide
 from store.domain.resources import ResourcesState
 from store.domain.rollout import ACTIVE, WAITING, AttemptState, RolloutState
-from store.domain.views import ResourcesView, resources_row, view_attempt, view_rollout, view_worker
+from store.domain.views import view_attempt, view_resources, view_rollout, view_worker
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import StoreError
@@ -419,7 +419,7 @@ class Transaction:
     def _resources(self, resources_id: str) -> ResourcesUpdate:
         state = self._set.resources[resources_id]
         body = self._set.bodies[state.body_position]
-        return mapping.resources_of_view(ResourcesView(resources_row(state), body))
+        return mapping.resources_of_view(view_resources(state, body))
 
 
 async def latest_attempt(collections: LightningCollections, rollout_id: str) -> Attempt | None:

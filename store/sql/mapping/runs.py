@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Row
+from store.db.dialect import NamedRow
 from store.domain.events import Json, SpanRecorded
 from store.models.phases import Mask
 from store.models.runs import (
@@ -36,13 +36,24 @@ def _json(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def view_event(row: Row) -> ViewEvent:
+def view_event(row: NamedRow) -> ViewEvent:
     """Convert a row of `run_views.events` to an event without payload."""
-    version, _, kind, node_id, scope, parent, phase, _, node_exec, status, _, metrics, _, response, attempt = row[:15]
-    return ViewEvent(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
+    return ViewEvent(
+        row.version,
+        row.attempt,
+        row.kind,
+        row.scope,
+        row.node_id,
+        row.parent_node_id,
+        row.phase,
+        row.node_exec,
+        row.status,
+        _json(row.metrics),
+        row.response_sha256,
+    )
 
 
-def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
+def event(rollout_id: str, row: NamedRow, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
     """Convert a row of `run_views.events` to an event with payload.
 
     Args:
@@ -51,113 +62,106 @@ def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]
         body: the body of the event; None if there is none or if payload was not requested.
         texts: long prompts and responses of this and other events, by their hashes.
     """
-    version, position, kind, node_id, scope, parent_node_id, phase, agent, node_exec, status, service, metrics = row[
-        :12
-    ]
-    prompt_sha256, response_sha256, attempt, attempt_id, rerun_seq, type_, at = row[12:]
     body = body or {}
-    is_span = type_ == SpanRecorded.type
-    said: dict[str, Any] = {} if is_span else {name: body.get(name) for name in _TEXTS}
-    for name, digest in (("prompt", prompt_sha256), ("response", response_sha256)):
+    is_span = row.type == SpanRecorded.type
+    texts_of_event: dict[str, Any] = {} if is_span else {name: body.get(name) for name in _TEXTS}
+    for name, digest in (("prompt", row.prompt_sha256), ("response", row.response_sha256)):
         if digest in texts:
-            said[name] = texts[digest]
+            texts_of_event[name] = texts[digest]
     return RunEventRow.model_construct(
         rollout_id=rollout_id,
-        version=version,
-        position=position,
-        at=at / 1_000_000,
-        attempt=attempt,
-        attempt_id=attempt_id,
-        rerun_seq=rerun_seq,
-        source="span" if is_span else "phase" if type_.startswith("phase.") else "event",
-        kind=kind,
-        node_id=node_id,
-        scope=scope,
-        parent_node_id=parent_node_id,
-        phase=phase,
-        agent=agent,
-        node_exec=node_exec,
-        status=status,
-        service=service,
-        metrics=_json(metrics),
-        prompt_sha256=prompt_sha256,
-        response_sha256=response_sha256,
-        **said,
+        version=row.version,
+        position=row.position,
+        at=row.at / 1_000_000,
+        attempt=row.attempt,
+        attempt_id=row.attempt_id,
+        rerun_seq=row.rerun_seq,
+        source="span" if is_span else "phase" if row.type.startswith("phase.") else "event",
+        kind=row.kind,
+        node_id=row.node_id,
+        scope=row.scope,
+        parent_node_id=row.parent_node_id,
+        phase=row.phase,
+        agent=row.agent,
+        node_exec=row.node_exec,
+        status=row.status,
+        service=row.service,
+        metrics=_json(row.metrics),
+        prompt_sha256=row.prompt_sha256,
+        response_sha256=row.response_sha256,
+        **texts_of_event,
         extra={name: value for name, value in body.items() if is_span or name not in _TEXTS} or None,
     )
 
 
-def _checkpoint_fields(rollout_id: str, row: Row) -> Json:
-    version, position, checkpoint_id, scope, name, after_phase, parent_id, graph, external, attempt = row[:10]
+def _checkpoint_fields(rollout_id: str, row: NamedRow) -> Json:
     return {
-        "checkpoint_id": checkpoint_id,
+        "checkpoint_id": row.checkpoint_id,
         "rollout_id": rollout_id,
-        "version": version,
-        "position": position,
-        "at": row[-1] / 1_000_000,
-        "attempt": attempt,
-        "scope": scope,
-        "name": name,
-        "after_phase": after_phase,
-        "parent_id": parent_id,
-        "graph": graph,
-        "external": _json(external),
+        "version": row.version,
+        "position": row.position,
+        "at": row.at / 1_000_000,
+        "attempt": row.attempt,
+        "scope": row.scope,
+        "name": row.name,
+        "after_phase": row.after_phase,
+        "parent_id": row.parent_id,
+        "graph": row.graph,
+        "external": _json(row.external),
     }
 
 
-def checkpoint(rollout_id: str, row: Row) -> CheckpointRef:
+def checkpoint(rollout_id: str, row: NamedRow) -> CheckpointRef:
     """Convert a row of `run_views.checkpoints` to a checkpoint without its state."""
     return CheckpointRef.model_construct(**_checkpoint_fields(rollout_id, row))
 
 
-def snapshot(rollout_id: str, row: Row, body: Json | None) -> Snapshot:
+def snapshot(rollout_id: str, row: NamedRow, body: Json | None) -> Snapshot:
     """Convert a row of `run_views.checkpoints`, and the body with the state, to a checkpoint with its state."""
     state = None if body is None else body.get("state")
     return Snapshot.model_construct(**_checkpoint_fields(rollout_id, row), state=state)
 
 
-def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None) -> Artifact:
+def artifact(rollout_id: str, group_id: str | None, row: NamedRow, body: Json | None) -> Artifact:
     """Convert a row of `run_views.artifacts`, and the body with the content, to an artifact with its content."""
-    version, position, artifact_id, scope, name, phase, media_type, _, attempt = row[:9]
     return Artifact.model_construct(
-        artifact_id=artifact_id,
+        artifact_id=row.artifact_id,
         rollout_id=rollout_id,
         group_id=group_id,
-        version=version,
-        position=position,
-        at=row[-1] / 1_000_000,
-        attempt=attempt,
-        scope=scope,
-        name=name,
-        phase=phase,
-        media_type=media_type,
+        version=row.version,
+        position=row.position,
+        at=row.at / 1_000_000,
+        attempt=row.attempt,
+        scope=row.scope,
+        name=row.name,
+        phase=row.phase,
+        media_type=row.media_type,
         retracted=False,
         content=None if body is None else body.get("content"),
     )
 
 
-def made(row: Row, until: int) -> ArtifactRef:
+def artifact_ref(row: NamedRow, until: int) -> ArtifactRef:
     """Convert a row of `queries.runs.made_for` to an artifact. A retraction after the position `until` is ignored."""
-    artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
     return ArtifactRef.model_construct(
-        artifact_id=artifact_id,
-        rollout_id=rollout_id,
-        group_id=group_id,
-        version=version,
-        position=position,
-        at=at / 1_000_000,
-        attempt=attempt,
-        scope=scope,
-        name=name,
-        phase=phase,
-        media_type=media_type,
-        retracted=retracted is not None and retracted <= until,
+        artifact_id=row.artifact_id,
+        rollout_id=row.rollout_id,
+        group_id=row.group_id,
+        version=row.version,
+        position=row.position,
+        at=row.at / 1_000_000,
+        attempt=row.attempt,
+        scope=row.scope,
+        name=row.name,
+        phase=row.phase,
+        media_type=row.media_type,
+        retracted=row.retracted_position is not None and row.retracted_position <= until,
     )
 
 
-def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
+def fork(row: NamedRow, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
     """Convert a row of `queries.runs.forks`, the body of its event, and the run's checkpoints by id to a fork."""
-    data, body = json_of(row[2]), body or {}
+    data, body = json_of(row.data), body or {}
     return Fork(
         kind=data["kind"],
         base=data["base"],
@@ -166,7 +170,7 @@ def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) 
         phase=data.get("phase"),
         entry=data.get("entry"),
         cascade=data.get("cascade") or [],
-        checkpoints=[checkpoints[each] for each in data.get("checkpoints") or () if each in checkpoints],
+        checkpoints=[checkpoints[name] for name in data.get("checkpoints") or () if name in checkpoints],
         masks=[Mask.model_validate(mask) for mask in data["masks"]],
         graph=data.get("graph"),
         degraded=data.get("degraded"),
@@ -181,7 +185,7 @@ class RunAttempts:
 
     head: int | None
     """The number (`sequence_id`) of the head; None before the first attempt."""
-    attempts: Sequence[Row]
+    attempts: Sequence[NamedRow]
     """Rows of `queries.runs.attempts`."""
     forks: Mapping[int, Fork]
     """The forks, by the version (the number in the run) of the event that recorded the fork."""
@@ -192,21 +196,20 @@ class RunAttempts:
         """Return one `AttemptNode` per attempt."""
         return [self._node(row) for row in self.attempts]
 
-    def _node(self, row: Row) -> AttemptNode:
-        sequence_id, attempt_id, status, start_at, rerun_seq, base, fork_version, via = row
-        its_fork = self.forks.get(fork_version)
-        kind: AttemptKind = "first" if sequence_id == 1 else "retry"
-        if via == "fork" and its_fork is not None:
-            kind = its_fork.kind
+    def _node(self, row: NamedRow) -> AttemptNode:
+        fork_of_attempt = self.forks.get(row.fork_version)
+        kind: AttemptKind = "first" if row.sequence_id == 1 else "retry"
+        if row.via == "fork" and fork_of_attempt is not None:
+            kind = fork_of_attempt.kind
         return AttemptNode(
-            sequence_id=sequence_id,
-            attempt_id=attempt_id,
-            status=status,
-            start_time=start_at / 1_000_000,
-            rerun_seq=rerun_seq,
+            sequence_id=row.sequence_id,
+            attempt_id=row.attempt_id,
+            status=row.status,
+            start_time=row.start_at / 1_000_000,
+            rerun_seq=row.rerun_seq,
             kind=kind,
-            base=base,
-            fork=its_fork,
-            is_head=sequence_id == self.head,
-            events=self.event_counts.get(sequence_id, 0),
+            base=row.base,
+            fork=fork_of_attempt,
+            is_head=row.sequence_id == self.head,
+            events=self.event_counts.get(row.sequence_id, 0),
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import runs as run_queries
 from store.db.queries import threads as thread_queries
 from store.db.queries.bodies import raw_json
@@ -19,36 +20,31 @@ from store.domain.events import Json
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadSummary, ThreadWrite, Typed
 
-_CHECKPOINT = {name: index for index, name in enumerate(thread_queries.CHECKPOINT_COLUMNS)}
-_WRITE = {name: index for index, name in enumerate(thread_queries.WRITE_COLUMNS)}
-_PLACE = ("thread_id", "ns", "checkpoint_id")
+_place = attrgetter("thread_id", "ns", "checkpoint_id")
 
 
-async def whole(session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
+async def checkpoints_of(session: ReadSession, rows: Sequence[NamedRow]) -> list[ThreadCheckpoint]:
     """Return the checkpoints in these rows, each with its payload and its writes, which are read from the session."""
     if not rows:
         return []
-    threads, ids = {row[_CHECKPOINT["thread_id"]] for row in rows}, {row[_CHECKPOINT["checkpoint_id"]] for row in rows}
-    places = {tuple(row[_CHECKPOINT[name]] for name in _PLACE) for row in rows}
+    threads, ids = {row.thread_id for row in rows}, {row.checkpoint_id for row in rows}
+    places = {_place(row) for row in rows}
     written = [
-        row
-        for row in await thread_queries.writes(session, sorted(threads), sorted(ids))
-        if tuple(row[_WRITE[name]] for name in _PLACE) in places
+        row for row in await thread_queries.writes(session, sorted(threads), sorted(ids)) if _place(row) in places
     ]
-    positions = {row[_CHECKPOINT["body_position"]] for row in rows} | {row[_WRITE["body_position"]] for row in written}
+    positions = {row.body_position for row in rows} | {row.body_position for row in written}
     payloads = await run_queries.payloads(session, sorted(positions))
     values = _Values(payloads, await run_queries.blobs(session, list(_named(payloads.values()))))
     by_place: dict[tuple[Any, ...], list[ThreadWrite]] = {}
     for row in written:
-        by_place.setdefault(tuple(row[_WRITE[name]] for name in _PLACE), []).append(_write(row, values))
+        by_place.setdefault(_place(row), []).append(_write(row, values))
     return [_checkpoint(row, values, by_place) for row in rows]
 
 
-def summary(rollout_id: str, row: Row) -> ThreadSummary:
+def summary(rollout_id: str, row: NamedRow) -> ThreadSummary:
     """Convert a row of `queries.threads.threads_of` to the summary of a thread of a rollout."""
-    thread_id, checkpoints, latest, step, at = row
-    scope = thread_id.removeprefix(rollout_id).removeprefix(":") or None
-    return ThreadSummary(thread_id, scope, checkpoints, latest, step, at / 1_000_000)
+    scope = row.thread_id.removeprefix(rollout_id).removeprefix(":") or None
+    return ThreadSummary(row.thread_id, scope, row.checkpoints, row.checkpoint_id, row.step, row.at / 1_000_000)
 
 
 class _Values:
@@ -60,10 +56,10 @@ class _Values:
 
     def payload(self, position: int) -> Json:
         """Return the body of the event at a position of the log."""
-        found = self._payloads.get(position)
-        if found is None:
+        payload = self._payloads.get(position)
+        if payload is None:
             raise Corrupt(f"event {position}", "no body", "the body of a checkpoint or a write of a thread")
-        return found
+        return payload
 
     def typed(self, value: Json) -> Typed:
         """Return a value of a channel as LangGraph's serializer wrote it: the name of the format, and the bytes."""
@@ -84,13 +80,13 @@ def _named(payloads: Iterable[Json]) -> Iterable[str]:
 
 
 def _checkpoint(
-    row: Row, values: _Values, written: Mapping[tuple[Any, ...], Sequence[ThreadWrite]]
+    row: NamedRow, values: _Values, written: Mapping[tuple[Any, ...], Sequence[ThreadWrite]]
 ) -> ThreadCheckpoint:
-    payload = values.payload(row[_CHECKPOINT["body_position"]])
-    place = tuple(row[_CHECKPOINT[name]] for name in _PLACE)
+    payload = values.payload(row.body_position)
+    place = _place(row)
     return ThreadCheckpoint(
         *place,
-        parent_id=row[_CHECKPOINT["parent_id"]],
+        parent_id=row.parent_id,
         checkpoint=values.typed(payload["checkpoint"]),
         values={channel: values.typed(value) for channel, value in payload["values"].items()},
         metadata=payload["metadata"],
@@ -98,13 +94,12 @@ def _checkpoint(
     )
 
 
-def _write(row: Row, values: _Values) -> ThreadWrite:
-    number = row[_WRITE["number"]]
-    value = values.payload(row[_WRITE["body_position"]])["values"][str(number)]
+def _write(row: NamedRow, values: _Values) -> ThreadWrite:
+    value = values.payload(row.body_position)["values"][str(row.number)]
     return ThreadWrite(
-        task_id=row[_WRITE["task_id"]],
-        number=number,
-        channel=row[_WRITE["channel"]],
+        task_id=row.task_id,
+        number=row.number,
+        channel=row.channel,
         value=values.typed(value),
-        task_path=row[_WRITE["task_path"]],
+        task_path=row.task_path,
     )
