@@ -67,9 +67,9 @@ def data_proto_fields(
         Invalid: a row was made of a triplet that is not in `triplets`, or numpy is not installed.
     """
     numpy = _imported("numpy", "verl")
-    if any(place >= len(triplets) for row in trajectories.rows for place in row):
+    if any(place >= len(triplets) for places in trajectories.rows for place in places):
         raise Invalid("triplets", f"there are {len(triplets)}, and a row was made of a later one; pass those of `made`")
-    firsts = [row[0] for row in trajectories.rows]
+    firsts = [places[0] for places in trajectories.rows]
     rollout_ids = [str(triplets[place].metadata.get("rollout_id")) for place in firsts]
     tasks = [(data_ids or {}).get(rollout_id, rollout_id) for rollout_id in rollout_ids]
     turns = _turns(triplets)

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from store.db.dialect import Changes, TablePart, Tail
+from store.db.dialect import Changes, NamedRow, TablePart, Tail
 from store.db.tables import core as core_tables
 from store.domain import retry
 from store.domain.events import Event, Json, SpanRecorded
@@ -119,9 +119,9 @@ def rewards(rollout_id: str, event: Event, fact: SpanRecorded) -> list[Row]:
     ]
 
 
-def rollout_state(row: Any) -> RolloutState:
+def rollout_state(row: NamedRow) -> RolloutState:
     """Return the state that a row of `rollouts` represents. The state contains no attempts."""
-    values: list[Any] = list(row[: len(ROLLOUT_COLUMNS)])
+    values: list[Any] = list(rollout_row(row))
     values[_CONFIG] = orjson.loads(values[_CONFIG])
     values[_ROLLOUT_ERROR] = _value(values[_ROLLOUT_ERROR])
     return RolloutState(*values)

@@ -31,8 +31,8 @@ async def life(session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
         shown: list[ColumnElement[Any]] = [row.first_position, row.last_position]
         return select(*shown).where(row.rollout_id == _rollout())
 
-    found = await session.fetch(compiled(session, "annotation_life", build), _of(rollout_id))
-    return (found[0][0], found[0][1]) if found else None
+    rows = await session.fetch(compiled(session, "annotation_life", build), _of(rollout_id))
+    return (rows[0].first_position, rows[0].last_position) if rows else None
 
 
 async def labels(session: ReadSession, rollout_id: str) -> list[str]:
@@ -42,7 +42,7 @@ async def labels(session: ReadSession, rollout_id: str) -> list[str]:
     def build() -> Select[Any]:
         return select(row.label).where(row.rollout_id == _rollout()).order_by(row.label)
 
-    return [each[0] for each in await session.fetch(compiled(session, "labels", build), _of(rollout_id))]
+    return [label.label for label in await session.fetch(compiled(session, "labels", build), _of(rollout_id))]
 
 
 async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list[str]:

@@ -15,8 +15,6 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.run_commands import IN_BLOBS
 
-_COLUMNS = [column.name for column in core_tables.events.columns]
-_TYPE, _HASH, _WIDTH = _COLUMNS.index("type"), _COLUMNS.index("body_hash"), len(_COLUMNS)
 _AT_ONCE = 500
 
 
@@ -30,7 +28,7 @@ async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, 
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "blobs_named", build), {"hashes": listed})
-        found.update((row[0], tuple(row[1:])) for row in rows)
+        found.update((row.hash, (row.codec, row.raw_len, row.body)) for row in rows)
     return found
 
 
@@ -55,27 +53,26 @@ async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: boo
 
     Args:
         session: a connection to the database.
-        rows: rows with the columns of `events`, then codec, `raw_len` if `lengths` is True, and bytes of the body, and
-            then any other columns.
+        rows: rows with the columns of `events`, and codec, `raw_len` if `lengths` is True, and bytes of the body.
         lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
     """
     lacking = {
-        index: memoryview(row[_HASH]).hex()
+        index: memoryview(row.body_hash).hex()
         for index, row in enumerate(rows)
         # A checkpoint whose state is stored elsewhere has no body.
-        if row[_TYPE] in IN_BLOBS and row[_HASH] is not None
+        if row.type in IN_BLOBS and row.body_hash is not None
     }
     if not lacking:
         return rows
-    found = await blobs_named(session, sorted(set(lacking.values())))
-    given, width = list(rows), _WIDTH + (3 if lengths else 2)
+    blobs = await blobs_named(session, sorted(set(lacking.values())))
+    complete = list(rows)
     for index, name in lacking.items():
-        blob = found.get(name)
-        if blob is not None:
-            part = blob if lengths else (blob[0], blob[2])
-            row = rows[index]
-            given[index] = tuple[Any, ...].__new__(type(row), (*row[:_WIDTH], *part, *row[width:]))
-    return given
+        if name not in blobs:
+            continue
+        codec, raw_len, body = blobs[name]
+        length = {"raw_len": raw_len} if lengths else {}
+        complete[index] = rows[index]._replace(codec=codec, body=body, **length)
+    return complete
 
 
 async def blobs_after(session: ReadSession, after: str, limit: int) -> Sequence[NamedRow]:

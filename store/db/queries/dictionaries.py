@@ -114,19 +114,20 @@ async def lacks_samples(session: ReadSession, dictionary: StoredDictionary) -> b
     # database. The numbers are integers.
     positions = ", ".join(map(str, dictionary.samples))
     text = f"SELECT count(*) FROM {session.dialect.qualified(core_tables.bodies)} WHERE position IN ({positions})"  # noqa: S608
-    rows = await session.fetch(Sql(text, (), {}), {}) if positions else [(0,)]
-    return rows[0][0] < len(dictionary.samples)
+    ((present,),) = await session.fetch(Sql(text, (), {}), {}) if positions else [(0,)]
+    return present < len(dictionary.samples)
 
 
 async def sizes(session: ReadSession) -> list[BodyForm]:
     """Return how all bodies are stored."""
     event, body = core_tables.events.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
-        select(event.type, body.codec, func.count(), func.sum(body.raw_len))
+        select(event.type, body.codec, func.count().label("bodies"), func.sum(body.raw_len).label("raw_bytes"))
         .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
         .group_by(event.type, body.codec)
     )
-    return [BodyForm(type_, codec, count, int(size)) for type_, codec, count, size in await _fetch(session, statement)]
+    rows = await _fetch(session, statement)
+    return [BodyForm(row.type, row.codec, row.bodies, int(row.raw_bytes)) for row in rows]
 
 
 async def is_needed(session: ReadSession, codec: int) -> bool:
@@ -176,8 +177,9 @@ async def candidates(
     Bodies with some codecs are left out.
     """
     event, body = core_tables.events.c, core_tables.bodies.c
+    stored_len = func.length(body.body).label("stored_len")
     columns: list[ColumnElement[Any]] = [
-        *(body.position, event.type, body.codec, body.raw_len, func.length(body.body), event.body_hash)
+        *(body.position, event.type, body.codec, body.raw_len, stored_len, event.body_hash)
     ]
     statement: Select[*tuple[Any, ...]] = (
         select(*columns)
@@ -190,7 +192,10 @@ async def candidates(
         .order_by(body.position)
         .limit(_number(limit))
     )
-    return [Candidate(*row) for row in await _fetch(session, statement)]
+    return [
+        Candidate(row.position, row.type, row.codec, row.raw_len, row.stored_len, row.body_hash)
+        for row in await _fetch(session, statement)
+    ]
 
 
 async def last_body(session: ReadSession) -> int:

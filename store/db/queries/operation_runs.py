@@ -87,7 +87,7 @@ def _query() -> Select[Any]:
 async def all_runs(session: ReadSession) -> dict[str, OperationRun]:
     """Return the last run of each operation, by its name. Operations that were never run are missing."""
     rows = await session.fetch(compiled(session, "operation runs", _query), {})
-    return {row[0]: OperationRun(*row) for row in rows}
+    return {row.operation: OperationRun(**row._asdict()) for row in rows}
 
 
 async def created_at(session: ReadSession) -> int:

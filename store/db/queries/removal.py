@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, s
 from sqlalchemy.types import BigInteger
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import Dialect, NamedRow, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
@@ -97,7 +97,7 @@ async def payload_of(session: ReadSession, rollout_ids: Sequence[str], *, with_r
 
     params = {"streams": session.dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
     rows = await session.fetch(compiled(session, ("payload_of", with_removed), build), params)
-    return [Payload(*row) for row in rows]
+    return list(map(_payload_of_row, rows))
 
 
 async def payload_between(session: ReadSession, after: int, until: int) -> list[Payload]:
@@ -116,7 +116,11 @@ async def payload_between(session: ReadSession, after: int, until: int) -> list[
         )
 
     statement = compiled(session, "payload_between", build)
-    return [Payload(*row) for row in await session.fetch(statement, {"after": after, "until": until})]
+    return list(map(_payload_of_row, await session.fetch(statement, {"after": after, "until": until})))
+
+
+def _payload_of_row(row: NamedRow) -> Payload:
+    return Payload(row.position, row.stream, row.type, row.version, row.data, row.body_bytes)
 
 
 def _payload(dialect: Dialect) -> Select[Any]:
@@ -125,7 +129,7 @@ def _payload(dialect: Dialect) -> Select[Any]:
     columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
     names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
     return (
-        select(*columns, func.length(body.body))
+        select(*columns, func.length(body.body).label("body_bytes"))
         .outerjoin(core_tables.bodies, body.position == event.position)
         .outerjoin(core_tables.dropped, gone.position == event.position)
         .where(event.body_hash.is_not(None) | names_blobs)

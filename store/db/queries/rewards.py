@@ -51,9 +51,9 @@ async def rewards_of(
         rows = await session.fetch(sql, {"wanted": wanted, "until": _END if until is None else until})
         # For each attempt and each position of a span's event: the data of the event, and the values of the reward.
         spans: defaultdict[tuple[str, str], dict[int, tuple[str, list[tuple[str, float]]]]] = defaultdict(dict)
-        for rollout_id, attempt_id, position, name, value, data in rows:
-            _, values = spans[rollout_id, attempt_id].setdefault(position, (data, []))
-            values.append((name or PRIMARY, value))
+        for row in rows:
+            _, values = spans[row.rollout_id, row.attempt_id].setdefault(row.position, (row.data, []))
+            values.append((row.name or PRIMARY, row.value))
         found.update((key, _last_of(of_attempt)) for key, of_attempt in spans.items())
     return found
 

@@ -104,10 +104,10 @@ def read(connection: sqlite3.Connection) -> StoreFile | None:
         tables = {name for (name,) in rows}
     if not tables >= MARKS:
         return None
-    row = connection.execute("SELECT store_id FROM store_info").fetchone()
+    ids = [store_id for (store_id,) in connection.execute("SELECT store_id FROM store_info")]
     membership = connection.execute(_READ).fetchone() if "partition_file" in tables else None
     return StoreFile(
-        row[0] if row else "", Membership(*membership) if membership else None, is_sealed="backup_seal" in tables
+        ids[0] if ids else "", Membership(*membership) if membership else None, is_sealed="backup_seal" in tables
     )
 
 

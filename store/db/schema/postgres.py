@@ -119,7 +119,7 @@ async def prepare_postgres(
 
 async def inspect_postgres(connection: AsyncpgConnection, schema: str, name: str) -> DatabaseInfo | None:
     """Return the description of a partition; None if its schema is missing or has no tables."""
-    tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
+    tables = {name for (name,) in await connection.fetch(_TABLES, schema)}
     if not tables:
         return None
     if not tables >= MARKS:
@@ -196,7 +196,7 @@ async def copy_lock(dsn: str, schema: str) -> AsyncGenerator[AsyncpgConnection]:
 async def _lock_copy(connection: AsyncpgConnection, schema: str) -> None:
     key = lock_key(f"copy to {schema}")
     deadline = time.monotonic() + _COPY_LOCK_SECONDS
-    while not (await connection.fetch("SELECT pg_try_advisory_lock($1)", key))[0][0]:
+    while not await _value_of(connection, "SELECT pg_try_advisory_lock($1)", key):
         if time.monotonic() > deadline:
             raise history.refuse_reserved(schema)
         await asyncio.sleep(_COPY_LOCK_PAUSE)
@@ -257,7 +257,7 @@ async def receipt(dsn: str, schema: str) -> str | None:
     async with connected(dsn) as connection:
         query = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = $1"
         rows = await connection.fetch(query, schema)
-    return rows[0][0] if rows else None
+    return next((text for (text,) in rows), None)
 
 
 async def acknowledge(dsn: str, schema: str) -> None:
@@ -288,7 +288,7 @@ async def partitions(connection: AsyncpgConnection) -> list[str]:
         PREFIX,
         sorted(MARKS),
     )
-    return [row[0] for row in rows]
+    return [name for (name,) in rows]
 
 
 async def drop(dsn: str, schema: str) -> list[str]:
@@ -303,9 +303,9 @@ async def drop(dsn: str, schema: str) -> list[str]:
     async with connected(dsn) as connection:
         await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s'")
         for key in (use_key(schema), lock_key(schema)):
-            if not (await connection.fetch("SELECT pg_try_advisory_xact_lock($1)", key))[0][0]:
+            if not await _value_of(connection, "SELECT pg_try_advisory_xact_lock($1)", key):
                 raise _in_use(schema, await _holders(connection, key))
-        tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
+        tables = {name for (name,) in await connection.fetch(_TABLES, schema)}
         if not tables:
             raise NotFound("partition", schema, f"there is no partition {schema.removeprefix(PREFIX)}; {_LISTED}")
         if not tables >= MARKS:
@@ -339,19 +339,19 @@ async def _holders(connection: AsyncpgConnection, key: int) -> list[str]:
         " AND l.classid::bigint << 32 | l.objid::bigint = $1 ORDER BY 1",
         key,
     )
-    return [row[0] for row in rows]
+    return [description for (description,) in rows]
 
 
 async def _revoke_keys(connection: AsyncpgConnection, partition: str) -> list[str]:
     table = f'"{PREFIX}{DEFAULT_PARTITION}".keys'
-    if not (await connection.fetch("SELECT to_regclass($1) IS NOT NULL", table))[0][0]:
+    if not await _value_of(connection, "SELECT to_regclass($1) IS NOT NULL", table):
         return []
     rows = await connection.fetch(
         f"UPDATE {table} SET revoked_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"  # noqa: S608 (a fixed name)
         " WHERE partition = $1 AND revoked_at IS NULL RETURNING key_id",
         partition,
     )
-    return sorted(row[0] for row in rows)
+    return sorted(key_id for (key_id,) in rows)
 
 
 async def upgrade_postgres(dsn: str, schema: str) -> None:
@@ -530,3 +530,9 @@ def pooled_statement(state: str) -> Incompatible:
     """Return the error for a prepared statement that the session does not know, or that another client prepared."""
     reason = "another client prepared one with the same name" if state == "42P05" else "the session does not know it"
     return Incompatible(f"Postgres refused a prepared statement, because {reason}", POOLER_REMEDY)
+
+
+async def _value_of(connection: AsyncpgConnection, query: str, *params: Any) -> Any:
+    """Return the only value of a query's only row."""
+    ((value,),) = await connection.fetch(query, *params)
+    return value

@@ -37,8 +37,8 @@ async def refuse_sealed(url: StoreURL) -> None:
 def _has_table(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
-            row = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'").fetchone()
+            (count,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'").fetchone()
     except sqlite3.Error:
         # For example, a writer was killed. A store checks the file again after it has opened it.
         return False
-    return bool(row[0])
+    return bool(count)

@@ -412,7 +412,7 @@ def _revoke_keys(main: Path, partition: str) -> list[str]:
             "UPDATE keys SET revoked_at = ? WHERE partition = ? AND revoked_at IS NULL RETURNING key_id",
             (system_clock(), partition),
         )
-        return sorted(row[0] for row in rows.fetchall())
+        return sorted(key_id for (key_id,) in rows.fetchall())
 
 
 def holds_store(path: Path) -> bool:

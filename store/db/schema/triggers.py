@@ -321,7 +321,7 @@ def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
 
     `rows` are the rows that `guards.in_place` reads.
     """
-    definitions = {(kind, table, name): definition for kind, table, name, definition in rows}
+    definitions = {guard[:3]: guard.definition for guard in map(Guard._make, rows)}
     differences = (_difference(guard, definitions) for guard in guards.expected)
     return [sentence for sentence in differences if sentence]
 
@@ -332,7 +332,7 @@ def foreign(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[Guard]:
     `rows` are the rows that `guards.in_place` reads.
     """
     expected = {guard[:3] for guard in guards.expected}
-    present = [Guard(*row) for row in rows]
+    present = map(Guard._make, rows)
     return [
         guard
         for guard in present

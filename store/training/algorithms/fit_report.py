@@ -264,8 +264,8 @@ def _best_version(rewards: list[Rewards]) -> Version | None:
 
 
 def _report_lines(report: FitReport) -> Iterable[str]:
-    rows = [("mode", "step", "resources", "rollouts", "reward")]
-    rows += [
+    lines = [("mode", "step", "resources", "rollouts", "reward")]
+    lines += [
         (
             row.mode or "-",
             "-" if row.step is None else str(row.step),
@@ -275,10 +275,9 @@ def _report_lines(report: FitReport) -> Iterable[str]:
         )
         for row in report.rewards
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if report.rewards:
-        for row in rows:
-            mode, step, version, count, reward = row
+        for mode, step, version, count, reward in lines:
             yield "  ".join(
                 (
                     mode.ljust(widths[0]),
