@@ -44,13 +44,13 @@ class HTTPLog(StoreLog):
         events: list[HistoryEvent] = []
         while True:
             # With limit 0, one event is requested and dropped, so that a rollout that does not exist raises NotFound.
-            wanted = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
-            query = requests.query_string({**moment, "after": after, "limit": wanted})
+            page_limit = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
+            query = requests.query_string({**moment, "after": after, "limit": page_limit})
             page = await self.core.transport.request(
                 reading("history", path + query, rollbook_only=True), encoding.decode_history
             )
             events += page[: None if limit < 0 else limit - len(events)]
-            if len(page) < wanted or len(events) == limit or not limit:
+            if len(page) < page_limit or len(events) == limit or not limit:
                 return events
             after = events[-1].number
 
@@ -112,8 +112,8 @@ class HTTPLog(StoreLog):
         self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore
     ) -> VerifyReport:
         arguments.seal(seal)
-        given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
-        body = None if given is None else requests.body(seal=given)
+        expected_seal = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
+        body = None if expected_seal is None else requests.body(seal=expected_seal)
         on_progress(OperationProgress("waiting for the server"))
         call = StoreCall("verify", "POST", paths.VERIFY, body, waits=math.inf, rollbook_only=True)
         return await self.core.transport.request(call, encoding.decode_verify_report)

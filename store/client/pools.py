@@ -216,14 +216,14 @@ class Pools:
     async def close(self) -> None:
         """Close the pools of all running loops. Wait at most five seconds for the loops of other threads."""
         pools = self._of_this_process()
-        own = pools.pop(asyncio.get_running_loop(), None)
+        pool_of_loop = pools.pop(asyncio.get_running_loop(), None)
         others: list[asyncio.Future[None]] = []
         while pools:
             loop, pool = pools.popitem()
             if loop.is_running():
                 others.append(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop)))
-        if own is not None:
-            await own.close()
+        if pool_of_loop is not None:
+            await pool_of_loop.close()
         if others:
             await asyncio.wait(others, timeout=_OTHER_LOOPS_SECONDS)
 

@@ -296,12 +296,12 @@ def span_batches(spans: Sequence[Span], *, number: bool = False) -> list[tuple[l
         Invalid: an item is not a span, or JSON cannot represent it.
     """
     check_call(len(spans), 0, "spans")
-    texts = [span(each, f"spans[{index}]") for index, each in enumerate(spans)]
+    texts = [span(item, f"spans[{index}]") for index, item in enumerate(spans)]
     if sum(map(len, texts)) <= _BATCH_BYTES:
         return [(list(range(len(texts))), batch(texts, number=number))]
     groups: dict[tuple[str, str], list[int]] = {}
-    for index, each in enumerate(spans):
-        groups.setdefault((each.rollout_id, each.attempt_id), []).append(index)
+    for index, item in enumerate(spans):
+        groups.setdefault((item.rollout_id, item.attempt_id), []).append(index)
     batches: list[list[int]] = [[]]
     size = 0
     for index in (place for places in groups.values() for place in places):
@@ -330,7 +330,7 @@ def resources(value: Any) -> bytes:
         first = error.errors(include_url=False)[0]
         where = ".".join(["resources", *(str(part) for part in first["loc"])])
         raise Invalid(where, f"{first['msg']} (got {first['input']!r})") from None
-    return dumps({key: each.model_dump() for key, each in checked.items()}, "resources")
+    return dumps({key: resource.model_dump() for key, resource in checked.items()}, "resources")
 
 
 def moment(as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
@@ -356,13 +356,17 @@ def query(value: PageQuery) -> dict[str, Any]:
     """
     sent = dict[str, Any]()
     for name in (*value.scope, *value.conditions()):
-        wanted = getattr(value, name)
+        filter_value = getattr(value, name)
         if type(value).model_fields[name].is_required():
             several = value.several if isinstance(value, SpanQuery) else None
-            sent[name] = lookup_id(wanted, name) if several is None else [lookup_id(each, name) for each in several]
-        elif wanted is not None:
+            sent[name] = (
+                lookup_id(filter_value, name)
+                if several is None
+                else [lookup_id(rollout_id, name) for rollout_id in several]
+            )
+        elif filter_value is not None:
             kind = "text" if name in value.scope else kind_of(type(value), name)
-            sent[name] = condition(wanted, name, kind)
+            sent[name] = condition(filter_value, name, kind)
     # Null means the order of creation; a missing key means the default order.
     if value.sort_by is not None or type(value).model_fields["sort_by"].default is not None:
         sent["sort_by"] = value.sort_by

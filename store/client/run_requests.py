@@ -19,13 +19,13 @@ def path(template: str, rollout_id: Any, **ids: Any) -> str:
     return requests.path(template, **named)
 
 
-def view(given: Any, as_at: AsAt | None, at: int | None, **fields: Any) -> dict[str, Any]:
+def view(view_name: Any, as_at: AsAt | None, at: int | None, **fields: Any) -> dict[str, Any]:
     """Return the query fields that select a part of a run.
 
     Raises:
         Invalid: a field has a wrong value.
     """
-    texts = {"view": given, **requests.given(**fields)}
+    texts = {"view": view_name, **requests.given(**fields)}
     return {name: text(value, name) for name, value in texts.items()} | requests.moment(as_at, at)
 
 

@@ -195,9 +195,9 @@ def _run_frames(frames: list[dict[str, Any]]) -> Iterator[RunFrame]:
     Raises:
         StoreError: the stream ended with an error that is not retryable.
     """
-    for each in frames:
-        if each["kind"] in _ENDS:
-            if not each.get("retryable"):
-                raise error_of(400, orjson.dumps(each), "follow_run")
-        elif each["kind"] != "heartbeat":
-            yield RunFrame.model_validate(each)
+    for frame in frames:
+        if frame["kind"] in _ENDS:
+            if not frame.get("retryable"):
+                raise error_of(400, orjson.dumps(frame), "follow_run")
+        elif frame["kind"] != "heartbeat":
+            yield RunFrame.model_validate(frame)

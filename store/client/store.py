@@ -215,13 +215,13 @@ class HTTPStore(HTTPReads, Store):
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         arguments.timeout(timeout)
-        wanted = requests.texts(arguments.several(rollout_ids, "rollout_ids"), "rollout_ids") or []
+        ids = requests.texts(arguments.several(rollout_ids, "rollout_ids"), "rollout_ids") or []
         requested = 0.0
         answered = -1.0
 
         async def wait(seconds: float) -> list[Rollout]:
             nonlocal requested, answered
-            body = requests.body(rollout_ids=wanted, timeout=seconds)
+            body = requests.body(rollout_ids=ids, timeout=seconds)
             began = time.monotonic()
             call = StoreCall("wait_for_rollouts", "POST", paths.WAIT, body, waits=seconds)
             ended = await self.core.transport.request(call, encoding.decode_rollouts)
@@ -230,7 +230,7 @@ class HTTPStore(HTTPReads, Store):
 
         def is_over(ended: list[Rollout]) -> bool:
             # The server responds well before the timeout only if it has no rollout left to wait for.
-            return len(ended) == len(wanted) or answered < requested * FULL_WAIT
+            return len(ended) == len(ids) or answered < requested * FULL_WAIT
 
         seconds = math.inf if timeout is None else max(timeout, 0.0)
         return await self.core.in_slices("wait_for_rollouts", seconds, wait, is_over)

@@ -64,8 +64,8 @@ async def _worker_of(store: Store, rollout: Rollout) -> Worker | None:
 
 def pipeline_of(worker: Worker) -> str | None:
     """Return the name of the phase graph that a worker executes; None if it runs no pipeline."""
-    found: Any = (worker.heartbeat_stats or {}).get("pipeline")
-    return found if isinstance(found, str) else None
+    pipeline: Any = (worker.heartbeat_stats or {}).get("pipeline")
+    return pipeline if isinstance(pipeline, str) else None
 
 
 async def live_runners(store: Store, pipeline: str) -> list[str]:

@@ -15,13 +15,13 @@ async def graph_of(store: Store, rollout: Rollout) -> PhaseGraph | None:
     """Return the phase graph among the resources of a run; None if there is none."""
     if rollout.resources_id is None:
         return None
-    found = await store.get_resources_by_id(rollout.resources_id)
-    return None if found is None else phase_graph_in(found)
+    resources = await store.get_resources_by_id(rollout.resources_id)
+    return None if resources is None else phase_graph_in(resources)
 
 
 def phase_graph_in(resources: ResourcesUpdate) -> PhaseGraph | None:
     """Return the phase graph among resources; None if there is none."""
-    return next((each for each in resources.resources.values() if isinstance(each, PhaseGraph)), None)
+    return next((resource for resource in resources.resources.values() if isinstance(resource, PhaseGraph)), None)
 
 
 def pipeline_of_run(rollout: Rollout, resources: ResourcesUpdate | None) -> str | None:

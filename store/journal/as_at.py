@@ -204,7 +204,7 @@ async def _state(session: ReadSession, kind: _Kind[State], row: NamedRow | None,
 
 
 @dataclass(slots=True)
-class _Found(Generic[State]):
+class _Result(Generic[State]):
     """The result of a query at a past moment."""
 
     keys: list[str]
@@ -215,7 +215,7 @@ class _Found(Generic[State]):
     """The states at the moment, by id, of all rows that have changed since the moment."""
 
 
-async def _find(session: ReadSession, kind: _Kind[State], query: FilterQuery, until: int) -> _Found[State]:
+async def _find(session: ReadSession, kind: _Kind[State], query: FilterQuery, until: int) -> _Result[State]:
     candidates: list[Values] = []
     changed: list[str] = []
     count = 0
@@ -236,25 +236,25 @@ async def _find(session: ReadSession, kind: _Kind[State], query: FilterQuery, un
     then = ({**kind.values(state), **computed.get(key, {})} for key, state in states.items())
     candidates.extend(values for values in then if filters.matches(query, values))
     page = filters.page(query, filters.arranged(query, candidates))
-    return _Found([values[kind.key] for values in page], len(candidates), states)
+    return _Result([values[kind.key] for values in page], len(candidates), states)
 
 
 async def _computed(
     session: ReadSession, query: FilterQuery, states: Mapping[str, Any], until: int
 ) -> dict[str, Values]:
     """Return the values at the moment `until` that a query of rollouts uses and no column contains, by rollout id."""
-    found: dict[str, Values] = {}
+    computed: dict[str, Values] = {}
     if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
         uses_reward = query.uses(filters.REWARD)
         rewards = await rewards_of(session, states, until=until) if uses_reward else {}
         for rollout_id, state in states.items():
             latest = state.latest
-            own = None if latest is None else rewards.get((rollout_id, latest.attempt_id))
-            found[rollout_id] = {
-                filters.REWARD: None if own is None else own.final,
+            attempt_rewards = None if latest is None else rewards.get((rollout_id, latest.attempt_id))
+            computed[rollout_id] = {
+                filters.REWARD: None if attempt_rewards is None else attempt_rewards.final,
                 filters.LABEL: sorted(state.labels or ()),
             }
-    return found
+    return computed
 
 
 def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Select[Any]:
@@ -297,12 +297,12 @@ def _sortable(kind: _Kind[Any], query: FilterQuery, row: NamedRow) -> Values:
     return values
 
 
-def _page_of(found: _Found[Any], made: Mapping[str, Item]) -> Page[Item]:
-    return Page([made[key] for key in found.keys], found.total)
+def _page_of(result: _Result[Any], items: Mapping[str, Item]) -> Page[Item]:
+    return Page([items[key] for key in result.keys], result.total)
 
 
-def _unchanged(found: _Found[Any]) -> list[str]:
-    return [key for key in found.keys if key not in found.states]
+def _unchanged(result: _Result[Any]) -> list[str]:
+    return [key for key in result.keys if key not in result.states]
 
 
 # -- rollouts and attempts -------------------------------------------------------------------------------------------
@@ -314,12 +314,12 @@ async def rollouts(session: ReadSession, query: FilterQuery, until: int, make: M
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(session, _ROLLOUTS, query, until)
-    made = await pages.rollouts_by_id(session, _unchanged(found), lambda row: make(_without_signal(row)))
-    then = [found.states[key] for key in found.keys if key in found.states]
+    result = await _find(session, _ROLLOUTS, query, until)
+    items = await pages.rollouts_by_id(session, _unchanged(result), lambda row: make(_without_signal(row)))
+    then = [result.states[key] for key in result.keys if key in result.states]
     for row in await _folded_rollouts(session, then):
-        made[row.rollout_id] = make(row)
-    return _page_of(found, made)
+        items[row.rollout_id] = make(row)
+    return _page_of(result, items)
 
 
 async def rollout(session: ReadSession, rollout_id: str, until: int) -> NamedRow | None:
@@ -353,18 +353,18 @@ def _body_positions(state: RolloutState) -> tuple[int | None, ...]:
 
 
 async def _bodies(session: ReadSession, positions: Sequence[int | None]) -> Mapping[int | None, tuple[Any, Any]]:
-    found = await log_queries.bodies_at(session, [position for position in positions if position is not None])
-    return {**found}
+    bodies = await log_queries.bodies_at(session, [position for position in positions if position is not None])
+    return {**bodies}
 
 
 async def attempts(
     session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
     """Return a page of a rollout's attempts at the moment `until`, with rows like those of `pages.attempts`."""
-    found = await _attempts(session, rollout_id, until)
-    values: list[Values] = [row._asdict() | {"": row} for row in found]
+    rows = await _attempts(session, rollout_id, until)
+    values: list[Values] = [row._asdict() | {"": row} for row in rows]
     arranged = filters.arranged(query, values)
-    return Page([make(each[""]) for each in filters.page(query, arranged)], len(found))
+    return Page([make(entry[""]) for entry in filters.page(query, arranged)], len(rows))
 
 
 async def latest_attempt(session: ReadSession, rollout_id: str, until: int) -> NamedRow | None:
@@ -372,8 +372,8 @@ async def latest_attempt(session: ReadSession, rollout_id: str, until: int) -> N
 
     Return None if the rollout did not exist or had no attempt.
     """
-    found = await _attempts(session, rollout_id, until)
-    return max(found, key=attrgetter("sequence_id"), default=None)
+    rows = await _attempts(session, rollout_id, until)
+    return max(rows, key=attrgetter("sequence_id"), default=None)
 
 
 async def _attempts(session: ReadSession, rollout_id: str, until: int) -> list[NamedRow]:
@@ -412,9 +412,9 @@ async def spans(
     The rows and the other arguments are those of `pages.spans`.
     """
     if attempt_id == "latest" and not isinstance(rollout_id, str):
-        found = [await latest_attempt(session, each, until) for each in rollout_id]
-        rollout_ids = [row.rollout_id for row in found if row is not None]
-        attempt_ids = [row.attempt_id for row in found if row is not None]
+        latest_rows = [await latest_attempt(session, rollout, until) for rollout in rollout_id]
+        rollout_ids = [row.rollout_id for row in latest_rows if row is not None]
+        attempt_ids = [row.attempt_id for row in latest_rows if row is not None]
         return await pages.spans(session, rollout_ids, attempt_ids, query, make, until=until, batch=batch)
     if attempt_id == "latest" and isinstance(rollout_id, str):
         latest = await latest_attempt(session, rollout_id, until)
@@ -433,12 +433,12 @@ async def resources(session: ReadSession, query: FilterQuery, until: int, make: 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(session, _RESOURCES, query, until)
-    made = await pages.resources_by_ids(session, _unchanged(found), make)
-    then = [found.states[key] for key in found.keys if key in found.states]
+    result = await _find(session, _RESOURCES, query, until)
+    items = await pages.resources_by_ids(session, _unchanged(result), make)
+    then = [result.states[key] for key in result.keys if key in result.states]
     for row in await _folded_resources(session, then):
-        made[row.resources_id] = make(row)
-    return _page_of(found, made)
+        items[row.resources_id] = make(row)
+    return _page_of(result, items)
 
 
 async def resources_by_id(session: ReadSession, resources_id: str, until: int) -> NamedRow | None:
@@ -498,10 +498,10 @@ async def workers(session: ReadSession, query: FilterQuery, until: int, make: Ma
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(session, _WORKERS, query, until)
-    made = await pages.workers_by_id(session, _unchanged(found), lambda row: make(_worker_without_signals(row)))
-    made |= {key: make(_folded_worker(found.states[key])) for key in found.keys if key in found.states}
-    return _page_of(found, made)
+    result = await _find(session, _WORKERS, query, until)
+    items = await pages.workers_by_id(session, _unchanged(result), lambda row: make(_worker_without_signals(row)))
+    items |= {key: make(_folded_worker(result.states[key])) for key in result.keys if key in result.states}
+    return _page_of(result, items)
 
 
 async def worker(session: ReadSession, worker_id: str, until: int) -> NamedRow | None:

@@ -87,8 +87,8 @@ class SQLLog(StoreLog):
     ) -> VerifyReport:
         self.core.check()
         arguments.seal(seal)
-        given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
-        verifying = verify(self.core.dialect, self.core.store_id, given, self._calls_so_far, on_progress)
+        expected_seal = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
+        verifying = verify(self.core.dialect, self.core.store_id, expected_seal, self._calls_so_far, on_progress)
         report = await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
         if not self.core.read_only:
             try:

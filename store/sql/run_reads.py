@@ -157,9 +157,9 @@ async def phase_graph_of(session: ReadSession, standing: Standing) -> PhaseGraph
         return None
     row = await pages.resources_by_id(session, standing.resources_id)
     published = {} if row is None else rollout_mapping.resources_of_page(row).resources
-    graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
+    graphs = [resource for resource in published.values() if isinstance(resource, PhaseGraph)]
     if len(graphs) > 1:
-        named = ", ".join(name for name, each in published.items() if isinstance(each, PhaseGraph))
+        named = ", ".join(name for name, resource in published.items() if isinstance(resource, PhaseGraph))
         raise Invalid(
             "graph",
             f"resources {standing.resources_id} contain several phase graphs: {named}; give one of them as graph=",
@@ -167,8 +167,8 @@ async def phase_graph_of(session: ReadSession, standing: Standing) -> PhaseGraph
     return graphs[0] if graphs else None
 
 
-def _date_of(given: Any) -> Any:
-    return given.get("date") if isinstance(given, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+def _date_of(input_: Any) -> Any:
+    return input_.get("date") if isinstance(input_, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
 
 
 def _hash_of(body: dict[str, Any]) -> str | None:

@@ -80,12 +80,12 @@ class SQLRuns(StoreRuns):
                 node_id=query.node_id,
                 kind=query.kind,
             )
-            shown = rows if query.limit < 0 else rows[: query.limit]
-            payloads, texts = await run_reads.payloads_of(session, shown) if query.bodies else ({}, {})
+            page_rows = rows if query.limit < 0 else rows[: query.limit]
+            payloads, texts = await run_reads.payloads_of(session, page_rows) if query.bodies else ({}, {})
             return RunEventPage(
-                items=[run_mapping.event(rollout_id, row, payloads.get(row.position), texts) for row in shown],
-                next_after=shown[-1].version if shown else query.after,
-                has_more=len(rows) > len(shown),
+                items=[run_mapping.event(rollout_id, row, payloads.get(row.position), texts) for row in page_rows],
+                next_after=page_rows[-1].version if page_rows else query.after,
+                has_more=len(rows) > len(page_rows),
                 head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
             )
 
@@ -162,12 +162,12 @@ class SQLRuns(StoreRuns):
         arguments.text(name, "name")
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> Snapshot | None:
-            found = await run_reads.newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
-            if found is None and search == "group" and standing.group_id is not None:
-                found = await run_reads.checkpoint_in_group(
+            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
+            if checkpoint is None and search == "group" and standing.group_id is not None:
+                checkpoint = await run_reads.checkpoint_in_group(
                     session, rollout_id, standing.group_id, seen.until, scope, name
                 )
-            return found
+            return checkpoint
 
         return await read_view(self.core, rollout_id, view, as_at, at, read)
 
@@ -175,10 +175,10 @@ class SQLRuns(StoreRuns):
         arguments.text(checkpoint_id, "checkpoint_id")
 
         async def read(session: ReadSession, seen: View, _: Standing) -> Snapshot:
-            found = await run_reads.newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
-            if found is None:
+            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
+            if checkpoint is None:
                 raise NotFound("checkpoint", checkpoint_id)
-            return found
+            return checkpoint
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
@@ -255,7 +255,7 @@ class SQLRuns(StoreRuns):
             for attempt in (a, b):
                 if attempt not in forks:
                     raise NotFound.attempt(str(attempt), rollout_id)
-            views = [await run_views.events(session, rollout_id, View("seen", each)) for each in (a, b)]
+            views = [await run_views.events(session, rollout_id, View("seen", number)) for number in (a, b)]
             # An event that both views contain is the same in both, so its payload is not compared and not read.
             common = {row.version for row in views[0]} & {row.version for row in views[1]}
             before, after = [await run_reads.with_responses(session, rows, common) for rows in views]
@@ -278,12 +278,12 @@ class SQLRuns(StoreRuns):
                 return name
             if imported := await run_ids.imported(session, name):
                 return imported[0]
-            found = await run_ids.of_flow(session, name)
-            if not found:
+            rollout_ids = await run_ids.of_flow(session, name)
+            if not rollout_ids:
                 raise NotFound("run", name)
-            if len(found) > 1:
-                raise Conflict(f"flow {name} has {len(found)} runs", f"give one of {', '.join(found[:20])}")
-            return found[0]
+            if len(rollout_ids) > 1:
+                raise Conflict(f"flow {name} has {len(rollout_ids)} runs", f"give one of {', '.join(rollout_ids[:20])}")
+            return rollout_ids[0]
 
         arguments.text(name, "run_id")
         return await self.core.read(read, snapshot=True)

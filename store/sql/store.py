@@ -162,12 +162,12 @@ class SQLStore(SQLReads, Store):
         return span_commands.stored_span(span, command.items[0]) if command.derived else span
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        given = arguments.several(spans, "spans")
-        if not given:
+        checked = arguments.several(spans, "spans")
+        if not checked:
             return []
-        command = span_commands.record_spans(given)
+        command = span_commands.record_spans(checked)
         recorded = await self.spans.record(command)
-        return [span_commands.stored_span(given[index], command.items[index]) for index, _ in recorded]
+        return [span_commands.stored_span(checked[index], command.items[index]) for index, _ in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
@@ -201,10 +201,14 @@ class SQLStore(SQLReads, Store):
         if timeout is None or timeout > 0:
             await self.queue.wait_for_end(set(rollout_ids), timeout)
         make = RewardReader(self.core, rollout_mapping.plain_rollout_of_page, rollout_mapping.rewarded_attempt)
-        found = await self.core.read(lambda session: pages.rollouts_by_id(session, rollout_ids, make))
+        rollouts = await self.core.read(lambda session: pages.rollouts_by_id(session, rollout_ids, make))
         await make.read()
         ended = {"succeeded", "failed", "cancelled"}
-        return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
+        return [
+            rollouts[rollout_id]
+            for rollout_id in rollout_ids
+            if rollout_id in rollouts and rollouts[rollout_id].status in ended
+        ]
 
     async def close(self) -> None:
         await self.core.close()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from store.db.dialect import ReadSession
 from store.db.queries import threads as thread_queries
@@ -40,21 +41,16 @@ class SQLThreads(StoreThreads):
         checkpoint_id: str,
         attempt_id: str | None = None,
     ) -> None:
-        given = arguments.several(writes, "writes")
-        if given:
-            await self.core.call(thread_commands.writes(thread_id, ns, checkpoint_id, given, attempt_id))
+        checked = arguments.several(writes, "writes")
+        if checked:
+            await self.core.call(thread_commands.writes(thread_id, ns, checkpoint_id, checked, attempt_id))
 
     async def get_checkpoint(
         self, thread_id: str, *, ns: str = "", checkpoint_id: str | None = None
     ) -> ThreadCheckpoint | None:
-        async def read(session: ReadSession) -> list[ThreadCheckpoint]:
-            rows = await thread_queries.checkpoints(
-                session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
-            )
-            return await thread_mapping.checkpoints_of(session, rows)
-
-        found = await self.core.read(read, snapshot=True)
-        return found[0] if found else None
+        read = partial(_checkpoints, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1)
+        checkpoints = await self.core.read(read, snapshot=True)
+        return checkpoints[0] if checkpoints else None
 
     async def iterate_checkpoints(
         self,
@@ -69,31 +65,22 @@ class SQLThreads(StoreThreads):
         left = limit
         while left:
             most = _AT_ONCE if left < 0 else min(left, _AT_ONCE)
-            given = (thread_id, ns, checkpoint_id, before, after, most)
-            page = await self.core.read(partial(self._page_of_threads, given=given), snapshot=True)
-            for found in page:
-                yield found
+            read = partial(
+                _checkpoints,
+                thread_id=thread_id,
+                ns=ns,
+                checkpoint_id=checkpoint_id,
+                before=before,
+                after=after,
+                limit=most,
+            )
+            page = await self.core.read(read, snapshot=True)
+            for checkpoint in page:
+                yield checkpoint
             if len(page) < most:
                 return
             left -= len(page) if left > 0 else 0
             after = (page[-1].checkpoint_id, page[-1].thread_id, page[-1].ns)
-
-    async def _page_of_threads(
-        self,
-        session: ReadSession,
-        given: tuple[str | None, str | None, str | None, str | None, thread_queries.Place | None, int],
-    ) -> list[ThreadCheckpoint]:
-        thread_id, ns, checkpoint_id, before, after, limit = given
-        rows = await thread_queries.checkpoints(
-            session,
-            thread_id=thread_id,
-            ns=ns,
-            checkpoint_id=checkpoint_id,
-            before=before,
-            after=after,
-            limit=limit,
-        )
-        return await thread_mapping.checkpoints_of(session, rows)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
         rows = await self.core.read(lambda session: thread_queries.checkpoints(session, thread_id=thread_id))
@@ -108,10 +95,10 @@ class SQLThreads(StoreThreads):
         return await self.core.call(thread_commands.delete(thread_id))
 
     async def delete_runs(self, run_ids: Sequence[str]) -> int:
-        given = arguments.texts(run_ids, "run_ids")
-        if not given:
+        ids = arguments.texts(run_ids, "run_ids")
+        if not ids:
             return 0
-        places = await self.core.read(lambda session: thread_queries.of_runs(session, given))
+        places = await self.core.read(lambda session: thread_queries.of_runs(session, ids))
         gone = 0
         for thread_id, rows in groupby(places, key=attrgetter("thread_id")):
             checkpoints: list[CheckpointKey] = [(row.ns, row.checkpoint_id) for row in rows]
@@ -123,3 +110,8 @@ class SQLThreads(StoreThreads):
 
     async def copy(self, source_id: str, target_id: str) -> int:
         return await self.core.call(thread_commands.copy(source_id, target_id))
+
+
+async def _checkpoints(session: ReadSession, **conditions: Any) -> list[ThreadCheckpoint]:
+    """Return checkpoints with their payload; the conditions are the arguments of `thread_queries.checkpoints`."""
+    return await thread_mapping.checkpoints_of(session, await thread_queries.checkpoints(session, **conditions))

@@ -66,8 +66,8 @@ class Journal:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / name
         _append(path, head.model_dump_json())
-        for each in (directory, directory.parent, directory.parent.parent):
-            _sync(each)
+        for folder in (directory, directory.parent, directory.parent.parent):
+            _sync(folder)
         return cls(path, head)
 
     @classmethod
@@ -155,7 +155,7 @@ class JournalDirectory:
 
     def take_over(self) -> list[Journal]:
         """Move the journals of dead processes of this machine to this process, and return them."""
-        found: list[Journal] = []
+        journals: list[Journal] = []
         for path in sorted(self._all.glob("*/*.jsonl")):
             holder = path.parent
             if path.name in self._ignored or (holder.name != _LEFT and not is_gone(process_named(holder.name))):
@@ -168,10 +168,10 @@ class JournalDirectory:
                 if journal is None:
                     taken.unlink()
                 else:
-                    found.append(journal)
+                    journals.append(journal)
             with suppress(OSError):  # the directory is not empty
                 holder.rmdir()
-        return found
+        return journals
 
     def leave(self, journal: Journal, *, for_others: bool = False) -> Path:
         """Move a journal to the directory where the next runner finds it, and return its new path.

@@ -99,7 +99,10 @@ class CallRecorder(Protocol):
         ...
 
     async def read(
-        self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
+        self,
+        rollout_id: str,
+        read: Callable[[], Awaitable[T]],
+        from_execution: Callable[[Execution], T | Unknown] | None,
     ) -> T:
         """Read data of a run, and return the result.
 
@@ -225,53 +228,57 @@ class FallbackRuns(DelegatingRuns):
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         return await self._store.read(rollout_id, lambda: self.target.find_events(rollout_id, query), None)
 
-    async def get_graph(self, rollout_id: str, **given: Any) -> RunGraph:
-        return await self._store.read(rollout_id, lambda: self.target.get_graph(rollout_id, **given), None)
+    async def get_graph(self, rollout_id: str, **options: Any) -> RunGraph:
+        return await self._store.read(rollout_id, lambda: self.target.get_graph(rollout_id, **options), None)
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
-        found = await self._store.read(rollout_id, lambda: self.target.list_lineage(rollout_id), None)
-        for node in found:
+        nodes = await self._store.read(rollout_id, lambda: self.target.list_lineage(rollout_id), None)
+        for node in nodes:
             if (execution := self._store.execution(node.attempt_id)) is not None:
                 execution.rerun_seq = node.rerun_seq
-        return found
+        return nodes
 
-    async def get_checkpoint(self, rollout_id: str, *, scope: str, name: str, **given: Any) -> Snapshot | None:
-        def known(execution: Execution) -> Snapshot | Unknown | None:
-            view: str = given.get("view", "head")
-            if not execution.knows(view, as_at=given.get("as_at"), at=given.get("at")):
+    async def get_checkpoint(self, rollout_id: str, *, scope: str, name: str, **options: Any) -> Snapshot | None:
+        def from_execution(execution: Execution) -> Snapshot | Unknown | None:
+            view: str = options.get("view", "head")
+            if not execution.knows(view, as_at=options.get("as_at"), at=options.get("at")):
                 return UNKNOWN
             saved = execution.checkpoints.get((scope, name))
-            is_all = execution.is_whole(view) and given.get("search", "rollout") == "rollout"
+            is_all = execution.is_whole(view) and options.get("search", "rollout") == "rollout"
             return deepcopy(saved) if saved is not None or is_all else UNKNOWN
 
         return await self._store.read(
-            rollout_id, lambda: self.target.get_checkpoint(rollout_id, scope=scope, name=name, **given), known
+            rollout_id,
+            lambda: self.target.get_checkpoint(rollout_id, scope=scope, name=name, **options),
+            from_execution,
         )
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
-        def known(execution: Execution) -> Snapshot | Unknown:
-            saved = [each for each in execution.checkpoints.values() if each.checkpoint_id == checkpoint_id]
+        def from_execution(execution: Execution) -> Snapshot | Unknown:
+            saved = [
+                checkpoint for checkpoint in execution.checkpoints.values() if checkpoint.checkpoint_id == checkpoint_id
+            ]
             return deepcopy(saved[0]) if saved else UNKNOWN
 
         return await self._store.read(
-            rollout_id, lambda: self.target.get_checkpoint_by_id(rollout_id, checkpoint_id), known
+            rollout_id, lambda: self.target.get_checkpoint_by_id(rollout_id, checkpoint_id), from_execution
         )
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
         return await self._store.read(rollout_id, lambda: self.target.find_checkpoints(rollout_id, query), None)
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
-        def known(execution: Execution) -> list[Artifact] | Unknown:
+        def from_execution(execution: Execution) -> list[Artifact] | Unknown:
             if not (execution.knows(query.view, as_at=query.as_at, at=query.at) and execution.is_whole(query.view)):
                 return UNKNOWN
-            found = [
-                deepcopy(each)
-                for each in execution.artifacts
-                if query.scope in {None, each.scope} and query.name in {None, each.name}
+            artifacts = [
+                deepcopy(artifact)
+                for artifact in execution.artifacts
+                if query.scope in {None, artifact.scope} and query.name in {None, artifact.name}
             ]
-            return found if query.limit < 0 else found[max(0, len(found) - query.limit) :]
+            return artifacts if query.limit < 0 else artifacts[max(0, len(artifacts) - query.limit) :]
 
-        return await self._store.read(rollout_id, lambda: self.target.find_artifacts(rollout_id, query), known)
+        return await self._store.read(rollout_id, lambda: self.target.find_artifacts(rollout_id, query), from_execution)
 
 
 def _new_key() -> str:

@@ -150,8 +150,10 @@ class FallbackStore(DelegatingStore):
 
     def execution_of(self, rollout_id: str) -> Execution | None:
         """Return the execution of a run; None if this process does not execute it."""
-        found = [each for each in list(self._executions.values()) if each.rollout.rollout_id == rollout_id]
-        return found[-1] if found else None
+        executions = [
+            execution for execution in list(self._executions.values()) if execution.rollout.rollout_id == rollout_id
+        ]
+        return executions[-1] if executions else None
 
     def execution(self, attempt_id: str) -> Execution | None:
         """Return the execution of an attempt; None if this process does not execute it."""
@@ -299,8 +301,8 @@ class FallbackStore(DelegatingStore):
         """Make the recorded calls of an attempt, and close its journal."""
         rollout = journal.head.rollout
         async with asyncio.timeout(self._patience):
-            found = await self._target.get_rollout_by_id(rollout.rollout_id)
-        if found is None:
+            stored_rollout = await self._target.get_rollout_by_id(rollout.rollout_id)
+        if stored_rollout is None:
             left = await asyncio.to_thread(self._directory.leave, journal, for_others=True)
             logger.warning("calls of run %s wait in %s: the store has no such run", rollout.rollout_id, left)
             self._forget(attempt_id)
@@ -315,7 +317,7 @@ class FallbackStore(DelegatingStore):
                     logger.exception("the store refuses a recorded call, %s of run %s", call.method, rollout.rollout_id)
                     journal.refused.append(str(error))
                 journal.drop_first()
-            await self._reopen(rollout, found, is_abandoned=attempt_id in self._abandoned)
+            await self._reopen(rollout, stored_rollout, is_abandoned=attempt_id in self._abandoned)
             # The journal is closed last. If this process dies before that, the next process imports
             # the journal again and writes the folder.
             self._exported.add(attempt_id)
@@ -337,17 +339,17 @@ class FallbackStore(DelegatingStore):
         resumed. Otherwise the run continues.
         """
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
-        attempts = {each.attempt_id: each.status for each in await self._target.query_attempts(rollout_id)}
+        attempts = {attempt.attempt_id: attempt.status for attempt in await self._target.query_attempts(rollout_id)}
         if attempts.get(attempt_id) not in _AT_WORK:
             return
         if is_abandoned:
             error = AttemptError(type=WORKER_GONE, message=CUT_OFF)
             await self._target.update_attempt(rollout_id, attempt_id, status="unresponsive", error=error)
             return
-        found = await self._target.get_rollout_by_id(rollout_id)
+        stored_rollout = await self._target.get_rollout_by_id(rollout_id)
         was_silent = isinstance(before, AttemptedRollout) and before.attempt.status == "unresponsive"
-        is_latest = isinstance(found, AttemptedRollout) and found.attempt.attempt_id == attempt_id
-        if found is not None and is_latest and was_silent and found.status == "failed":
+        is_latest = isinstance(stored_rollout, AttemptedRollout) and stored_rollout.attempt.attempt_id == attempt_id
+        if stored_rollout is not None and is_latest and was_silent and stored_rollout.status == "failed":
             await self._target.update_rollout(rollout_id, status="running")
 
     def _forget_locked(self, attempt_id: str) -> None:
@@ -387,7 +389,10 @@ class FallbackStore(DelegatingStore):
             self._forget(attempt_id)
 
     async def read(
-        self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
+        self,
+        rollout_id: str,
+        read: Callable[[], Awaitable[T]],
+        from_execution: Callable[[Execution], T | Unknown] | None,
     ) -> T:
         """Read data of a run, and return the result.
 
@@ -397,8 +402,8 @@ class FallbackStore(DelegatingStore):
         Args:
             rollout_id: the run.
             read: function that reads from the store.
-            known: function that returns the result from what the execution has saved, or `UNKNOWN`; None if only the
-                store can return the result.
+            from_execution: function that returns the result from what the execution has saved, or `UNKNOWN`; None if
+                only the store can return the result.
 
         Raises:
             Unavailable: the store is unavailable, and this process does not execute the run.
@@ -412,7 +417,7 @@ class FallbackStore(DelegatingStore):
                     return await read()
                 except Unavailable:
                     pass
-            answer = UNKNOWN if known is None else known(execution)
+            answer = UNKNOWN if from_execution is None else from_execution(execution)
             if not isinstance(answer, Unknown):
                 return answer
             await self._pause(execution)
@@ -466,17 +471,17 @@ class FallbackStore(DelegatingStore):
         Raises:
             StoreError: as `add_many_spans`.
         """
-        given = list(spans)
+        span_list = list(spans)
 
         async def make() -> list[tuple[int, int]]:
             if isinstance(self._target, Numbering):
-                return await self._target.record_spans(given, number=number)
-            return await record(self._target, given)
+                return await self._target.record_spans(span_list, number=number)
+            return await record(self._target, span_list)
 
         is_made, recorded = await self.make_or_record(
-            given[0].attempt_id if given else "", make, partial(_recorded_spans, given, number=number)
+            span_list[0].attempt_id if span_list else "", make, partial(_recorded_spans, span_list, number=number)
         )
-        return recorded or [] if is_made else [(index, span.sequence_id) for index, span in enumerate(given)]
+        return recorded or [] if is_made else [(index, span.sequence_id) for index, span in enumerate(span_list)]
 
 
 def _recorded_spans(spans: Sequence[Span], *, number: bool) -> RecordedCall:

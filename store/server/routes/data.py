@@ -79,15 +79,15 @@ async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
-    given = context.idempotency_key.get()
+    call_key = context.idempotency_key.get()
     # The numbers are assigned in a separate write, which needs a separate idempotency key. Clients cannot send this
     # key.
-    token = context.idempotency_key.set(None if given is None else replace(given, key=f"{given.key}.numbers"))
+    token = context.idempotency_key.set(None if call_key is None else replace(call_key, key=f"{call_key.key}.numbers"))
     try:
         numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
     finally:
         context.idempotency_key.reset(token)
-    return [span.model_copy(update={"sequence_id": own}) for span, own in zip(spans, numbers, strict=True)]
+    return [span.model_copy(update={"sequence_id": number}) for span, number in zip(spans, numbers, strict=True)]
 
 
 def _key(span: Span) -> tuple[str, str, str, object]:
@@ -131,10 +131,10 @@ async def get_resources(call: Call, resources_id: Id, query: Annotated[PastQuery
     return dumps(await call.store.get_resources_by_id(resources_id, as_at=query.as_at))
 
 
-def _observed(found: PaginatedResult[Worker]) -> PaginatedResult[ObservedWorker]:
+def _observed(page: PaginatedResult[Worker]) -> PaginatedResult[ObservedWorker]:
     now = time.time()
-    items = [ObservedWorker.of(each, now) for each in found.items]
-    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
+    items = [ObservedWorker.of(worker, now) for worker in page.items]
+    return PaginatedResult(items=items, limit=page.limit, offset=page.offset, total=page.total)
 
 
 @workers.get(paths.WORKERS, response_model=PaginatedResult[ObservedWorker])

@@ -64,8 +64,8 @@ async def _page(page: RunEventPage) -> bytes | Spool:
     except BaseException:
         spool.close()
         raise
-    whole = spool.whole()
-    return spool if whole is None else whole
+    body = spool.whole()
+    return spool if body is None else body
 
 
 @events.get(paths.RUN_GRAPH, response_model=RunGraph)
