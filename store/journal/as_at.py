@@ -1,15 +1,12 @@
 """Reads of the store's state at a past moment of the log.
 
-A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded operation of an
-attempt. A stream contains the events of one rollout, worker or set of resources. The position of an event is its place
-in the log. A moment is given by the position of the last event before it (`until`).
+A moment is given by the position of the last event before it (`until`).
 
 A row that has not changed since the moment is returned as it is. A row that was added later is not returned. A row that
-has changed is folded, which means that it is computed from the events of its stream up to the moment. Signals
-(heartbeats) are not in the log, so they are null in the result.
+has changed is folded, which means that it is computed from the events of its stream up to the moment. Heartbeats are
+not in the log, so they are null in the result.
 
-The functions execute several statements, so the session must be a snapshot. The rows that they return also contain the
-bodies (stored payload) of events.
+The functions execute several statements, so the session must be a snapshot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,9 +50,6 @@ _STREAMS_AT_ONCE = 200
 _NO_ATTEMPT = (None,) * len(ATTEMPT_COLUMNS)
 _NO_SIGNAL = (None, None)
 _NO_BODY = (None, None)
-
-
-# -- moments ---------------------------------------------------------------------------------------------------------
 
 
 async def moment(session: ReadSession, as_at: Any) -> int:
@@ -114,9 +108,6 @@ async def moment_of(session: ReadSession, rollout_id: str, number: int) -> int:
     raise Invalid(
         "at", f"rollout {rollout_id} has no event {number!r}; its history (`rollbook history`) numbers them 1, 2, 3 …"
     )
-
-
-# -- folding ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +189,6 @@ async def _state(session: ReadSession, kind: _Kind[State], row: NamedRow | None,
         return row
     key = getattr(row, kind.key)
     return (await _folded(session, kind, [key], until))[key]
-
-
-# -- listing ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -303,9 +291,6 @@ def _page_of(result: _Result[Any], items: Mapping[str, Item]) -> Page[Item]:
 
 def _unchanged(result: _Result[Any]) -> list[str]:
     return [key for key in result.keys if key not in result.states]
-
-
-# -- rollouts and attempts -------------------------------------------------------------------------------------------
 
 
 async def rollouts(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
@@ -424,9 +409,6 @@ async def spans(
     return await pages.spans(session, rollout_id, attempt_id, query, make, until=until, batch=batch)
 
 
-# -- resources and workers -------------------------------------------------------------------------------------------
-
-
 async def resources(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
     """Return a page of the resources at the moment `until`, with rows like those of `pages.resources`.
 
@@ -519,9 +501,6 @@ def _folded_worker(state: WorkerState) -> NamedRow:
 
 def _worker_without_signals(row: NamedRow) -> NamedRow:
     return row._replace(**{f"signal_{name}": None for name in SIGNALS_COLUMNS})
-
-
-# -- numbers ---------------------------------------------------------------------------------------------------------
 
 
 async def totals(session: ReadSession, until: int) -> tuple[int, ...]:

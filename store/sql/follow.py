@@ -1,8 +1,7 @@
 """Source of events for a reader that follows a run in a SQL store. It reads pages of events and waits for new events.
 
-A turn is an event that changes the state of the run, such as the start of an attempt. A fact is a turn or an event that
-readers see. A version is the number of an event in the run, a position its number in the log of the store. A view is a
-selection of the run's events, such as those that belong to one attempt.
+A turn is an event that changes the state of the run, such as the start of an attempt. In this module, a fact is a turn
+or an event that readers see.
 """
 
 from __future__ import annotations

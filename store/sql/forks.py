@@ -181,13 +181,12 @@ async def _ground(
         head=standing.head,
         ground=standing.run_version or 0,
         base=seen.attempt,
-        rows=[_event_group(row) for row in await run_views.outline(session, rollout_id, seen)],
+        rows=[
+            EventGroup(row.kind, row.scope, row.node_id, row.parent_node_id, row.phase, row.total)
+            for row in await run_views.outline(session, rollout_id, seen)
+        ],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
         scopes=await run_views.scopes(session, rollout_id) | named_scopes(graph, rollout.input, rollout.metadata),
         has_succeeded=status == "succeeded",
         imported=imported_status(rollout.metadata or {}, attempts, seen.attempt),
     )
-
-
-def _event_group(row: NamedRow) -> EventGroup:
-    return EventGroup(row.kind, row.scope, row.node_id, row.parent_node_id, row.phase, row.total)

@@ -1,9 +1,4 @@
-"""Functions that read runs, used by the methods about runs.
-
-A run is the execution of a rollout, in one or more attempts. A view is a selection of the run's events, checkpoints and
-artifacts, such as those that belong to one attempt. The head is the attempt whose view is the current state of the run.
-A `Standing` is the state of a run's rollout, such as its head, at the moment of a read.
-"""
+"""Functions that read runs, used by the methods about runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Conversion of database rows and payload to the models of runs.
-
-A run is the execution of a rollout, in one or more attempts. A fork starts an attempt that builds on an earlier one.
-The head is the attempt that represents the current state of the run. A body is the stored payload of an event; texts
-that are long are stored outside the body, under their hashes.
-"""
+"""Conversion of database rows and payload to the models of runs. Long texts are stored as blobs."""
 
 from __future__ import annotations
 

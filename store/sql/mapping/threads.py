@@ -1,8 +1,7 @@
 """Conversion of database rows and payload to the models of threads.
 
 A thread is a conversation of an agent, stored as checkpoints. A channel is a named part of the agent's state, and a
-write is a value that a task of the agent stored for a channel after a checkpoint. A body is the payload of an event of
-the log. A blob is a value that is stored outside the body, under its hash.
+write is a value that a task of the agent stored for a channel after a checkpoint.
 """
 
 from __future__ import annotations
