@@ -15,6 +15,7 @@ from store.db.schema import triggers
 from store.db.tables import core as core_tables
 from store.interface.store import Store
 from store.models import RolloutConfig, VerifyReport
+from store.models.calls import EnqueueRolloutCall
 from store.runtime.progress import OperationProgress
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.store import SQLStore
@@ -202,7 +203,7 @@ async def test_the_database_refuses_to_change_the_log(filled: Filled, subtests: 
 
 async def test_a_negative_limit_in_an_old_log_is_read_judged_and_verified(tmp_path: Path, clock: ManualClock) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
-    command = rollout_commands.enqueue_one(1, None, None, RolloutConfig(timeout_seconds=1), None)
+    command = rollout_commands.enqueue_one(EnqueueRolloutCall(1, config=RolloutConfig(timeout_seconds=1)))
     (item,) = command.items
     old = replace(command, items=[replace(item, config=item.config | {"timeout_seconds": -5.0})])
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
