@@ -16,15 +16,18 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
+from store.models.calls import EnqueueManyRolloutsCall
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
-from store.wire.paths import ATTEMPT, DEQUEUE, ENQUEUE, OTLP_TRACES, ROLLOUTS, SPANS, WORKERS
+from store.wire.calls import path_of
+from store.wire.paths import ATTEMPT, DEQUEUE, OTLP_TRACES, ROLLOUTS, SPANS, WORKERS
 from tests.benchmarks.http_client import Work, drive, get, post
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import INPUT, SPANS_PER_LIFECYCLE, percentiles, span_fields
 
 # Each key of the body, as Agent-lightning's client sends them.
+_ENQUEUE_PATH = path_of(EnqueueManyRolloutsCall)
 _ENQUEUE = post(
-    ENQUEUE,
+    _ENQUEUE_PATH,
     orjson.dumps(
         {"rollouts": [{"input": INPUT, "mode": None, "resources_id": None, "config": None, "metadata": None}]}
     ),
@@ -117,7 +120,7 @@ class Client:
         ((rollout_id, attempt_id),) = self._claim(url, 1)
         drive(url, [_one_by_one(iter([self._span(rollout_id, attempt_id, number) for number in range(1, spans + 1)]))])
         one = orjson.loads(_ENQUEUE.partition(b"\r\n\r\n")[2])["rollouts"]
-        many = post(ENQUEUE, orjson.dumps({"rollouts": one * _ENQUEUED_AT_ONCE}))
+        many = post(_ENQUEUE_PATH, orjson.dumps({"rollouts": one * _ENQUEUED_AT_ONCE}))
         drive(url, [_one_by_one(iter([many] * ((rollouts - 1) // _ENQUEUED_AT_ONCE)))])
         return rollout_id
 
@@ -139,7 +142,7 @@ class Client:
     def enqueue_large(self, url: str, size: int) -> None:
         """Enqueue a rollout whose input has so many bytes that do not compress well."""
         text = base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode()
-        drive(url, [_one_by_one(iter([post(ENQUEUE, orjson.dumps({"rollouts": [{"input": text}]}))]))])
+        drive(url, [_one_by_one(iter([post(_ENQUEUE_PATH, orjson.dumps({"rollouts": [{"input": text}]}))]))])
 
     def gets(self, url: str, seconds: float) -> dict[str, Any]:
         """Read a short page on one connection, one after another for some seconds; how long each took."""

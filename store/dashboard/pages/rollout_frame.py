@@ -18,7 +18,7 @@ from store.dashboard.page import PageContent
 from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annotations_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
-from store.db.dialect import ReadSession
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal
 from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
@@ -246,7 +246,7 @@ def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
 
 
 _Read = tuple[
-    Sequence[Any],
+    NamedRow,
     int,
     list[AttemptShown],
     AttemptShown | None,
@@ -293,7 +293,7 @@ async def _attempts(
     return page.items[::-1]
 
 
-def _attempt(row: Sequence[Any]) -> AttemptShown:
+def _attempt(row: NamedRow) -> AttemptShown:
     attempt, columns = rollout_mapping.attempt_of_page(row), dict(zip(ATTEMPT_COLUMNS, row, strict=False))
     return AttemptShown(
         attempt.attempt_id,
