@@ -259,9 +259,8 @@ class Writer:
             Closed: the store is closed.
             StoreError: the command was refused.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._put(PendingCommand(command, loop, future, command.size))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(command, future)
         try:
             return await future
         except asyncio.CancelledError:
@@ -281,9 +280,7 @@ class Writer:
             Busy: too many calls or bytes are waiting already. The command was not executed.
             Closed: the store is closed.
         """
-        self._put(PendingCommand(command, asyncio.get_running_loop(), waiter, command.size))
-
-    def _put(self, call: PendingCommand) -> None:
+        call = PendingCommand(command, asyncio.get_running_loop(), waiter, command.size)
         with self._lock:
             inbox = self._inbox
             if inbox.is_closed:
