@@ -53,10 +53,18 @@ class Commands(TyperGroup):
             raise typer.Exit(PIPE_CLOSED) from error
         except UnicodeEncodeError as error:
             # Names of files and arguments for other programs have the encoding of the locale.
-            raise typer.Exit(_report(_unwritable(error), FAILED)) from error
+            text = error.object[error.start : error.end].encode("unicode_escape").decode()
+            fault = ValueError(
+                f"{text} cannot be written in the encoding {error.encoding} of this locale; set PYTHONUTF8=1"
+            )
+            raise typer.Exit(_report(fault, FAILED)) from error
         except OSError as error:
             code = _report(error, FAILED)
-            _discard_unwritable_output()
+            # Standard output may not accept the output, for example because its disk is full.
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _discard_output()
             raise typer.Exit(code) from error
         except KeyboardInterrupt as error:
             print(MESSAGE, file=sys.stderr)
@@ -79,19 +87,6 @@ def _report(error: Exception, code: int) -> int:
     else:
         print(f"rollbook: {error}", file=sys.stderr)
     return code
-
-
-def _unwritable(error: UnicodeEncodeError) -> Exception:
-    text = error.object[error.start : error.end].encode("unicode_escape").decode()
-    return ValueError(f"{text} cannot be written in the encoding {error.encoding} of this locale; set PYTHONUTF8=1")
-
-
-def _discard_unwritable_output() -> None:
-    """Discard the output that standard output does not accept, for example because its disk is full."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _discard_output()
 
 
 def _discard_output() -> None:

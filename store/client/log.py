@@ -70,7 +70,8 @@ class HTTPLog(StoreLog):
                 yield event
             return
         while True:
-            page = await self._log_page(after, types, rollout_id)
+            call = reading("tail", _log_path(after, types, rollout_id), rollbook_only=True)
+            page = await self.core.transport.request(call, encoding.decode_log_page)
             for event in page.events:
                 yield event
             after = page.cursor or after
@@ -101,12 +102,6 @@ class HTTPLog(StoreLog):
                 stream.close()
             await self.core.transport.pause("tail", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _log_page(
-        self, after: str | None, types: Sequence[str] | None, rollout_id: str | None
-    ) -> encoding.LogPage:
-        call = reading("tail", _log_path(after, types, rollout_id), rollbook_only=True)
-        return await self.core.transport.request(call, encoding.decode_log_page)
 
     async def verify(
         self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore

@@ -66,18 +66,14 @@ def resetting() -> Generator[None]:
         yield
     except asyncio.CancelledError:
         for transport in used:
-            _reset(transport)
+            with suppress(OSError):
+                # The descriptor is duplicated because some event loops do not expose their socket for `setsockopt`.
+                with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                transport.abort()
         raise
     finally:
         _in_use.reset(token)
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    with suppress(OSError):
-        # The descriptor is duplicated because some event loops do not expose their socket for `setsockopt`.
-        with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
-        transport.abort()
 
 
 class Pool:

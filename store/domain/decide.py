@@ -515,27 +515,21 @@ def _record_span(
         working_set.tick()
     if attempt.worker_id and (actor is None or actor.startswith("key:")):
         actor = f"worker:{attempt.worker_id}"  # the rule of `actor_of`, without a call for each span
-    working_set.spans[item.rollout_id, item.fact.attempt_id, item.fact.span_id] = item.content
-    if item.fact.response_id is not None:
-        _count_once(item, item.fact.response_id, working_set)
-    event = working_set.record_sign(state, item.fact, actor=actor, body=item.body)
+    fact = item.fact
+    working_set.spans[item.rollout_id, fact.attempt_id, fact.span_id] = item.content
+    if fact.response_id is not None:
+        # The proxy and the agent's instrumentation can both record a call of a model. Their spans have one response id,
+        # and the rollout counts the tokens of the call once. Decision 56.
+        tokens_in, tokens_out = fact.tokens_in or 0, fact.tokens_out or 0
+        counted_in, counted_out = working_set.count_model_call(
+            (item.rollout_id, fact.attempt_id, fact.response_id), tokens_in, tokens_out
+        )
+        before = [min(counted_in, tokens_in), min(counted_out, tokens_out)]
+        # If the command is decided again, for example after a failed commit, this replaces the earlier value.
+        fact.counted_before = before if any(before) else None
+    event = working_set.record_sign(state, fact, actor=actor, body=item.body)
     if attempt.status != "running" or state.status != "running":
         come_to_life(state, attempt, working_set, actor, event.position, reason="span")
-
-
-def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> None:
-    """Set how many of the span's tokens the rollout has counted for earlier spans of the same call of a model.
-
-    The proxy and the agent's instrumentation can both record a call. Their spans have one response id. Decision 56.
-    """
-    fact = item.fact
-    tokens_in, tokens_out = fact.tokens_in or 0, fact.tokens_out or 0
-    counted_in, counted_out = working_set.count_model_call(
-        (item.rollout_id, fact.attempt_id, response_id), tokens_in, tokens_out
-    )
-    before = [min(counted_in, tokens_in), min(counted_out, tokens_out)]
-    # If the command is decided again, for example after a failed commit, this replaces the earlier value.
-    fact.counted_before = before if any(before) else None
 
 
 def _sweep(command: Sweep, working_set: WorkingSet) -> int:

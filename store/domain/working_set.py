@@ -207,7 +207,12 @@ class WorkingSet:
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queue_place if state else None
         if isinstance(fact, RolloutAnnotated | SpanNumbersReserved) and state is not None:
-            return self._record_aside(state, fact, actor, cause, body)
+            # Such a fact changes no status and no attempt, so that the time of the next check does not change.
+            event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
+            self.rollouts[rollout_id] = rollout.evolve(state, event)
+            if isinstance(fact, RolloutAnnotated):
+                self.touched_labels.update((rollout_id, label) for label in (*fact.added, *fact.removed))
+            return event
         if state is None:
             # The stream of a new rollout contains no reservation.
             self.reserved.setdefault(rollout_id, 0)
@@ -239,21 +244,6 @@ class WorkingSet:
         # check earlier, so the row must be changed.
         if sign_before is not None and sign_before > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
-        return event
-
-    def _record_aside(
-        self,
-        state: RolloutState,
-        fact: RolloutAnnotated | SpanNumbersReserved,
-        actor: str | None,
-        cause: int | None,
-        body: Body | None,
-    ) -> Event:
-        """Append a fact that changes no status and no attempt, so that the time of the next check does not change."""
-        event = self._event(f"rollout/{state.rollout_id}", state.stream_version, fact, actor, cause, body)
-        self.rollouts[state.rollout_id] = rollout.evolve(state, event)
-        if isinstance(fact, RolloutAnnotated):
-            self.touched_labels.update((state.rollout_id, label) for label in (*fact.added, *fact.removed))
         return event
 
     def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:

@@ -77,7 +77,13 @@ class Forwarder:
         active, outcome = await self._answer(call)
         try:
             if isinstance(outcome, CachedAnswer):
-                await self._send_cached(call, outcome, client, send)
+                call.is_cached = True
+                call.begin_answer(200, "application/json", "", self._settings.max_recorded_bytes)
+                call.received(outcome.body)
+                await self.record(call)
+                client.complete()
+                await send({"type": "http.response.start", "status": 200, "headers": list(outcome.headers)})
+                await send({"type": "http.response.body", "body": outcome.body})
                 return
             response, key = outcome
             try:
@@ -210,15 +216,6 @@ class Forwarder:
         await self.record(call)
         client.complete()
         await send({"type": "http.response.body", "body": held})
-
-    async def _send_cached(self, call: ProxiedCall, cached: CachedAnswer, client: Client, send: Send) -> None:
-        call.is_cached = True
-        call.begin_answer(200, "application/json", "", self._settings.max_recorded_bytes)
-        call.received(cached.body)
-        await self.record(call)
-        client.complete()
-        await send({"type": "http.response.start", "status": 200, "headers": list(cached.headers)})
-        await send({"type": "http.response.body", "body": cached.body})
 
 
 def _headers(call: ProxiedCall, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:

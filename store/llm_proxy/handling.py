@@ -112,8 +112,10 @@ class ProxyHandler:
         except BrokenOff:
             await self._forwarder.record(call)
             # The connection is closed without the end of the response, so that the client does not consider the
-            # response complete.
-            await _cut_off(scope, receive)
+            # response complete. `close` still delivers the data that was sent before.
+            scope["rollbook.connection"].transport.close()
+            while (await receive())["type"] != "http.disconnect":
+                continue
         finally:
             # A complete call has already been recorded, and `failed` keeps only the first failure. So this line affects
             # only calls that ended in no other way, mostly because they were cancelled.
@@ -143,13 +145,6 @@ class ProxyHandler:
             parts.append(part)
             has_more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _cut_off(scope: Scope, receive: Receive) -> None:
-    # `close` still delivers the data that was sent before. Only the end of the response is missing.
-    scope["rollbook.connection"].transport.close()
-    while (await receive())["type"] != "http.disconnect":
-        continue
 
 
 def _health(routes: Routes, store_id: str | None) -> Json:

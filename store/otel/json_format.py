@@ -175,18 +175,14 @@ def _int64(value: Any, name: str) -> int:
 
 def _double(value: Any, name: str) -> float:
     if type(value) in {int, float}:
-        return _float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     try:
         return float(_string(value, name))
     except ValueError:
         raise _not(value, name, "a number") from None
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _bytes(value: Any, name: str) -> str:

@@ -32,16 +32,14 @@ def decode(body: bytes) -> Traces:
         resource = group.resource
         origin = Origin.of(_attributes(resource.attributes), group.schema_url, resource.dropped_attributes_count)
         for spans in group.scope_spans:
-            scope = _scope(spans)
+            stated = spans.scope
+            attributes = _attributes(stated.attributes)
+            scope = scope_fields(
+                stated.name, stated.version, spans.schema_url, attributes, stated.dropped_attributes_count
+            )
             for span in spans.spans:
                 _take(traces, origin, scope, span)
     return traces
-
-
-def _scope(spans: trace_pb2.ScopeSpans) -> otlp_spans.Json:
-    scope = spans.scope
-    attributes = _attributes(scope.attributes)
-    return scope_fields(scope.name, scope.version, spans.schema_url, attributes, scope.dropped_attributes_count)
 
 
 def _take(traces: Traces, origin: Origin, scope: otlp_spans.Json, span: trace_pb2.Span) -> None:

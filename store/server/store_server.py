@@ -65,7 +65,17 @@ class StoreServer(DelegatingStore):
         tracker: object = None,
     ) -> None:
         del tracker
-        _check(store, launch_mode, n_workers)
+        capabilities = store.capabilities
+        if not capabilities.get("async_safe"):
+            raise ValueError(
+                "The store is not async-safe: its calls may not come from several tasks, as a server's do."
+            )
+        if launch_mode == "mp" and not capabilities.get("zero_copy"):
+            raise ValueError(
+                "The store does not support zero-copy. Other processes cannot open it; use sqlite or Postgres."
+            )
+        if launch_mode not in {"thread", "asyncio"} or n_workers != 1:
+            raise ValueError("A StoreServer is one process; start `rollbook serve` once or several times instead.")
         self._store: Store | None = store
         self._owner_pid = os.getpid()
         self._host = host or "127.0.0.1"
@@ -188,18 +198,6 @@ class StoreServer(DelegatingStore):
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-
-def _check(store: Store, launch_mode: str, n_workers: int) -> None:
-    capabilities = store.capabilities
-    if not capabilities.get("async_safe"):
-        raise ValueError("The store is not async-safe: its calls may not come from several tasks, as a server's do.")
-    if launch_mode == "mp" and not capabilities.get("zero_copy"):
-        raise ValueError(
-            "The store does not support zero-copy. Other processes cannot open it; use sqlite or Postgres."
-        )
-    if launch_mode not in {"thread", "asyncio"} or n_workers != 1:
-        raise ValueError("A StoreServer is one process; start `rollbook serve` once or several times instead.")
 
 
 def LightningStoreThreaded(store: Store) -> Store:  # noqa: N802 - Agent-lightning's name of a class

@@ -161,21 +161,18 @@ class AlgorithmBundle:
         if isinstance(store, AlgorithmStore):
             store.plans = self.plans
         async with _proxy_running(self.llm_proxy, store):
-            await self._train(algorithm, store)
-
-    async def _train(self, algorithm: Algorithm, store: Store) -> None:
-        begin = await newest_cursor(store)
-        training = asyncio.ensure_future(self._run(algorithm))
-        failing = asyncio.ensure_future(first_attempts_fail(store, begin))
-        try:
-            await asyncio.wait({training, failing}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():
-                raise failing.result()
-            training.result()
-        finally:
-            training.cancel()
-            failing.cancel()
-            await asyncio.wait({training, failing})
+            begin = await newest_cursor(store)
+            training = asyncio.ensure_future(self._run(algorithm))
+            failing = asyncio.ensure_future(first_attempts_fail(store, begin))
+            try:
+                await asyncio.wait({training, failing}, return_when=asyncio.FIRST_COMPLETED)
+                if not training.done():
+                    raise failing.result()
+                training.result()
+            finally:
+                training.cancel()
+                failing.cancel()
+                await asyncio.wait({training, failing})
 
     async def _run(self, algorithm: Algorithm) -> None:
         if algorithm.is_async():

@@ -110,7 +110,11 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
     fields = _object(body)
     kind = _BY_NAME.get(str(fields.get("error_type")))
     if kind is not None and isinstance(fields.get("detail"), str):
-        return _restored(kind, fields)
+        # The class is not called, because the message is already complete.
+        error = kind.__new__(kind, fields["detail"])
+        error.args = (fields["detail"],)
+        error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})
+        return error
     if status == 422:
         return _of_faults(cast("list[dict[str, Any]]", fields.get("detail")))
     text = str(fields.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
@@ -131,14 +135,6 @@ def _object(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _restored(kind: type[StoreError], fields: dict[str, Any]) -> StoreError:
-    # The class is not called, because the message is already complete.
-    error = kind.__new__(kind, fields["detail"])
-    error.args = (fields["detail"],)
-    error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})
-    return error
 
 
 def _of_faults(faults: list[dict[str, Any]]) -> Invalid:

@@ -141,8 +141,11 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
 
 
 def _introduce(url: str, serving: LLMProxy) -> None:
+    from store.wire import server_url
+
     at = serving.endpoint
-    line(f"rollbook proxy at {at}, recording in {_store_name(url)}")
+    store_name = server_url.parse(url).base if scheme_of(url) in server_url.SCHEMES else parse(url).shown
+    line(f"rollbook proxy at {at}, recording in {store_name}")
     for backend in serving.backends:
         line(f"  {backend.name}: {', '.join(backend.models) or 'every model'} at {backend.root}")
     line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
@@ -150,10 +153,3 @@ def _introduce(url: str, serving: LLMProxy) -> None:
     line(f"or with the headers x-rollout-id and x-attempt-id at {at}/v1. Calls without ids are not recorded.")
     # A program that reads the output through a pipe waits for these lines.
     sys.stdout.flush()
-
-
-def _store_name(url: str) -> str:
-    from store.wire import server_url
-
-    is_server = scheme_of(url) in server_url.SCHEMES
-    return server_url.parse(url).base if is_server else parse(url).shown

@@ -95,7 +95,11 @@ def duration(seconds: float) -> str:
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 1:
-        return _short(seconds)
+        if seconds == 0:
+            return "0 s"
+        if seconds < 0.001:
+            return f"{seconds * 1e6:.0f} µs"
+        return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
     if round(seconds, 2) < 60:
         return f"{seconds:.2f} s".replace(".00", "")
     total = round(seconds)
@@ -105,14 +109,6 @@ def duration(seconds: float) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
-def _short(seconds: float) -> str:
-    if seconds == 0:
-        return "0 s"
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
-    return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _datetime(time: float, zone: tzinfo | None) -> datetime:

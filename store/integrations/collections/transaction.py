@@ -21,7 +21,7 @@ from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import StoreError
 from store.integrations.collections.interface import LightningCollections
 from store.integrations.collections.plan_keys import PlanKeyIndex
-from store.models import Attempt, ResourcesUpdate, Rollout, Span
+from store.models import Attempt, Rollout, Span
 from store.runtime.clock import Clock, to_micros
 from store.sql.commands.spans import new_span, stored_span
 from store.sql.mapping import rollouts as mapping
@@ -87,7 +87,9 @@ class Transaction:
         except StoreError as refused:
             error = refused
         await self._save(command, spans)
-        return Decision(answer, error, self._next_check(command), self._set.last_stamp)
+        changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
+        times = [at for rollout_id in changed if (at := retry.check_at(self._set.rollouts[rollout_id])) is not None]
+        return Decision(answer, error, min(times, default=None), self._set.last_stamp)
 
     async def _decide(self, command: Command) -> Any:
         try:
@@ -96,11 +98,6 @@ class Transaction:
             await self._load_spans(LoadRequest(spans=needed.keys))
             self._set.derived_spans |= needed.keys
             return decide(command, self._set)
-
-    def _next_check(self, command: Command) -> int | None:
-        changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
-        times = [at for rollout_id in changed if (at := retry.check_at(self._set.rollouts[rollout_id])) is not None]
-        return min(times, default=None)
 
     async def _load(self, command: Command, request: LoadRequest) -> None:
         claimed = await self._load_plan_keys(request.plan_keys)
@@ -130,7 +127,18 @@ class Transaction:
             latest = await self._collections.resources.get(sort={"name": "update_time", "order": "desc"})
             self._set.latest_resources = None if latest is None else latest.resources_id
         if isinstance(command, PublishResources):
-            await self._load_resources(command.resources_id)
+            current = await self._collections.resources.get({"resources_id": {"exact": command.resources_id}})
+            if current is not None:
+                self._set.resources[command.resources_id] = ResourcesState(
+                    resources_id=command.resources_id,
+                    version=current.version,
+                    create_at=to_micros(current.create_time),
+                    update_at=to_micros(current.update_time),
+                    body_position=0,
+                    stream_version=1,
+                    first_position=0,
+                    last_position=0,
+                )
 
     async def _load_plan_keys(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the hashes of the inputs of the rollouts that have one of the plan keys, by rollout id."""
@@ -230,20 +238,6 @@ class Transaction:
                 self._spans.add(item.key)
                 self._set.spans[item.key] = item.content
 
-    async def _load_resources(self, resources_id: str) -> None:
-        current = await self._collections.resources.get({"resources_id": {"exact": resources_id}})
-        if current is not None:
-            self._set.resources[resources_id] = ResourcesState(
-                resources_id=resources_id,
-                version=current.version,
-                create_at=to_micros(current.create_time),
-                update_at=to_micros(current.update_time),
-                body_position=0,
-                stream_version=1,
-                first_position=0,
-                last_position=0,
-            )
-
     def _hold_rollout(self, rollout: Rollout, place: int, *, with_payload: bool) -> None:
         position = next(self._bodies)
         if with_payload:
@@ -326,7 +320,9 @@ class Transaction:
             rows = [mapping.worker_of_view(view_worker(self._set, worker_id)) for worker_id in workers]
             await self._collections.workers.upsert(rows)
         for resources_id in self._set.touched_resources:
-            await self._collections.resources.upsert([self._resources(resources_id)])
+            state = self._set.resources[resources_id]
+            body = self._set.bodies[state.body_position]
+            await self._collections.resources.upsert([mapping.resources_of_view(view_resources(state, body))])
 
     async def _save_rollouts(self) -> None:
         new: list[Rollout] = []
@@ -337,24 +333,22 @@ class Transaction:
                 if rollout_id in self._set.rollouts:
                     new.append(mapping.rollout_of_view(view_rollout(self._set, rollout_id)))
             elif rollout_id in self._set.moved:
-                changed.append(self._changed_rollout(before, self._set.rollouts[rollout_id]))
+                state = self._set.rollouts[rollout_id]
+                update: dict[str, Any] = {
+                    "status": state.status,
+                    "mode": state.mode,
+                    "resources_id": state.resources_id,
+                    "config": type(before.config).model_validate(state.config),
+                    "end_time": _seconds(state.end_at),
+                }
+                for name, position in (("input", state.input_position), ("metadata", state.metadata_position)):
+                    if position >= _FIRST_POSITION:
+                        update[name] = _field(self._set.bodies.get(position), name)
+                changed.append(before.model_copy(update=update))
         if new:
             await self._collections.rollouts.insert(new)
         if changed:
             await self._collections.rollouts.update(changed)
-
-    def _changed_rollout(self, before: Rollout, state: RolloutState) -> Rollout:
-        update: dict[str, Any] = {
-            "status": state.status,
-            "mode": state.mode,
-            "resources_id": state.resources_id,
-            "config": type(before.config).model_validate(state.config),
-            "end_time": _seconds(state.end_at),
-        }
-        for name, position in (("input", state.input_position), ("metadata", state.metadata_position)):
-            if position >= _FIRST_POSITION:
-                update[name] = _field(self._set.bodies.get(position), name)
-        return before.model_copy(update=update)
 
     async def _save_attempts(self) -> None:
         new: list[Attempt] = []
@@ -367,25 +361,22 @@ class Transaction:
             elif state.released_position is not None:
                 released.append(before)
             else:
-                changed.append(self._changed_attempt(before, state))
+                update: dict[str, Any] = {
+                    "status": state.status,
+                    "worker_id": state.worker_id,
+                    "end_time": _seconds(state.end_at),
+                    "last_heartbeat_time": state.sign_of_life,
+                }
+                position = state.metadata_position
+                if position is not None and position >= _FIRST_POSITION:
+                    update["metadata"] = _field(self._set.bodies.get(position), "metadata")
+                changed.append(before.model_copy(update=update))
         if new:
             await self._collections.attempts.insert(new)
         if changed:
             await self._collections.attempts.update(changed)
         if released:
             await self._collections.attempts.delete(released)
-
-    def _changed_attempt(self, before: Attempt, state: AttemptState) -> Attempt:
-        update: dict[str, Any] = {
-            "status": state.status,
-            "worker_id": state.worker_id,
-            "end_time": _seconds(state.end_at),
-            "last_heartbeat_time": state.sign_of_life,
-        }
-        position = state.metadata_position
-        if position is not None and position >= _FIRST_POSITION:
-            update["metadata"] = _field(self._set.bodies.get(position), "metadata")
-        return before.model_copy(update=update)
 
     async def _save_queue(self, command: Command) -> None:
         """Append the rollouts that began to wait to the queue; a released rollout becomes the first again."""
@@ -415,11 +406,6 @@ class Transaction:
                 rows.append(stored_span(span, item).model_copy(update={"sequence_id": item.fact.sequence_id}))
         if rows:
             await self._collections.spans.insert(rows)
-
-    def _resources(self, resources_id: str) -> ResourcesUpdate:
-        state = self._set.resources[resources_id]
-        body = self._set.bodies[state.body_position]
-        return mapping.resources_of_view(view_resources(state, body))
 
 
 async def latest_attempt(collections: LightningCollections, rollout_id: str) -> Attempt | None:

@@ -281,9 +281,5 @@ class FallbackRuns(DelegatingRuns):
         return await self._store.read(rollout_id, lambda: self.target.find_artifacts(rollout_id, query), from_execution)
 
 
-def _new_key() -> str:
-    return f"fallback:{uuid4().hex}"
-
-
 def _keyed(call: K) -> K:
-    return replace(call, key=call.key or _new_key())
+    return replace(call, key=call.key or f"fallback:{uuid4().hex}")

@@ -207,7 +207,9 @@ class FallbackStore(DelegatingStore):
             if not journal.append(call):
                 return False
             self._show(journal, call)
-        self._wake()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, so the next runner imports the journal
+                self._loop.call_soon_threadsafe(self._woken.set)
         return True
 
     def _open(self, execution: Execution, cause: Exception) -> Journal:
@@ -238,11 +240,6 @@ class FallbackStore(DelegatingStore):
 
     def _no_folder(self, head: JournalHead) -> _WithoutFolder:
         return _WithoutFolder(self._folders, head)
-
-    def _wake(self) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed, so the next runner imports the journal
-                self._loop.call_soon_threadsafe(self._woken.set)
 
     async def _write_always(self) -> None:
         while True:

@@ -60,7 +60,17 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
     task = asyncio.ensure_future(begin())
     try:
         while not (await asyncio.wait((task,), timeout=CHECK_SECONDS))[0]:
-            await _confirm(ring, admission, task)
+            try:
+                if admission is not None:
+                    await ring.confirm(admission.key)
+                else:
+                    await ring.refresh()
+                    if ring.is_required:
+                        raise Unauthorized("no key was sent, and this server requires one now")
+            except StoreError:
+                # A result that is available is returned, since a claim must not be lost.
+                if not task.done():
+                    raise
         return task.result()
     finally:
         if not task.done():
@@ -70,17 +80,3 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
         if not task.cancelled():
             # If this call was cancelled when the task failed, no caller needs the error, and asyncio would report it.
             task.exception()
-
-
-async def _confirm(ring: KeyRing, admission: Admission | None, task: asyncio.Task[Any]) -> None:
-    try:
-        if admission is not None:
-            await ring.confirm(admission.key)
-        else:
-            await ring.refresh()
-            if ring.is_required:
-                raise Unauthorized("no key was sent, and this server requires one now")
-    except StoreError:
-        # A result that is available is returned, since a claim must not be lost.
-        if not task.done():
-            raise

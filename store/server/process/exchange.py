@@ -69,7 +69,12 @@ class Exchange(RequestResponseCycle):
         if self._head is not None:
             head, self._head = self._head, None
             if self._is_whole(message):
-                self._finish(head + message.get("body", b""))
+                self.transport.write(head + message.get("body", b""))
+                self.response_complete = True
+                self.message_event.set()
+                if not self.keep_alive:
+                    self.transport.close()
+                self.on_response()
                 return
             if not self.disconnected:
                 self.transport.write(head)
@@ -122,11 +127,3 @@ class Exchange(RequestResponseCycle):
             and not self.flow.write_paused
             and not self.disconnected
         )
-
-    def _finish(self, answer: bytes) -> None:
-        self.transport.write(answer)
-        self.response_complete = True
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()

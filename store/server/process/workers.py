@@ -269,21 +269,18 @@ class Workers:
                 place.receive()
         for sentinel, place in sentinels.items():
             if sentinel in news:
-                self._ended(place)
+                assert place.process is not None  # its sentinel is ready
+                place.process.join()
+                if self._stop_requests:
+                    # The server is stopping, so the worker is not restarted.
+                    if place.process.exitcode:
+                        self._unclean.append(f"worker {place.number} ended with exit code {place.process.exitcode}")
+                    place.leave()
+                else:
+                    place.ended()
         if not self._was_ready and all(place.is_ready for place in self._places):
             self._was_ready = True
             self.on_ready()
-
-    def _ended(self, place: _Place) -> None:
-        assert place.process is not None  # its sentinel is ready
-        place.process.join()
-        if self._stop_requests:
-            # The server is stopping, so the worker is not restarted.
-            if place.process.exitcode:
-                self._unclean.append(f"worker {place.number} ended with exit code {place.process.exitcode}")
-            place.leave()
-        else:
-            place.ended()
 
     def _refusal(self) -> Exception | None:
         """Return the error that prevents the server from continuing, or None."""

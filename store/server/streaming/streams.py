@@ -168,20 +168,19 @@ class StreamLayer:
             except Exception as error:  # noqa: BLE001 - as above
                 await self._take_leave(send, _refusal_frame(error), error)
                 return
-            await self._write_frames(scope, receive, send, feed)
-
-    async def _write_frames(self, scope: Scope, receive: Receive, send: Send, feed: Feeding) -> None:
-        has_fragments = FRAGMENTS in scope.get("extensions", {})
-        output = SocketOutput(send, self._write_seconds, self._turns, has_fragments=has_fragments)
-        with self._parked.streaming(feed):
-            try:
-                await self._parked.run(_until_closed(receive), while_admitted(scope, lambda: feed.run(output.write)))
-                await send({"type": "websocket.close", "code": _DONE})
-            except (ClientLeft, OSError) as left:
-                if isinstance(left, StoreError):
-                    await self._take_leave(send, feed.farewell(left), left, output)
-            except Exception as error:  # noqa: BLE001 - as above
-                await self._take_leave(send, feed.farewell(error), error, output)
+            has_fragments = FRAGMENTS in scope.get("extensions", {})
+            output = SocketOutput(send, self._write_seconds, self._turns, has_fragments=has_fragments)
+            with self._parked.streaming(feed):
+                try:
+                    await self._parked.run(
+                        _until_closed(receive), while_admitted(scope, lambda: feed.run(output.write))
+                    )
+                    await send({"type": "websocket.close", "code": _DONE})
+                except (ClientLeft, OSError) as left:
+                    if isinstance(left, StoreError):
+                        await self._take_leave(send, feed.farewell(left), left, output)
+                except Exception as error:  # noqa: BLE001 - as above
+                    await self._take_leave(send, feed.farewell(error), error, output)
 
     async def _take_leave(self, send: Send, last: Frame, error: Exception, output: Output | None = None) -> None:
         # A reader that still reads nothing, or has disconnected, can resume from the cursor of the last frame that it
