@@ -112,15 +112,13 @@ class Transport:
             raise Closed(call.operation)
         pool = self._pools.current()
         async with pool.call(call.operation, waits=call.waits > 0):
-            return await self._until_answered(pool, call)
-
-    async def _until_answered(self, pool: Pool, call: StoreCall) -> bytes:
-        attempts = Attempts(self._retries, call.operation, self.address.base, waits=call.waits > 0)
-        while True:
-            outcome = await self._try(pool, call, attempts.timeout)
-            if isinstance(outcome, bytes):
-                return outcome
-            await pool.pause(call.operation, attempts.pause_after(outcome))
+            attempts = Attempts(self._retries, call.operation, self.address.base, waits=call.waits > 0)
+            while True:
+                exchange = await self._unless_failed(self._exchange(pool, call, attempts.timeout), attempts.timeout)
+                outcome = exchange if isinstance(exchange, RetryableFailure) else self._check_response(call, *exchange)
+                if isinstance(outcome, bytes):
+                    return outcome
+                await pool.pause(call.operation, attempts.pause_after(outcome))
 
     async def pause(self, operation: str, seconds: float) -> None:
         """Sleep between two calls.
@@ -176,10 +174,6 @@ class Transport:
             ),
             allow_redirects=False,
         )
-
-    async def _try(self, pool: Pool, call: StoreCall, timeout: float) -> bytes | RetryableFailure:  # noqa: ASYNC109 - the name of aiohttp's parameter
-        outcome = await self._unless_failed(self._exchange(pool, call, timeout), timeout)
-        return outcome if isinstance(outcome, RetryableFailure) else self._check_response(call, *outcome)
 
     async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | RetryableFailure:
         """Return the result of an exchange, or a failure that may be retried.

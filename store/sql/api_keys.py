@@ -173,7 +173,14 @@ class Keys:
             Invalid: the role, the partition, the name or the lifetime is invalid.
             Conflict: the maximum number of unrevoked keys exists already.
         """
-        _check(role, partition, name, expires_seconds)
+        if role not in ROLES:
+            raise Invalid("--role", f"{role!r} is not one of {', '.join(ROLES)}")
+        if partition is not None and not PARTITION.fullmatch(partition):
+            raise Invalid("--partition", f"{partition!r} must match {PARTITION.pattern}")
+        if name is not None:
+            check_text(name, "--name", _NAME_BYTES)
+        if expires_seconds is not None and not 0 < expires_seconds <= _LONGEST_SECONDS:
+            raise Invalid("--expires", f"{expires_seconds:g} s is not between 0 and 100 years")
         async with self._writing() as (session, now):
             await self._check_count(session)
             key_id, text = _drawn()
@@ -299,14 +306,3 @@ def _of_row(row: Iterable[Any]) -> Key:
 
 def _row(key: Key) -> tuple[Any, ...]:
     return tuple(getattr(key, name) for name in _COLUMNS)
-
-
-def _check(role: str, partition: str | None, name: str | None, expires_seconds: float | None) -> None:
-    if role not in ROLES:
-        raise Invalid("--role", f"{role!r} is not one of {', '.join(ROLES)}")
-    if partition is not None and not PARTITION.fullmatch(partition):
-        raise Invalid("--partition", f"{partition!r} must match {PARTITION.pattern}")
-    if name is not None:
-        check_text(name, "--name", _NAME_BYTES)
-    if expires_seconds is not None and not 0 < expires_seconds <= _LONGEST_SECONDS:
-        raise Invalid("--expires", f"{expires_seconds:g} s is not between 0 and 100 years")

@@ -167,16 +167,11 @@ def canonical_sha256(value: Any) -> str:
 
     Integers beyond ±2⁵³, which RFC 8785 does not support, are written in full. Decision 5.
     """
-    return hashlib.sha256(_canonical(value)).hexdigest()
-
-
-def _canonical(value: Any) -> bytes:
-    if _is_plain(value):
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     try:
-        return rfc8785.dumps(value)
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if _is_plain(value) else rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).hexdigest()
 
 
 def _is_plain(value: Any) -> bool:

@@ -40,7 +40,13 @@ def doctor(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
         json_document(diagnosis.model_dump())
     else:
         if is_terminal():
-            _print_lines(diagnosis.checks)
+            width = max(len(check.name) for check in diagnosis.checks)
+            for check in diagnosis.checks:
+                line(
+                    f"{check.outcome:<8} {check.name:<{width}}  {printable(check.found)}", style=_STYLES[check.outcome]
+                )
+                if check.remedy is not None:
+                    line(f"{'':<8} {'':<{width}}  remedy: {printable(check.remedy)}")
         else:
             print_table(_COLUMNS, diagnosis.checks)
         outcomes = [check.outcome for check in diagnosis.checks]
@@ -51,14 +57,6 @@ def doctor(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     kinds = {check.problem for check in diagnosis.problems}
     if kinds:
         raise typer.Exit(next(code for kind, code in _CODES.items() if kind in kinds))
-
-
-def _print_lines(checks: list[CheckResult]) -> None:
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        line(f"{check.outcome:<8} {check.name:<{width}}  {printable(check.found)}", style=_STYLES[check.outcome])
-        if check.remedy is not None:
-            line(f"{'':<8} {'':<{width}}  remedy: {printable(check.remedy)}")
 
 
 def _count(number: int, what: str) -> str:

@@ -44,22 +44,18 @@ def prepare() -> None:
     """
     codecs.register_error(_HANDLER, _replaced)
     if None in {sys.__stdin__, sys.__stdout__, sys.__stderr__}:
-        _open_missing()
+        # The next file that is opened gets the number of a closed stream. Without this, it could be a database.
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(descriptor)
+        sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+        sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         # A program that runs commands may have put an object of its own here, which cannot be reconfigured.
         if isinstance(stream, TextIOWrapper):
             with suppress(OSError):
                 stream.reconfigure(errors=_HANDLER)
-
-
-def _open_missing() -> None:
-    # The next file that is opened gets the number of a closed stream. Without this, it could be a database.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def json_text(document: bytes) -> str:

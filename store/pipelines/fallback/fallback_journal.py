@@ -67,7 +67,11 @@ class Journal:
         path = directory / name
         _append(path, head.model_dump_json())
         for folder in (directory, directory.parent, directory.parent.parent):
-            _sync(folder)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         return cls(path, head)
 
     @classmethod
@@ -199,11 +203,3 @@ def _append(path: Path, line: str) -> None:
             with suppress(OSError):
                 file.truncate(end)
             raise
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

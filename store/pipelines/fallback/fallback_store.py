@@ -206,7 +206,11 @@ class FallbackStore(DelegatingStore):
                 journal = self._open(execution, cause)
             if not journal.append(call):
                 return False
-            self._show(journal, call)
+            folder = self._folders.get(attempt_id)
+            if folder is not None:
+                with self._no_folder(journal.head):
+                    folder.add(call)
+                    self._changed.add(attempt_id)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed, so the next runner imports the journal
                 self._loop.call_soon_threadsafe(self._woken.set)
@@ -228,15 +232,6 @@ class FallbackStore(DelegatingStore):
         )
         self._journals[attempt_id] = journal
         return journal
-
-    def _show(self, journal: Journal, call: RecordedCall) -> None:
-        """Add a recorded call to the folder of its run."""
-        attempt_id = journal.head.rollout.attempt.attempt_id
-        folder = self._folders.get(attempt_id)
-        if folder is not None:
-            with self._no_folder(journal.head):
-                folder.add(call)
-                self._changed.add(attempt_id)
 
     def _no_folder(self, head: JournalHead) -> _WithoutFolder:
         return _WithoutFolder(self._folders, head)

@@ -47,10 +47,7 @@ forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
 @needs("reader")
 async def query_run_events(call: Call, rollout_id: Id, query: Annotated[RunEventQuery, Query()]) -> bytes | Spool:
     """Return the events of a view of the run, in the order they were recorded, after a version."""
-    return await _page(await call.store.runs.find_events(rollout_id, query))
-
-
-async def _page(page: RunEventPage) -> bytes | Spool:
+    page = await call.store.runs.find_events(rollout_id, query)
     if len(page.items) <= _BATCH:
         return dumps(page)
     spool = Spool()
