@@ -137,27 +137,20 @@ def as_span(item: Any) -> Span | None:
         return item if _is_sound(item) else None
     try:
         if hasattr(item, "get_span_context"):
-            return _from_sdk(item)
+            # A missing id becomes empty.
+            attributes: dict[str, Any] = {**item.resource.attributes, **(item.attributes or {})}
+            number = str(attributes.get(SPAN_SEQUENCE_ID, 0))
+            span = Span.from_opentelemetry(
+                item,
+                rollout_id=str(attributes.get(ROLLOUT_ID, "")),
+                attempt_id=str(attributes.get(ATTEMPT_ID, "")),
+                sequence_id=int(number) if number.isdecimal() else 0,
+            )
+            return span if _is_sound(span) else None
         fields = item.model_dump() if isinstance(item, BaseModel) else item
         return Span.model_validate(fields) if isinstance(fields, Mapping) else None
     except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _from_sdk(readable: Any) -> Span | None:
-    """Return a span of the OpenTelemetry SDK as a span of the store, or None if it is invalid.
-
-    The rollout id and the attempt id are attributes of the span or of its resource. A missing id becomes empty.
-    """
-    attributes: dict[str, Any] = {**readable.resource.attributes, **(readable.attributes or {})}
-    number = str(attributes.get(SPAN_SEQUENCE_ID, 0))
-    span = Span.from_opentelemetry(
-        readable,
-        rollout_id=str(attributes.get(ROLLOUT_ID, "")),
-        attempt_id=str(attributes.get(ATTEMPT_ID, "")),
-        sequence_id=int(number) if number.isdecimal() else 0,
-    )
-    return span if _is_sound(span) else None
 
 
 def _is_sound(span: Span) -> bool:

@@ -100,7 +100,12 @@ class SQLCore:
             await refuse_sealed(self.dialect.url)
         self.store_id = await self.dialect.open(create=create and not self.read_only)
         if not self.read_only:
-            await self._refuse_sealed()
+            # A file whose writer was killed may be readable only now.
+            try:
+                await refuse_sealed(self.dialect.url)
+            except BaseException:
+                await self.dialect.close()
+                raise
         self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
             depth=self.queue_depth,
@@ -110,26 +115,16 @@ class SQLCore:
         )
         if not self.read_only:
             build_models()
-            await self._observe_log()
+            # The log is observed before this process receives signs of life. If this read fails, the first batch
+            # observes it.
+            with contextlib.suppress(StoreError):
+                times = await self.read_here(pages.last_times, snapshot=False)
+                self.log_time.open(self.dialect.elapsed(), *times)
             await self.writer.start(waiting.committed)
             self._advancing = asyncio.create_task(self._advance())
             if self.dialect.clock is None:
                 # Short commands end before this.
                 asyncio.get_running_loop().call_later(_FIRST_SWEEP_SECONDS, waiting.watch)
-
-    async def _refuse_sealed(self) -> None:
-        # A file whose writer was killed may be readable only now.
-        try:
-            await refuse_sealed(self.dialect.url)
-        except BaseException:
-            await self.dialect.close()
-            raise
-
-    async def _observe_log(self) -> None:
-        """Record the state of the log, before this process receives signs of life."""
-        with contextlib.suppress(StoreError):  # if this read fails, the first batch makes the first observation
-            times = await self.read_here(pages.last_times, snapshot=False)
-            self.log_time.open(self.dialect.elapsed(), *times)
 
     async def _advance(self) -> None:
         """Advance the heard time in short steps, so that a longer step shows that the process was suspended."""

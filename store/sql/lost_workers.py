@@ -86,7 +86,14 @@ class LostWorkers:
         limited: Counter[str] = Counter()
         for rollout_id, attempt_id, worker_id in attempts:
             if worker_id in lost:
-                limited[worker_id] += await self._limit(rollout_id, attempt_id, lost[worker_id])
+                command = LimitSilence(
+                    rollout_id=rollout_id,
+                    attempt_id=attempt_id,
+                    unresponsive_seconds=lost[worker_id],
+                    max_attempts=MAX_ATTEMPTS,
+                    actor="store",
+                )
+                limited[worker_id] += await self._core.call(command)
         for worker_id, count in limited.items():
             if count:
                 logger.warning("worker %s is lost; rollouts of it that got a time limit: %d", worker_id, count)
@@ -102,13 +109,3 @@ class LostWorkers:
         if log_time.is_lost:
             return 0.0
         return log_time.silence(f"worker/{worker_id}", at, at, at, round(limit * MICROSECONDS)) / MICROSECONDS
-
-    async def _limit(self, rollout_id: str, attempt_id: str, seconds: float) -> bool:
-        command = LimitSilence(
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            unresponsive_seconds=seconds,
-            max_attempts=MAX_ATTEMPTS,
-            actor="store",
-        )
-        return await self._core.call(command)

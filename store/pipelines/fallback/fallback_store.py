@@ -412,13 +412,10 @@ class FallbackStore(DelegatingStore):
             answer = UNKNOWN if from_execution is None else from_execution(execution)
             if not isinstance(answer, Unknown):
                 return answer
-            await self._pause(execution)
-
-    async def _pause(self, execution: Execution) -> None:
-        if not execution.is_warned:
-            execution.is_warned = True
-            logger.warning("run %s waits until the store can be read again", execution.rollout.rollout_id)
-        await asyncio.sleep(min(PAUSE_SECONDS, self._patience))
+            if not execution.is_warned:
+                execution.is_warned = True
+                logger.warning("run %s waits until the store can be read again", execution.rollout.rollout_id)
+            await asyncio.sleep(min(PAUSE_SECONDS, self._patience))
 
     async def get_resources_by_id(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
         while True:
