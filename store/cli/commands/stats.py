@@ -70,6 +70,16 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     if json:
         json_document(asdict(counts) | {"bytes_per_event": counts.bytes_per_event})
         return
+    _print(counts)
+    ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
+    if ahead > _FAR_AHEAD_SECONDS:
+        note(
+            f"the last commit is {duration(ahead)} ahead of this machine's clock; until the clock has caught up, new "
+            "events get times right after that commit"
+        )
+
+
+def _print(counts: StoreCounts) -> None:
     _print_statuses("rollouts", counts.rollouts)
     for name in ("queued", "attempts", "spans", "resources"):
         _print_fact(name, _number(getattr(counts, name)))
@@ -87,12 +97,6 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     ):
         if size is not None:
             _print_fact(name, byte_size(size) if is_terminal() else str(size))
-    ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
-    if ahead > _FAR_AHEAD_SECONDS:
-        note(
-            f"the last commit is {duration(ahead)} ahead of this machine's clock; until the clock has caught up, new "
-            "events get times right after that commit"
-        )
 
 
 async def _count_remote(store: Store) -> StoreCounts:
