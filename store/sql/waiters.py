@@ -118,6 +118,17 @@ class WaitingCalls:
                 waiter.future.set_result(None)
                 available -= waiter.limit
 
+    async def _look_again(self) -> None:
+        """Read from the database what other processes have changed, once for all waiting calls, and wake them."""
+        if self._claimers:
+            self._wake_claimers(await self._depth())
+        if self._finishers:
+            for rollout_id in await self._ended(set(self._finishers)):
+                self._finish(rollout_id)
+        for event in self._followers:
+            event.set()
+        self._rearm.set()
+
     @contextlib.contextmanager
     def parked(self) -> Generator[None]:
         """Listen to commits and continue to sweep while a call waits."""
@@ -238,15 +249,7 @@ class WaitingCalls:
         while True:
             try:
                 await self._wakeups.wait(FALLBACK_SECONDS)
-                # Other processes may have changed the database. One read serves all waiting calls.
-                if self._claimers:
-                    self._wake_claimers(await self._depth())
-                if self._finishers:
-                    for rollout_id in await self._ended(set(self._finishers)):
-                        self._finish(rollout_id)
-                for event in self._followers:
-                    event.set()
-                self._rearm.set()
+                await self._look_again()
             except StoreError:
                 await asyncio.sleep(1)
 
