@@ -65,7 +65,7 @@ class Statement(Protocol):
 class Session(Protocol):
     """A session that reads. See `ReadSession` in `store.db.dialect`, which imports this module."""
 
-    async def fetch(self, sql: Any, params: Any) -> Rows: ...
+    async def fetch(self, sql: Any, params: Any) -> Sequence[Any]: ...
 
 
 class Dictionaries:
@@ -132,9 +132,9 @@ class Dictionaries:
         # The numbers come from the database, so it is safe to make them a part of the statement.
         literals: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
         sql = self._compiled(select(table.codec, table.hash, table.content).where(table.codec.in_(literals)))
-        for codec, digest, content in await session.fetch(sql, {}):
-            if (dictionary := load(digest, content)) is not None:
-                self._known[codec] = dictionary
+        for row in await session.fetch(sql, {}):
+            if (dictionary := load(row.hash, row.content)) is not None:
+                self._known[row.codec] = dictionary
 
 
 def _dictionaries_in(rows: Rows, places: BodyPlaces) -> set[int]:

@@ -9,13 +9,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import orjson
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, Row, Tail, WriteSession
+from store.db.dialect import Dialect, NamedRow, Tail, WriteSession
 from store.db.queries.working_set import LoadStatement, behind, loading
 from store.db.tables.core import QUEUE_ORDER
 from store.domain.body import Body
@@ -37,7 +37,7 @@ from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, QueuePlace, RolloutState
 from store.domain.run_commands import Fork
 from store.domain.thread import ThreadState
-from store.domain.views import ROLLOUT_COLUMNS, WORKER_COLUMNS
+from store.domain.views import RESOURCES_COLUMNS, WORKER_COLUMNS
 from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import EVERYTHING, Answered, RunKey, WorkingSet
 from store.projections import rollouts as rollout_projection
@@ -78,7 +78,9 @@ _REQUESTABLE = (
 # Those whose values are keys with several columns.
 _KEYS = frozenset({"spans", "model_calls"})
 _requested = attrgetter(*_REQUESTABLE)
-_key_of: Callable[[Row], SpanKey] = itemgetter(0, 1, 2)
+_QUEUE_ORDER = tuple(column.name for column in QUEUE_ORDER)
+_resources_values: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*RESOURCES_COLUMNS)
+_worker_values: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*WORKER_COLUMNS)
 DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 """The types of commands that contain ids which the store generated."""
 
@@ -186,12 +188,12 @@ class Loader:
         self.cache.fill_in(again, working_set)
         loaded = await self._round(session, again, working_set, 0)
         reserved.update(dict.fromkeys(unsearched, 0))
-        for _, stream, shape, data in loaded.get("reservations", ()):
-            fact = upcast(SpanNumbersReserved.type, shape, json_of(data))
+        for row in loaded.get("reservations", ()):
+            fact = upcast(SpanNumbersReserved.type, row.shape, json_of(row.data))
             assert isinstance(fact, SpanNumbersReserved)  # the statement selects no other type
-            rollout_id = stream.removeprefix("rollout/")
+            rollout_id = row.stream.removeprefix("rollout/")
             reserved[rollout_id] = max(reserved[rollout_id], fact.until)
-        recorded = {row[0]: row[1] for row in loaded.get("recorded_numbers", ())}
+        recorded: dict[str, int] = {row.rollout_id: row.last_number for row in loaded.get("recorded_numbers", ())}
         for rollout_id in unsearched:
             last = max(recorded.get(rollout_id, 0), reserved[rollout_id])
             if last > counters.get(rollout_id, 0):
@@ -212,13 +214,13 @@ class Loader:
         self.cache.clear()
         self._epoch = -1
 
-    def _take_heads(self, rows: Sequence[Row], working_set: WorkingSet, limit: int, *, is_start: bool) -> None:
+    def _take_heads(self, rows: Sequence[NamedRow], working_set: WorkingSet, limit: int, *, is_start: bool) -> None:
         if is_start and rows:
-            *order, position, _ = rows[0]
+            *order, position = _place_of(rows[0])
             self._watermark = (*order, position - 1)
-        for *place, rollout_id in rows:
-            heapq.heappush(working_set.heads, (tuple(place), rollout_id))
-        working_set.heads_until = tuple(rows[-1][:-1]) if len(rows) == limit else EVERYTHING
+        for row in rows:
+            heapq.heappush(working_set.heads, (_place_of(row), row.rollout_id))
+        working_set.heads_until = _place_of(rows[-1]) if len(rows) == limit else EVERYTHING
 
     async def _round(
         self,
@@ -228,7 +230,7 @@ class Loader:
         heads: int,
         *,
         beyond: QueuePlace | None = None,
-    ) -> dict[str, Sequence[Row]]:
+    ) -> dict[str, Sequence[NamedRow]]:
         shape = (*map(bool, _requested(request)), bool(heads))
         plan = self._plans.get(shape)
         if plan is None:
@@ -249,7 +251,7 @@ class Loader:
                 if name not in params:
                     as_param = self._dialect.keys_param if name in _KEYS else self._dialect.list_param
                     params[name] = as_param(list(getattr(request, name)))
-        loaded: dict[str, Sequence[Row]] = {}
+        loaded: dict[str, Sequence[NamedRow]] = {}
         for query, rows in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
             loaded[query.family] = [*loaded[query.family], *rows] if query.family in loaded else rows
         _fill(working_set, loaded)
@@ -367,54 +369,75 @@ class StateCache:
         working_set.resource_versions[resources_id] = resources.version
 
 
-def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
-    working_set.taken.update(row[0] for row in loaded.get("taken", ()))
+def _place_of(row: NamedRow) -> QueuePlace:
+    return tuple(getattr(row, name) for name in _QUEUE_ORDER)
+
+
+def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> None:
+    working_set.taken.update(row.rollout_id for row in loaded.get("taken", ()))
     _fill_rollouts(working_set, loaded.get("rollouts", ()))
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    for row in loaded.get("spans", ()):
-        working_set.spans[_key_of(row)] = SpanContent._make((*row[3:-1], bytes(row[-1])))
-    for row in loaded.get("model_calls", ()):
-        working_set.model_calls[_key_of(row)] = (row[3], row[4])
-    for rollout_id, value, reserved in loaded.get("counters", ()):
-        working_set.counters.setdefault(rollout_id, value)
-        if reserved is not None:
-            working_set.reserved.setdefault(rollout_id, reserved)
+    _fill_spans(working_set, loaded)
     _fill_resources(working_set, loaded.get("resources", ()))
     latest = loaded.get("latest_resources", ())
     _fill_resources(working_set, latest)
     if latest and working_set.latest_resources is None:
-        working_set.latest_resources = latest[0][0]
+        working_set.latest_resources = latest[0].resources_id
     _fill_workers(working_set, loaded.get("workers", ()))
-    for position, codec, raw_len, stored in loaded.get("bodies", ()):
-        working_set.bodies.setdefault(position, Body(codec, raw_len, bytes(stored), b""))
-    for key, scope, request_hash, position, reply in loaded.get("answered", ()):
-        working_set.answered[scope, key] = Answered(bytes(request_hash), position, orjson.loads(reply))
-    working_set.due.extend(row[0] for row in loaded.get("due", ()))
-    working_set.run_keys.update(
-        {(rollout_id, key): RunKey(*of_key) for rollout_id, key, *of_key in loaded.get("run_keys", ())}
-    )
-    working_set.blobs.update(row[0] for row in loaded.get("blobs", ()))
-    for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
-        working_set.artifacts[rollout_id, artifact_id] = (version, retracted)
+    for row in loaded.get("bodies", ()):
+        working_set.bodies.setdefault(row.position, Body(row.codec, row.raw_len, bytes(row.body), b""))
+    for row in loaded.get("answered", ()):
+        answer = Answered(bytes(row.request_hash), row.position, orjson.loads(row.reply))
+        working_set.answered[row.scope, row.key] = answer
+    working_set.due.extend(row.rollout_id for row in loaded.get("due", ()))
+    _fill_runs(working_set, loaded)
     _fill_threads(working_set, loaded)
 
 
-def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
+def _fill_spans(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> None:
+    for row in loaded.get("spans", ()):
+        working_set.spans[row.rollout_id, row.attempt_id, row.span_id] = SpanContent(
+            row.trace_id,
+            row.parent_id,
+            row.name,
+            row.start_time,
+            row.end_time,
+            row.status_code,
+            row.status_message,
+            bytes(row.body_hash),
+        )
+    for row in loaded.get("model_calls", ()):
+        working_set.model_calls[row.rollout_id, row.attempt_id, row.response_id] = (row.tokens_in, row.tokens_out)
+    for row in loaded.get("counters", ()):
+        working_set.counters.setdefault(row.rollout_id, row.value)
+        if row.reserved is not None:
+            working_set.reserved.setdefault(row.rollout_id, row.reserved)
+
+
+def _fill_runs(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> None:
+    for row in loaded.get("run_keys", ()):
+        run_key = RunKey(row.kind, row.version, row.last_version, row.attempt_id)
+        working_set.run_keys[row.rollout_id, row.key] = run_key
+    working_set.blobs.update(row.hash for row in loaded.get("blobs", ()))
+    for row in loaded.get("artifacts", ()):
+        working_set.artifacts[row.rollout_id, row.artifact_id] = (row.version, row.retracted)
+
+
+def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> None:
     for row in loaded.get("threads", ()):
-        working_set.threads[row[0]] = ThreadState(*row)
+        thread = ThreadState(row.thread_id, row.stream_version, row.first_position, row.last_position)
+        working_set.threads[thread.thread_id] = thread
     for row in loaded.get("thread_checkpoints", ()):
-        *of_checkpoint, body_hash = row
-        thread_projection.fill(working_set.threads[row[0]], [of_checkpoint], [])
-        if body_hash is not None:
-            working_set.body_hashes[of_checkpoint[-1]] = bytes(body_hash)
+        thread_projection.fill(working_set.threads[row.thread_id], [row], [])
+        if row.body_hash is not None:
+            working_set.body_hashes[row.body_position] = bytes(row.body_hash)
     for row in loaded.get("thread_writes", ()):
-        thread_projection.fill(working_set.threads[row[0]], [], [row])
+        thread_projection.fill(working_set.threads[row.thread_id], [], [row])
 
 
-def _fill_rollouts(working_set: WorkingSet, rows: Sequence[Row]) -> None:
-    width = len(ROLLOUT_COLUMNS)
+def _fill_rollouts(working_set: WorkingSet, rows: Sequence[NamedRow]) -> None:
     for row in rows:
         state = rollout_projection.rollout_state(row)
         # If the working set contains a state of this rollout, that state is the newer one. It came from the cache, an
@@ -422,36 +445,42 @@ def _fill_rollouts(working_set: WorkingSet, rows: Sequence[Row]) -> None:
         working_set.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
             working_set.plan_keys[state.plan_key] = state.rollout_id
-        if row[width] is not None and state.resources_id is not None:
-            working_set.resource_versions.setdefault(state.resources_id, row[width])
+        if row.resources_now is not None and state.resources_id is not None:
+            working_set.resource_versions.setdefault(state.resources_id, row.resources_now)
 
 
-def _fill_labels(working_set: WorkingSet, request: LoadRequest, rows: Sequence[Row]) -> None:
+def _fill_labels(working_set: WorkingSet, request: LoadRequest, rows: Sequence[NamedRow]) -> None:
     labels: dict[str, dict[str, int]] = defaultdict(dict)
-    for rollout_id, label, position in rows:
-        labels[rollout_id][label] = position
+    for row in rows:
+        labels[row.rollout_id][row.label] = row.position
     for rollout_id in request.labelled & working_set.rollouts.keys():
         state = working_set.rollouts[rollout_id]
         if state.labels is None:
             state.labels = labels[rollout_id]
 
 
-def _fill_resources(working_set: WorkingSet, rows: Sequence[Row]) -> None:
+def _fill_resources(working_set: WorkingSet, rows: Sequence[NamedRow]) -> None:
     for row in rows:
-        resources = ResourcesState(*row)
+        resources = ResourcesState(*_resources_values(row))
         working_set.resources.setdefault(resources.resources_id, resources)
         working_set.resource_versions.setdefault(resources.resources_id, resources.version)
 
 
-def _fill_workers(working_set: WorkingSet, rows: Sequence[Row]) -> None:
-    width = len(WORKER_COLUMNS)
+def _fill_workers(working_set: WorkingSet, rows: Sequence[NamedRow]) -> None:
     for row in rows:
-        worker = WorkerState(*row[:width])
+        worker = WorkerState(*_worker_values(row))
         if worker.worker_id in working_set.workers:
             continue
         working_set.workers[worker.worker_id] = worker
-        if row[-1] is not None:
-            working_set.worker_signals[worker.worker_id] = WorkerSignals(worker.worker_id, *row[width:-1])
+        if row.has_signals is not None:
+            working_set.worker_signals[worker.worker_id] = WorkerSignals(
+                worker.worker_id,
+                row.heartbeat_stats,
+                row.last_heartbeat_at,
+                row.last_dequeue_at,
+                row.signal_busy_at,
+                row.signal_idle_at,
+            )
 
 
 def redraw_taken(commands: Sequence[Command], working_set: WorkingSet) -> bool:

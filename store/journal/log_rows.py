@@ -7,11 +7,11 @@ bodies and so on up to this commit.
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 
-from store.db.dialect import Tail
+from store.db.dialect import NamedRow, Tail
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded, encode
 from store.domain.run_commands import IN_BLOBS
@@ -41,27 +41,41 @@ _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
 STORE_STREAM = "store"
 """The stream with the events of the store as a whole."""
 
-EventRow = Sequence[Any]
-"""A row of `events`: position, commit_id, stream, version, command, type, shape, at, actor, cause, data, body_hash."""
+
+class EventRow(NamedTuple):
+    """A row of `events`."""
+
+    position: int
+    commit_id: int
+    stream: str
+    version: int
+    command: int
+    type: str
+    shape: int
+    at: int
+    actor: str | None
+    cause: int | None
+    data: str
+    body_hash: bytes | None
 
 
-def event_digest(row: EventRow) -> bytes:
+def event_digest(row: EventRow | NamedRow) -> bytes:
     """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data and body_hash.
 
     An integer is encoded as a big-endian int64. Text and bytes are encoded as a u32 length and the bytes. Null is
     encoded as the length 2**32 - 1.
     """
-    position, _, stream, version, command, type_, shape, at, actor, cause, data, body_hash = row
-    stream, type_, data = stream.encode(), type_.encode(), data.encode()
-    actor = None if actor is None else actor.encode()
+    stream, type_, data = row.stream.encode(), row.type.encode(), row.data.encode()
+    actor = None if row.actor is None else row.actor.encode()
+    cause, body_hash = row.cause, row.body_hash
     return hashlib.sha256(
         b"".join(
             (
-                _int_and_length(position, len(stream)),
+                _int_and_length(row.position, len(stream)),
                 stream,
-                _two_and_length(version, command, len(type_)),
+                _two_and_length(row.version, row.command, len(type_)),
                 type_,
-                _two(shape, at),
+                _two(row.shape, row.at),
                 _NULL if actor is None else _length(len(actor)) + actor,
                 _NULL if cause is None else _int(cause),
                 _length(len(data)),
@@ -137,7 +151,7 @@ def log_rows(
         fact, body = event.fact, event.body
         # The data of a span are the same in both shapes if the rollout counts all tokens of the span.
         is_first_shape = type(fact) is SpanRecorded and fact.counted_before is None
-        row = (
+        row = EventRow(
             event.position,
             commit_id,
             event.stream,

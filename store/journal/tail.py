@@ -8,7 +8,7 @@ of wrong events.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from store.db.dialect import NamedRow, ReadSession
@@ -25,7 +25,6 @@ from store.validation.json_limits import check_text
 
 _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
 _PREFIX_BYTES = 8
-_WIDTH = len(log_queries.EVENT_COLUMNS)
 EVENTS_AT_ONCE = 500
 _LAST_NUMBER = 2**62
 
@@ -90,9 +89,9 @@ async def resume(session: ReadSession, store_id: str, after: str | None) -> Curs
     if place == start:
         return start
     commit = await log_queries.last_commit(session, place.commit_id)
-    if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
+    if commit is None or Cursor(store_id, commit.commit_id, _prefix(commit.chain_hash), place.position) != place:
         raise _incompatible(place, "is not in this log, or follows another history")
-    if not commit[2] <= place.position <= commit[3]:
+    if not commit.first_position <= place.position <= commit.last_position:
         raise _incompatible(place, f"does not contain position {place.position}")
     return place
 
@@ -100,15 +99,22 @@ async def resume(session: ReadSession, store_id: str, after: str | None) -> Curs
 async def end(session: ReadSession, store_id: str) -> str | None:
     """Return the cursor for the end of the log; None if the log is empty."""
     commit = await log_queries.last_commit(session)
-    return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
+    return None if commit is None else str(_end_of(store_id, commit))
 
 
 async def before_end(session: ReadSession, store_id: str, count: int) -> str | None:
     """Return the cursor after which the last `count` events of the log follow; None if the log has no more events."""
     last = await log_queries.last_commit(session)
-    position = 0 if last is None else last[3] - count
+    position = 0 if last is None else last.last_position - count
     commit = await log_queries.commit_at(session, position) if position > 0 else None
-    return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), min(position, commit[3])))
+    if commit is None:
+        return None
+    end = _end_of(store_id, commit)
+    return str(replace(end, position=min(position, end.position)))
+
+
+def _end_of(store_id: str, commit: NamedRow) -> Cursor:
+    return Cursor(store_id, commit.commit_id, _prefix(commit.chain_hash), commit.last_position)
 
 
 def _incompatible(place: Cursor, problem: str) -> Incompatible:
@@ -142,11 +148,11 @@ async def page(
         Incompatible: the log ends before the commit of the place.
     """
     commit = await log_queries.last_commit(session)
-    if commit is None or commit[3] <= place.position:
-        if place.commit_id and (commit is None or commit[0] < place.commit_id):
+    if commit is None or commit.last_position <= place.position:
+        if place.commit_id and (commit is None or commit.commit_id < place.commit_id):
             raise _incompatible(place, "is not in this log any more")
         return TailPage([], place, is_last=True)
-    end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
+    end = _end_of(place.store_id, commit)
     stream = None if rollout_id is None else f"rollout/{rollout_id}"
     rows = await scan.logged(
         session,
@@ -159,8 +165,9 @@ async def page(
     events: list[LoggedEvent] = []
     cursor = place
     for row in await blobs.filled(session, rows, lengths=False):
-        cursor = Cursor(place.store_id, row[1], _prefix(row[-1]), row[0])
-        events.append(LoggedEvent(**_described(row), stream=row[2], commit_id=row[1], cursor=str(cursor)))
+        cursor = Cursor(place.store_id, row.commit_id, _prefix(row.chain_hash), row.position)
+        event = LoggedEvent(**_described(row), stream=row.stream, commit_id=row.commit_id, cursor=str(cursor))
+        events.append(event)
     is_last = len(rows) < limit
     return TailPage(events, end if is_last else cursor, is_last)
 
@@ -202,4 +209,4 @@ async def history(
 
 
 def _described(row: NamedRow) -> dict[str, Any]:
-    return log_queries.described(row, payload(row[_WIDTH], row[_WIDTH + 1]))
+    return log_queries.described(row, payload(row.codec, row.body))

@@ -113,7 +113,7 @@ class Compression:
         async with self._session.dialect.read() as session:
             end = await last_event(session)
         if end is not None:
-            packed = await pack_events(self._session, self._pace, end[0], on_progress)
+            packed = await pack_events(self._session, self._pace, end.position, on_progress)
             self.counts.events += packed
             self.counts.longest_seconds = self._pace.longest_seconds
 
@@ -273,21 +273,25 @@ class Compression:
     async def _store_part_again(self, part: Sequence[Candidate], compressors: Mapping[str, _Numbered]) -> None:
         async with self._session.dialect.read() as session:
             bodies = await bodies_at(session, [candidate.position for candidate in part])
-        rows: list[Row] = [
-            (candidate.position, *form)
+        forms = [
+            form
             for candidate in part
             if candidate.position in bodies
             and (form := _other_form(candidate, *bodies[candidate.position], compressors.get(candidate.type)))
             is not None
         ]
-        if not rows:
+        if not forms:
             return
         seen = {candidate.position: candidate.codec for candidate in part}
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
-            codecs = await queries.codecs_at(self._session, [row[0] for row in rows])
-            usable = {PLAIN, ZLIB, *await self._usable({row[1] for row in rows} - {PLAIN, ZLIB})}
-            rows = [row for row in rows if codecs.get(row[0]) == seen[row[0]] != row[1] and row[1] in usable]
+            codecs = await queries.codecs_at(self._session, [form.position for form in forms])
+            usable = {PLAIN, ZLIB, *await self._usable({form.codec for form in forms} - {PLAIN, ZLIB})}
+            rows: list[Row] = [
+                form
+                for form in forms
+                if codecs.get(form.position) == seen[form.position] != form.codec and form.codec in usable
+            ]
             if rows:
                 await self._session.write(Changes({}, {}, {}, {_FORM: rows}))
         self.counts.bodies += len(rows)
@@ -341,10 +345,16 @@ class _Sample(NamedTuple):
     stored_len: int
 
 
-def _other_form(
-    candidate: Candidate, codec: int, stored: bytes, compressor: _Numbered | None
-) -> tuple[int, bytes] | None:
-    """Return the codec and the bytes with which a body is stored from now on; None if it stays as it is."""
+class _StoredForm(NamedTuple):
+    """The codec and the bytes with which a body is stored from now on."""
+
+    position: int
+    codec: int
+    body: bytes
+
+
+def _other_form(candidate: Candidate, codec: int, stored: bytes, compressor: _Numbered | None) -> _StoredForm | None:
+    """Return the form in which a body is stored from now on; None if it stays as it is."""
     try:
         raw = raw_json(codec, stored)
     except StoreError:
@@ -356,8 +366,8 @@ def _other_form(
         compressed = with_dictionary.compress(raw)
         is_smaller = len(compressed) < _WORTHWHILE * candidate.stored_len or candidate.codec >= FIRST_DICTIONARY_CODEC
         if is_smaller and with_dictionary.decompress(compressed) == raw:
-            return number, compressed
+            return _StoredForm(candidate.position, number, compressed)
     if candidate.codec < FIRST_DICTIONARY_CODEC:
         return None
     body = encode_body(raw)
-    return body.codec, body.stored
+    return _StoredForm(candidate.position, body.codec, body.stored)

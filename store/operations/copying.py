@@ -160,8 +160,8 @@ async def _opened(source: Dialect, target: Unfinished, *, is_single_file: bool) 
         columns = store_info.c
         async with source.read() as session:
             statement = source.sql(select(columns.created_at, columns.log_format))
-            ((created_at, log_format),) = await session.fetch(statement, {})
-        await target.prepare(store_id, created_at, log_format, is_single_file=is_single_file)
+            (info,) = await session.fetch(statement, {})
+        await target.prepare(store_id, info.created_at, info.log_format, is_single_file=is_single_file)
         async with existing_store(target):
             yield store_id
 

@@ -27,8 +27,6 @@ from store.verification.log_scan import REFERRING, names_of_blobs
 
 _ROWS_AT_ONCE = 500
 _AROUND = 24
-_FIELDS = log_queries.EVENT_COLUMNS
-_POSITION, _STREAM, _VERSION, _TYPE, _DATA = map(_FIELDS.index, ("position", "stream", "version", "type", "data"))
 _ROLLOUT = "rollout/"
 
 
@@ -183,19 +181,19 @@ async def _search(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) 
     hits = _Hits()
     async with dialect.read() as session:
         last = await log_queries.last_event(session)
-    end = 0 if last is None else last[_POSITION]
+    end = 0 if last is None else last.position
     in_blobs: dict[str, tuple[str, str]] = {}
     after = ""
     while True:
         # The reads are short, so that the write-ahead log of SQLite does not grow.
         async with dialect.read() as session:
             some = await blob_queries.blobs_after(session, after, _ROWS_AT_ONCE)
-        for name, codec, _, stored in some:
-            after = name
-            first = matcher.in_blob(raw_json(codec, stored))
+        for blob in some:
+            after = blob.hash
+            first = matcher.in_blob(raw_json(blob.codec, blob.body))
             if first is not None:
-                in_blobs[name] = first
-                hits.blobs[name] = (codec, stored)
+                in_blobs[blob.hash] = first
+                hits.blobs[blob.hash] = (blob.codec, blob.body)
         if len(some) < _ROWS_AT_ONCE:
             break
     while True:
@@ -205,46 +203,46 @@ async def _search(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) 
             if not rows:
                 hits.add_leftovers()
                 return hits
-            gone = await removal_queries.removed_between(session, rows[0][_POSITION], rows[-1][_POSITION])
-        hits.until = rows[-1][_POSITION]
+            gone = await removal_queries.removed_between(session, rows[0].position, rows[-1].position)
+        hits.until = rows[-1].position
         for row in rows:
-            _examine(row, matcher, in_blobs, hits, is_gone=row[_POSITION] in gone)
+            _examine(row, matcher, in_blobs, hits, is_gone=row.position in gone)
 
 
 def _examine(
     row: NamedRow, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], hits: _Hits, *, is_gone: bool
 ) -> None:
-    data = matcher.in_payload(row[_DATA].encode())
+    data = matcher.in_payload(row.data.encode())
     if data is not None:
         hits.remaining.append(_match(row, *data))
-    names = [name for name in names_of_blobs(row) if name in in_blobs] if row[_TYPE] in REFERRING else []
+    names = [name for name in names_of_blobs(row) if name in in_blobs] if row.type in REFERRING else []
     if is_gone:
-        payload = Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], None)
+        payload = Payload(row.position, row.stream, row.type, row.version, row.data, None)
         hits.removed += ((name, payload, _match(row, *in_blobs[name])) for name in names)
         return
     hits.in_use.update(names)
-    codec, stored = row[len(_FIELDS) :]
+    codec, stored = row.codec, row.body
     first = None if stored is None else matcher.in_payload(raw_json(codec, stored))
     if first is None and names:
         first = in_blobs[names[0]]
     if first is None:
         return
-    if not row[_STREAM].startswith(_ROLLOUT):
+    if not row.stream.startswith(_ROLLOUT):
         hits.remaining.append(_match(row, *first))
         return
     size = None if stored is None else len(stored)
-    hits.payload.append(Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], size))
+    hits.payload.append(Payload(row.position, row.stream, row.type, row.version, row.data, size))
     hits.matches.append(_match(row, *first))
     if stored is not None and len(hits.bodies) < _ROWS_AT_ONCE:
-        hits.bodies[row[_POSITION]] = (codec, stored)
+        hits.bodies[row.position] = (codec, stored)
 
 
 def _match(row: NamedRow, path: str, excerpt: str) -> Match:
     return Match(
-        stream=row[_STREAM],
-        number=row[_VERSION],
-        position=row[_POSITION],
-        type=row[_TYPE],
+        stream=row.stream,
+        number=row.version,
+        position=row.position,
+        type=row.type,
         field=path,
         excerpt=excerpt,
     )

@@ -5,14 +5,15 @@ bodies, the dictionaries with which the bodies are compressed, the blobs to whic
 bodies that the events ordered. All rows keep their ids and positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 
 from store.db.data_blocks import first_of
-from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, WriteSession
+from store.db.dialect import Changes, Dialect, NamedRow, ReadSession, Row, Unfinished, WriteSession
 from store.db.queries import blobs, data_blocks, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
@@ -25,8 +26,8 @@ from store.verification.log_scan import REFERRING, names_of_blobs
 
 _COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
 """The most commits, events and uncompressed bytes of a chunk, unless a single commit has more."""
-_WIDTH = len(log_queries.EVENT_COLUMNS)
-_TYPE, _DATA, _HASH = map(log_queries.EVENT_COLUMNS.index, ("type", "data", "body_hash"))
+_event_of: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*core_tables.events.c.keys())
+_body_of: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*core_tables.bodies.c.keys())
 # The types of events that order the removal of bodies.
 _ORDERS = frozenset({BodyDropped.type, StoreBodiesDropped.type})
 _ALL = 2**31
@@ -54,10 +55,9 @@ async def end_of(session: ReadSession, until: int | None = None) -> EndOfLog:
     return BEGINNING if commit is None else _end(commit)
 
 
-def _end(commit: Row) -> EndOfLog:
-    named = dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
-    position, chain_hash = named["last_position"], bytes(named["chain_hash"])
-    return EndOfLog(named["commit_id"], position, chain_hash, named["events"], named["body_bytes"])
+def _end(commit: NamedRow) -> EndOfLog:
+    chain_hash = bytes(commit.chain_hash)
+    return EndOfLog(commit.commit_id, commit.last_position, chain_hash, commit.events, commit.body_bytes)
 
 
 class LogCopy:
@@ -102,7 +102,7 @@ class LogCopy:
     def _report(self, end: EndOfLog) -> None:
         self._on_progress(OperationProgress("copying the log", self.end.events, end.events))
 
-    async def _next(self, end: EndOfLog) -> Sequence[Row]:
+    async def _next(self, end: EndOfLog) -> Sequence[NamedRow]:
         """Return the next commits up to `end`, as many as one transaction copies."""
         async with self._source.read() as session:
             commits = await log_queries.commits(session, after=self.end.commit_id, until=end.commit_id, limit=_COMMITS)
@@ -113,7 +113,7 @@ class LogCopy:
         )
         return commits[: 1 + sum(1 for _ in fitting)]
 
-    async def _copy(self, commits: Sequence[Row]) -> None:
+    async def _copy(self, commits: Sequence[NamedRow]) -> None:
         """Copy some commits with all that belongs to them, in one transaction."""
         reached, writer = _end(commits[-1]), self._writer
         # All reads see the same state, so that each body is copied with its dictionary.
@@ -128,47 +128,47 @@ class LogCopy:
             await self._copy_blobs(session, rows)
             trained = await self._dictionaries(session, rows)
             last = await data_blocks.last_block_start(self._writer)
-            firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
+            firsts = {first for row in rows if (first := first_of(row.data)) is not None and first > last}
             blocks = await data_blocks.rows_at(session, sorted(firsts))
         written: dict[Table, Sequence[Row]] = {
             core_tables.dictionaries: trained,
             core_tables.data_blocks: blocks,
             core_tables.commits: commits,
-            core_tables.events: [tuple(row)[:_WIDTH] for row in rows],
-            core_tables.bodies: [(row[0], *tuple(row)[_WIDTH:]) for row in rows if row[-1] is not None],
+            core_tables.events: [_event_of(row) for row in rows],
+            core_tables.bodies: [_body_of(row) for row in rows if row.body is not None],
             core_tables.dropped: drops,
         }
         present = {table: some for table, some in written.items() if some}
         await self._target.append(writer, present, reached.commit_id, reached.position)
         if drops:
             # A body may have been copied before the source removed it.
-            await writer.write(Changes({}, {}, {core_tables.bodies: [(row[0],) for row in drops]}))
+            await writer.write(Changes({}, {}, {core_tables.bodies: [(row.position,) for row in drops]}))
         await writer.commit()
         self.end = reached
 
-    async def _drops(self, session: ReadSession, rows: Sequence[Row], reached: EndOfLog) -> list[Row]:
+    async def _drops(self, session: ReadSession, rows: Sequence[NamedRow], reached: EndOfLog) -> list[NamedRow]:
         """Return the rows of `dropped` that belong to the events in `rows`.
 
         If one of these events has no payload any more because of a later event, let the copy continue up to that event.
         """
-        orders = [row[0] for row in rows if row[_TYPE] in _ORDERS]
-        lacking = [row[0] for row in rows if row[_HASH] is not None and row[-1] is None]
+        orders = [row.position for row in rows if row.type in _ORDERS]
+        lacking = [row.position for row in rows if row.body_hash is not None and row.body is None]
         ordered = await scan.drops_ordered_at(session, orders)
         gone = await scan.drops_at(session, lacking)
-        self.needed = max([self.needed, *(row[1] for row in gone)])
-        drops = {row[0]: row for row in (*ordered, *gone)}
-        return [row for row in drops.values() if self.end.position < row[1] <= reached.position]
+        self.needed = max([self.needed, *(row.event_position for row in gone)])
+        drops = {row.position: row for row in (*ordered, *gone)}
+        return [row for row in drops.values() if self.end.position < row.event_position <= reached.position]
 
-    async def _dictionaries(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
+    async def _dictionaries(self, session: ReadSession, rows: Sequence[NamedRow]) -> Sequence[NamedRow]:
         """Return the dictionaries that are missing in the copy; none if the copy has all that `rows` need."""
         last = await dictionaries.last_codec(self._writer) or FIRST_DICTIONARY_CODEC - 1
         # SQLite does not enforce the types of columns, so the value may not be an integer.
-        if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
+        if not any(isinstance(row.codec, int) and row.codec > last for row in rows):
             return ()
         return await dictionaries.rows(session, last)
 
-    async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
-        named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}
+    async def _copy_blobs(self, session: ReadSession, rows: Sequence[NamedRow]) -> None:
+        named = {name for row in rows if row.type in REFERRING for name in names_of_blobs(row) if "\0" not in name}
         if not named:
             return
         lacking = named - await blobs.existing(self._writer, sorted(named))

@@ -52,8 +52,8 @@ async def pack_events(session: WriteSession, pace: Pace, until: int, on_progress
             events = await queries.events_after(reader, after, until, _READ_AT_ONCE)
         if not events:
             return packed
-        after = events[-1][0]
-        waiting += [(position, data) for position, type_, data in events if not _stays(type_, data)]
+        after = events[-1].position
+        waiting += [(event.position, event.data) for event in events if not _stays(event.type, event.data)]
         while len(waiting) >= EVENTS_PER_BLOCK:
             block, waiting = waiting[:EVENTS_PER_BLOCK], waiting[EVENTS_PER_BLOCK:]
             if not await _store(session, pace, block):

@@ -17,7 +17,7 @@ from functools import partial
 
 from sqlalchemy import Table
 
-from store.db.dialect import Changes, Dialect, ReadSession, Row, Tail, Wakeups, WriteSession, dialect_for
+from store.db.dialect import Changes, Dialect, NamedRow, ReadSession, Row, Tail, Wakeups, WriteSession, dialect_for
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
 from store.db.queries.removal import Payload
@@ -33,7 +33,6 @@ from store.runtime.clock import Clock
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 _MOST_BYTES = 1024 * 1024
-_POSITION = log_queries.EVENT_COLUMNS.index("position")
 
 
 @dataclass(slots=True)
@@ -273,17 +272,17 @@ async def blobs_without_event(
         only: positions of events; only blobs to which at least one of them refers are returned. None for all.
     """
     end = await log_queries.last_event(session)
-    until = 0 if end is None else int(end[_POSITION])
+    until = 0 if end is None else int(end.position)
     if not await removal_queries.has_blobs(session):
         return BlobsWithoutEvent({}, until)
     removed: set[str] = set()
     names: set[str] = set()
     after = 0
     while rows := await _referring(session, after):
-        after = rows[-1][_POSITION]
-        gone = await removal_queries.removed_between(session, rows[0][_POSITION], after)
+        after = rows[-1].position
+        gone = await removal_queries.removed_between(session, rows[0].position, after)
         for row in rows:
-            position = row[_POSITION]
+            position = row.position
             if position not in gone and position not in going:
                 names.update(names_of_blobs(row))
             elif only is None or position in only:
@@ -295,10 +294,10 @@ async def _references(session: ReadSession, after: int) -> tuple[set[str], int]:
     """Return the blobs to which events after a position refer, and the position of the last of these events."""
     names: set[str] = set()
     while rows := await _referring(session, after):
-        after = rows[-1][_POSITION]
+        after = rows[-1].position
         names.update(name for row in rows for name in names_of_blobs(row))
     return names, after
 
 
-async def _referring(session: ReadSession, after: int) -> Sequence[Row]:
+async def _referring(session: ReadSession, after: int) -> Sequence[NamedRow]:
     return await log_queries.events(session, after=after, types=sorted(REFERRING))

@@ -9,7 +9,7 @@ from store.db.dialect import ReadSession, Sql, WriteSession
 from store.errors import Corrupt, Incompatible
 from store.operations.reports import BackupSeal
 
-_HAS_TABLE: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
+_TABLE: Final = Sql("SELECT name FROM sqlite_master WHERE name = 'backup_seal'", (), {})
 _READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
 _MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
 _CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
@@ -18,7 +18,7 @@ _WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
 
 async def has_seal_table(session: ReadSession) -> bool:
     """Return whether a SQLite file has the table. In an unfinished file, the table may be empty."""
-    return bool((await session.fetch(_HAS_TABLE, {}))[0][0])
+    return bool(await session.fetch(_TABLE, {}))
 
 
 async def has_seal(session: ReadSession) -> bool:

@@ -3,9 +3,11 @@
 The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import Table
 
-from store.db.dialect import Row
+from store.db.dialect import NamedRow, Row
 from store.db.tables import core as core_tables
 from store.domain.thread import CheckpointKey, KeptCheckpoint, KeptWrite, ThreadState, WriteKey
 
@@ -46,9 +48,13 @@ def every(state: ThreadState) -> dict[Table, list[Row]]:
     }
 
 
-def fill(state: ThreadState, checkpoints: list[Row], writes: list[Row]) -> None:
+def fill(state: ThreadState, checkpoints: Sequence[NamedRow], writes: Sequence[NamedRow]) -> None:
     """Add rows of `thread_checkpoints` and `thread_writes` to the state of their thread."""
     for row in checkpoints:
-        state.checkpoints[row[1], row[2]] = KeptCheckpoint(*row[3:9])
+        state.checkpoints[row.ns, row.checkpoint_id] = KeptCheckpoint(
+            row.parent_id, row.run_id, row.source, row.step, row.position, row.body_position
+        )
     for row in writes:
-        state.writes[row[1], row[2], row[3], row[4]] = KeptWrite(*row[5:9])
+        state.writes[row.ns, row.checkpoint_id, row.task_id, row.number] = KeptWrite(
+            row.channel, row.task_path, row.position, row.body_position
+        )

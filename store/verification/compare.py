@@ -11,14 +11,13 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import scan
 from store.db.queries.log import BATCH, event_of
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded
 from store.models.enums import Frozen
-from store.projections import rollouts as row_of
-from store.verification.fold import Finding, Live, PageResult, Stream, compare, differing, fold
+from store.verification.fold import Finding, Live, PageResult, Stream, compare, differing, fold, key_of
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
@@ -52,9 +51,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
     "worker/": (core_tables.workers,),
     "": (),
 }
-_STREAM, _VERSION = scan.FOLDED.index("stream"), scan.FOLDED.index("version")
 _PIECEWISE = (core_tables.spans, core_tables.rewards, core_tables.run_events)
-_SPAN_POSITION = list(core_tables.spans.columns).index(core_tables.spans.c.position)
 _LAST_VERSION = 2**63 - 1
 
 
@@ -133,7 +130,7 @@ class Comparison:
             is_last = len(rows) < BATCH
             unfinished = None if is_last or not streams else streams.pop()
             if rows:
-                place = (rows[-1][_STREAM], rows[-1][_VERSION])
+                place = (rows[-1].stream, rows[-1].version)
                 self.events += len(rows)
             if streams and streams[0].is_in_parts:
                 large = streams.pop(0)
@@ -188,7 +185,7 @@ class Comparison:
         findings: list[Finding] = []
         for start in range(0, len(stream.spans), _KEYS_AT_ONCE):
             expected = stream.spans[start : start + _KEYS_AT_ONCE]
-            keys = [(row[0], row[1], row[2]) for row in expected]
+            keys = [key_of(core_tables.spans, row) for row in expected]
             rows = await scan.spans_with(self._session, keys)
             findings.extend(differing(core_tables.spans, expected, rows))
         stream.missing_spans += sum(1 for finding in findings if finding.actual is None)
@@ -241,14 +238,15 @@ class Comparison:
         """Return the rows of spans that do not belong to an event of the stream."""
         extra: list[Finding] = []
         async for rows in scan.rows_of(self._session, core_tables.spans, stream.key):
-            positions = [row[_SPAN_POSITION] for row in rows]
-            events = await scan.events_at(self._session, positions)
+            events = await scan.events_at(self._session, [row.position for row in rows])
             claimed: set[tuple[Any, ...]] = set()
-            for event in (event_of(row) for row in events if row[2] == stream.name):
+            for event in (event_of(row) for row in events if row.stream == stream.name):
                 if isinstance(event.fact, SpanRecorded):
-                    claimed.add(row_of.span(stream.key, event, event.fact)[1:3])
+                    claimed.add((event.fact.attempt_id, event.fact.span_id))
             claimed |= stream.wrong_spans
-            extra.extend(Finding(core_tables.spans, None, row) for row in rows if (row[1], row[2]) not in claimed)
+            extra.extend(
+                Finding(core_tables.spans, None, row) for row in rows if (row.attempt_id, row.span_id) not in claimed
+            )
         return extra
 
 
@@ -257,17 +255,17 @@ class _Queue:
 
     def __init__(self, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(session, stretch.after, stretch.until)
-        self._ahead: Sequence[Row] = []
+        self._ahead: Sequence[NamedRow] = []
         self._at = 0
         self._ended = False
 
-    async def take(self, until: str | None) -> list[Row]:
+    async def take(self, until: str | None) -> list[NamedRow]:
         """Return the next rows: up to the rollout with the id `until`, or all remaining rows if it is None."""
-        taken: list[Row] = []
+        taken: list[NamedRow] = []
         while True:
             while self._at < len(self._ahead):
                 row = self._ahead[self._at]
-                if until is not None and row[1] > until:
+                if until is not None and row.rollout_id > until:
                     return taken
                 taken.append(row)
                 self._at += 1

@@ -24,16 +24,15 @@ async def check_dictionaries(session: ReadSession, differences: Differences) -> 
     """Report rows of `dictionaries` that no compression writes. The session must be a snapshot."""
     number = FIRST_DICTIONARY_CODEC
     for row in await dictionaries.rows(session, _BEFORE_ALL):
-        codec, type_, digest, trained_at, samples, content = row
-        wrong = [] if codec == number else [("codec", number, codec)]
-        number = codec + 1
-        wrong += [*_wrong_content(digest, content), *_wrong_list(samples, is_emptied=not content)]
-        if trained_at <= 0:
-            wrong.append(("trained_at", "a time", trained_at))
+        wrong = [] if row.codec == number else [("codec", number, row.codec)]
+        number = row.codec + 1
+        wrong += [*_wrong_content(row.hash, row.content), *_wrong_list(row.samples, is_emptied=not row.content)]
+        if row.trained_at <= 0:
+            wrong.append(("trained_at", "a time", row.trained_at))
         if not any(column == "samples" for column, _, _ in wrong):
-            wrong += await _wrong_samples(session, type_, dictionaries.decode_positions(samples))
+            wrong += await _wrong_samples(session, row.type, dictionaries.decode_positions(row.samples))
         for column, expected, actual in wrong:
-            differences.add("dictionaries", f"dictionary {codec}", column, expected, actual)
+            differences.add("dictionaries", f"dictionary {row.codec}", column, expected, actual)
 
 
 def _wrong_content(digest: bytes, content: bytes) -> Iterator[_Difference]:

@@ -7,7 +7,7 @@ reads the events and the table rows. `compare` compares the computed rows with t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from time import sleep
 from typing import Any
 
@@ -15,8 +15,7 @@ from orjson import JSONDecodeError, loads
 from sqlalchemy import Table
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Row
-from store.db.queries.scan import FOLDED
+from store.db.dialect import NamedRow, Row
 from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
 from store.domain import retry
@@ -35,8 +34,7 @@ from store.projections.runs import RunRows, has_run_rows
 
 State = RolloutState | WorkerState | ResourcesState | ThreadState
 
-_STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
-_stream_of = itemgetter(_STREAM)
+_stream_of = attrgetter("stream")
 _SHAPES = {type_: fact.shape for type_, fact in FACTS.items()}
 
 
@@ -89,7 +87,7 @@ class Stream:
 
 
 def fold(
-    prefix: str, rows: Iterable[Row], unfinished: Stream | None = None, *, is_polite: bool = False
+    prefix: str, rows: Iterable[NamedRow], unfinished: Stream | None = None, *, is_polite: bool = False
 ) -> list[Stream]:
     """Fold events and return their streams. The last stream may be incomplete.
 
@@ -117,15 +115,15 @@ def fold(
     return streams
 
 
-def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
+def _carry_rollout(stream: Stream, rows: Iterable[NamedRow]) -> None:
     state: Any = stream.state
     rollout_id, spans, evolve, span_row = stream.key, stream.spans, rollout_stream.evolve, row_of.span
     run, last = stream.run, stream.last_number
-    row: Row = ()
+    row: NamedRow | None = None
     events = iter(rows)
     try:
         for row in events:
-            event = _event(*row)
+            event = _event(row)
             state = evolve(state, event)
             fact = event.fact
             if isinstance(fact, SpanRecorded):
@@ -143,40 +141,41 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
         _set_fault(stream, row, refused, events)
     stream.state = state
     stream.last_number = last
-    stream.last_position = row[0] if row else stream.last_position
+    stream.last_position = stream.last_position if row is None else row.position
 
 
-def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any] | None) -> None:
-    row: Row = ()
+def _carry(stream: Stream, rows: Iterable[NamedRow], evolve: Callable[[Any, Any], Any] | None) -> None:
+    row: NamedRow | None = None
     events = iter(rows)
     try:
         for row in events:
-            event = _event(*row)
+            event = _event(row)
             if evolve is not None:
                 stream.state = evolve(stream.state, event)
             stream.events += 1
     except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
         _set_fault(stream, row, refused, events)
-    stream.last_position = row[0] if row else stream.last_position
+    stream.last_position = stream.last_position if row is None else row.position
 
 
-def _event(position: int, stream: str, version: int, type_: str, shape: int, at: int, data: str) -> Event:
+def _event(row: NamedRow) -> Event:
+    type_, shape, data = row.type, row.shape, row.data
     try:
         content = loads(data)
     except JSONDecodeError:
         content = json_of(data)  # its error describes a missing block
     fact = decode(type_, content) if _SHAPES.get(type_) == shape else upcast(type_, shape, content)
     # Rows do not depend on the actor and the cause of an event, so both are left out.
-    return Event(position, stream, version, 0, at, None, None, fact)
+    return Event(row.position, row.stream, row.version, 0, row.at, None, None, fact)
 
 
 def _reason_of(refused: Exception) -> str:
     return str(refused) if isinstance(refused, StoreError) else f"{type(refused).__name__}: {refused}"
 
 
-def _set_fault(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
+def _set_fault(stream: Stream, row: NamedRow | None, refused: Exception, rest: Iterable[NamedRow]) -> None:
     stream.fault = _reason_of(refused)
-    stream.fault_at = row[_VERSION]
+    stream.fault_at = stream.fault_at if row is None else row.version
     stream.events += 1 + sum(1 for _ in rest)
 
 
@@ -223,7 +222,7 @@ class PageResult:
         return not (self.findings or self.unwatched or any(stream.fault is not None for stream in self.streams))
 
 
-Live = dict[Table, Sequence[Row]]
+Live = dict[Table, Sequence[NamedRow]]
 """The rows that were read from tables. The rows of each table are in the order of its primary key."""
 
 
@@ -282,7 +281,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
         is_polite: whether to let other threads run after each stream.
     """
     page = PageResult(list(streams))
-    by_key = {table: _by_first(table, rows) for table, rows in live.items()}
+    by_key = {table: _by_stream(table, rows) for table, rows in live.items()}
     is_of_rollouts = prefix == "rollout/"
     for stream in streams:
         if is_polite:
@@ -312,7 +311,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             correct = correct_counter(stream, counter)
             if correct is not None:
                 findings.append(Finding(core_tables.span_counters, correct, counter))
-            if not is_watched(check_at, next((row[1] for row in live_rows[core_tables.watch]), None)):
+            if not is_watched(check_at, next((row.check_at for row in live_rows[core_tables.watch]), None)):
                 page.unwatched.append(stream.name)
         if findings:
             page.findings[stream.name] = findings
@@ -320,7 +319,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
     return page
 
 
-def _add_extra(page: PageResult, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
+def _add_extra(page: PageResult, prefix: str, left: Mapping[Table, Mapping[str, Sequence[NamedRow]]]) -> None:
     """Add a difference for each table row that does not belong to a stream."""
     for table, groups in left.items():
         if table is core_tables.span_counters or table is core_tables.watch:
@@ -344,26 +343,26 @@ def differing(table: Table, expected: Sequence[Row], actual: Sequence[Row]) -> l
     ]
 
 
-def _span_key(row: Row) -> tuple[str, str]:
-    return row[1], row[2]
+def _span_key(row: Row) -> tuple[Any, ...]:
+    return key_of(core_tables.spans, row)
 
 
-_NONE: Sequence[Row] = []
+_NONE: Sequence[NamedRow] = []
 
 
-def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    column = 1 if table is core_tables.queue else 0
-    return {key: list(group) for key, group in groupby(rows, itemgetter(column))}
+def _by_stream(table: Table, rows: Sequence[NamedRow]) -> dict[str, Sequence[NamedRow]]:
+    column = core_tables.queue.c.rollout_id if table is core_tables.queue else next(iter(table.primary_key))
+    return {key: list(group) for key, group in groupby(rows, attrgetter(column.name))}
 
 
-def correct_counter(stream: Stream, counter: Row | None) -> Row | None:
+def correct_counter(stream: Stream, counter: NamedRow | None) -> Row | None:
     """Return the row to write instead of a wrong or missing row of a span counter; None if the row is correct.
 
     The counter contains the greatest span number that was drawn or recorded. It may be ahead of the log, because most
     draws append no event. If the row is wrong, it is unknown which of the reserved numbers were drawn, so the new value
     is at least the last reserved number. The new value is never less than the old value.
     """
-    value, reserved = (0, None) if counter is None else (counter[1], counter[2])
+    value, reserved = (0, None) if counter is None else (counter.value, counter.reserved)
     if value >= max(stream.last_number, stream.drawn) and (reserved or 0) == stream.reserved:
         return None
     is_unsearched = reserved is None and stream.reserved == 0

@@ -25,7 +25,7 @@ async def record(dialect: Dialect, report: VerifyReport, *, runner: str | None =
         commit = await log_queries.commit_at(session, report.last_position)
     result = RunResult(
         started_at=now - round(report.seconds * MICROSECONDS),
-        commit_id=0 if commit is None else commit[0],
+        commit_id=0 if commit is None else commit.commit_id,
         differences=report.difference_count,
         detail=f"{report.events:,} events in {report.commits:,} commits, {report.streams:,} streams",
     )

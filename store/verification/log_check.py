@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from store.db.dialect import Row
+from store.db.dialect import NamedRow
 from store.db.queries.bodies import raw_and_rest
-from store.db.queries.log import COMMIT_COLUMNS, EVENT_COLUMNS, TOTALS
+from store.db.queries.log import TOTALS, totals_of
 from store.domain.run_commands import IN_BLOBS
 from store.errors import StoreError
 from store.journal import log_rows
@@ -26,17 +26,13 @@ Report = Callable[[str, str, str | None, Any, Any], None]
 TRAILING = ("no bytes after the compressed stream", "{} bytes after it")
 """The expected and the found value if there are extra bytes after a compressed body. Readers ignore these bytes."""
 
-_WIDTH = len(EVENT_COLUMNS)
-_TYPE, _AT, _HASH = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("at"), EVENT_COLUMNS.index("body_hash")
-_RECORDED, _CHAIN = COMMIT_COLUMNS.index("recorded_at"), COMMIT_COLUMNS.index("chain_hash")
-_FIRST_TOTAL = COMMIT_COLUMNS.index(TOTALS[0])
 _BODY_BYTES = TOTALS.index("body_bytes")
 
 
 class LogCheck:
     """One check of the log up to its end, from its beginning or from a commit on."""
 
-    def __init__(self, report: Report, *, after: Row | None = None) -> None:
+    def __init__(self, report: Report, *, after: NamedRow | None = None) -> None:
         """Begin before the first commit, or after a given commit.
 
         Args:
@@ -44,20 +40,19 @@ class LogCheck:
             after: the row of the commit before the first commit to check. It is taken as correct.
         """
         self._report = report
-        self._commits: deque[Row] = deque()
+        self._commits: deque[NamedRow] = deque()
         self._previous = log_rows.GENESIS
         self._last_id = 0
         self._last_position = 0
-        self._totals: Sequence[int] = (0,) * len(TOTALS)
+        self._totals = totals_of(after)
         self._digests: list[bytes] = []
         self._counted: list[tuple[str, int]] = []
         self._stamp: int | None = None
         self._is_size_known = True
         self._next = 0
         if after is not None:
-            self._last_id, self._last_position = after[0], after[3]
-            self._previous = memoryview(after[_CHAIN]).tobytes()
-            self._totals = tuple(after[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
+            self._last_id, self._last_position = after.commit_id, after.last_position
+            self._previous = memoryview(after.chain_hash).tobytes()
         self.commits = 0
         self.events = 0
         self.bodies = 0
@@ -78,11 +73,11 @@ class LogCheck:
         """The position of the last event of the last checked commit."""
         return self._last_position
 
-    def add_commits(self, rows: Sequence[Row]) -> None:
+    def add_commits(self, rows: Sequence[NamedRow]) -> None:
         """Add the next rows of `commits`. A commit is checked when its events have been added."""
         self._commits.extend(rows)
 
-    def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
+    def add_events(self, rows: Sequence[NamedRow], dropped: Mapping[int, bool]) -> int:
         """Check the next events, up to the end of the last added commit, and return the number of checked events.
 
         Args:
@@ -91,30 +86,30 @@ class LogCheck:
         """
         used = 0
         while used < len(rows):
-            while self._commits and rows[used][0] > self._commits[0][3]:
+            while self._commits and rows[used].position > self._commits[0].last_position:
                 self._finish()
             if not self._commits:
                 break
             used = self._take(self._commits[0], rows, used, dropped)
         return used
 
-    def end(self, rest: Sequence[Row]) -> None:
+    def end(self, rest: Sequence[NamedRow]) -> None:
         """Finish the check of the added commits. `rest` contains the events after the last commit."""
         while self._commits:
             self._finish()
         for row in rest:
             self._report_stray(row)
 
-    def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
+    def _take(self, commit: NamedRow, rows: Sequence[NamedRow], used: int, dropped: Mapping[int, bool]) -> int:
         """Check the events of a commit, and events before it that belong to no commit.
 
         `used` is the number of rows that were already checked. Return the number of rows that are checked now.
         """
-        commit_id, _, first, last = commit[:4]
+        commit_id, first, last = commit.commit_id, commit.first_position, commit.last_position
         following = self._next or first
         digests, counted = self._digests, self._counted
         for row in islice(rows, used, None):
-            position = row[0]
+            position = row.position
             if position > last:
                 break
             used += 1
@@ -124,40 +119,39 @@ class LogCheck:
             if position != following:
                 self._report_missing(following, position - 1, commit_id)
             following = position + 1
-            if row[1] != commit_id:
-                self._report("chain", f"event {position}", "commit_id", commit_id, row[1])
+            if row.commit_id != commit_id:
+                self._report("chain", f"event {position}", "commit_id", commit_id, row.commit_id)
             self.events += 1
-            digests.append(_digest(row[:_WIDTH]))
-            self._stamp = row[_AT]
-            size = 0 if row[_HASH] is None else self._body(position, row, dropped)
-            if row[_TYPE] in IN_BLOBS:
+            digests.append(_digest(row))
+            self._stamp = row.at
+            size = 0 if row.body_hash is None else self._body(position, row, dropped)
+            if row.type in IN_BLOBS:
                 # The body of this event is stored as a blob. Several events may share a blob, so its size is not in the
                 # totals.
                 size = 0
-            counted.append((row[_TYPE], size))
+            counted.append((row.type, size))
         self._next = following
         return used
 
-    def _report_stray(self, row: Row) -> None:
+    def _report_stray(self, row: NamedRow) -> None:
         self.events += 1
-        self._report("chain", f"event {row[0]}", None, None, f"{row[_TYPE]} that does not belong to a commit")
+        self._report("chain", f"event {row.position}", None, None, f"{row.type} that does not belong to a commit")
 
     def _report_missing(self, first: int, last: int, commit_id: int) -> None:
         named = f"event {first}" if first == last else f"events {first} to {last}"
         self._report("chain", named, None, f"part of commit {commit_id}", None)
 
-    def _body(self, position: int, row: Row, dropped: Mapping[int, bool]) -> int:
+    def _body(self, position: int, row: NamedRow, dropped: Mapping[int, bool]) -> int:
         """Check the body of an event, and return the length of the body before compression."""
-        codec, raw_len, stored = row[_WIDTH:]
-        expected = row[_HASH]
-        if stored is None:
+        expected, raw_len = row.body_hash, row.raw_len
+        if row.body is None:
             self._is_size_known = False
             if not dropped.get(position, False):
                 self._report("bodies", f"event {position}", None, memoryview(expected).hex(), None)
             return 0
-        self.bodies += row[_TYPE] not in IN_BLOBS
+        self.bodies += row.type not in IN_BLOBS
         try:
-            raw, rest = raw_and_rest(codec, stored)
+            raw, rest = raw_and_rest(row.codec, row.body)
         except StoreError as refused:
             self._report("bodies", f"event {position}", "body", "bytes that can be read", str(refused))
             return raw_len
@@ -173,7 +167,7 @@ class LogCheck:
 
     def _finish(self) -> None:
         commit = self._commits.popleft()
-        commit_id, _, first, last = commit[:4]
+        commit_id, first, last = commit.commit_id, commit.first_position, commit.last_position
         self.commits += 1
         if self._next <= last:
             self._report_missing(self._next or first, last, commit_id)
@@ -182,13 +176,14 @@ class LogCheck:
             self._report("chain", f"commit {commit_id}", "first_position", self._last_position + 1, first)
         self._check_link(commit)
         self._check_totals(commit)
-        self._previous = memoryview(commit[_CHAIN]).tobytes()
+        self._previous = memoryview(commit.chain_hash).tobytes()
         self._last_id, self._last_position = commit_id, last
         self._digests, self._counted = [], []
         self._stamp, self._is_size_known, self._next = None, True, 0
 
-    def _check_link(self, commit: Row) -> None:
-        commit_id, _, first, last, recorded_at, _, chain_hash = commit[:7]
+    def _check_link(self, commit: NamedRow) -> None:
+        commit_id, first, last = commit.commit_id, commit.first_position, commit.last_position
+        recorded_at, chain_hash = commit.recorded_at, commit.chain_hash
         key = f"commit {commit_id} (events {first} to {last})"
         if self._stamp is not None and recorded_at != self._stamp:
             self._report("chain", key, "recorded_at", self._stamp, recorded_at)
@@ -196,19 +191,19 @@ class LogCheck:
         if expected != chain_hash:
             self._report("chain", key, "chain_hash", expected.hex(), memoryview(chain_hash).hex())
 
-    def _check_totals(self, commit: Row) -> None:
-        totals = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
-        expected = totals_after(tuple(self._totals), self._counted)
+    def _check_totals(self, commit: NamedRow) -> None:
+        totals = totals_of(commit)
+        expected = totals_after(self._totals, self._counted)
         if not self._is_size_known:
             # The size of a removed body is unknown, so the total of all sizes cannot be checked.
             expected = (*expected[:_BODY_BYTES], totals[_BODY_BYTES])
         for name, expected_total, total in zip(TOTALS, expected, totals, strict=True):
             if expected_total != total:
-                self._report("totals", f"commit {commit[0]}", name, expected_total, total)
+                self._report("totals", f"commit {commit.commit_id}", name, expected_total, total)
         self._totals = totals
 
 
-def _digest(row: Row) -> bytes:
+def _digest(row: NamedRow) -> bytes:
     try:
         return log_rows.event_digest(row)
     except Exception:  # noqa: BLE001 (a value of a type that no writer stores: the event has no valid digest)

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.data_blocks import unpack
-from store.db.dialect import ReadSession, Row
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import blobs, data_blocks, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
@@ -35,8 +35,6 @@ from store.verification.log_check import TRAILING, LogCheck
 
 _EVENTS_AT_ONCE = 5000
 _BYTES_AT_ONCE = 32 * 1024 * 1024
-_EVENT_TOTAL = log_queries.COMMIT_COLUMNS.index("events")
-_SIZE_TOTAL = log_queries.COMMIT_COLUMNS.index("body_bytes")
 # The most events and bytes of bodies that the commits checked by `walk_end` have together.
 _END_EVENTS = 100_000
 _END_BYTES = 256 * 1024 * 1024
@@ -90,15 +88,18 @@ class LogResult(Frozen):
 async def bounds(session: ReadSession) -> Bounds:
     """Return the end of the log in the snapshot of the session."""
     commit = await log_queries.last_commit(session)
-    lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
-    positions = await session.fetch(session.dialect.sql(lasts), {})
-    return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in positions))
+    last_event, last_body = (
+        select(func.max(table.c.position).label("position")) for table in (core_tables.events, core_tables.bodies)
+    )
+    lasts = await session.fetch(session.dialect.sql(last_event.union_all(last_body)), {})
+    position = max(row.position or 0 for row in lasts)
+    return Bounds(commit_id=0 if commit is None else commit.commit_id, position=position)
 
 
 async def event_count(session: ReadSession) -> int:
     """Return the number of events of all commits, according to the totals of the last commit."""
     commit = await log_queries.last_commit(session)
-    return 0 if commit is None else commit[_EVENT_TOTAL]
+    return 0 if commit is None else commit.events
 
 
 async def walk(session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> LogResult:
@@ -126,34 +127,38 @@ async def ranges(session: ReadSession, until: Bounds, count: int) -> list[LogRan
     log is damaged.
     """
     end = await log_queries.last_commit(session, until.commit_id)
-    cuts: list[Row] = []
+    cuts: list[NamedRow] = []
     for number in range(1, count):
         least = 0 if end is None else _weight(end) * number // count
-        row = await _first_commit(session, cuts[-1][0] if cuts else 0, until.commit_id, least)
+        last = cuts[-1] if cuts else None
+        row = await _first_commit(session, 0 if last is None else last.commit_id, until.commit_id, least)
         # In a damaged log, positions can be out of order. Then events between two cuts could be in no range.
-        if row is not None and (not cuts or (row[0] > cuts[-1][0] and row[3] > cuts[-1][3])):
+        if row is not None and (
+            last is None or (row.commit_id > last.commit_id and row.last_position > last.last_position)
+        ):
             cuts.append(row)
-    cuts = [row for row in cuts if row[0] < until.commit_id and 0 < row[3] < until.position]
-    ends = [*(Bounds(commit_id=row[0], position=row[3]) for row in cuts), until]
-    return [LogRange(after=after, until=end) for after, end in zip([0, *(row[0] for row in cuts)], ends, strict=True)]
+    cuts = [row for row in cuts if row.commit_id < until.commit_id and 0 < row.last_position < until.position]
+    starts = [0, *(row.commit_id for row in cuts)]
+    ends = [*(Bounds(commit_id=row.commit_id, position=row.last_position) for row in cuts), until]
+    return [LogRange(after=after, until=end) for after, end in zip(starts, ends, strict=True)]
 
 
-def _weight(commit: Row) -> int:
+def _weight(commit: NamedRow) -> int:
     """Return an estimate of the time to check the log up to a commit. An event counts as 1,000 bytes of payload."""
-    return commit[_EVENT_TOTAL] * 1000 + commit[_SIZE_TOTAL]
+    return commit.events * 1000 + commit.body_bytes
 
 
-async def _first_commit(session: ReadSession, after: int, until: int, least_weight: int) -> Row | None:
+async def _first_commit(session: ReadSession, after: int, until: int, least_weight: int) -> NamedRow | None:
     """Return the first commit between `after` and `until` with at least this weight; None if there is none."""
-    first: Row | None = None
+    first: NamedRow | None = None
     low, high = after, until
     while high - low > 1:
         middle = (low + high) // 2
         row = await log_queries.last_commit(session, middle)
-        if row is None or row[0] <= low or _weight(row) < least_weight:
+        if row is None or row.commit_id <= low or _weight(row) < least_weight:
             low = middle
         else:
-            first, high = row, row[0]
+            first, high = row, row.commit_id
     return first
 
 
@@ -205,7 +210,7 @@ def _result(check: LogCheck, differences: Differences) -> LogResult:
     )
 
 
-async def _commit_before(session: ReadSession, commits: int) -> Row | None:
+async def _commit_before(session: ReadSession, commits: int) -> NamedRow | None:
     """Return the commit before the last commits of the log; None if the log has no commit before them."""
     ids = await log_queries.last_commit_ids(session, commits + 1)
     rows = await log_queries.commits(session, after=min(ids, default=1) - 1, limit=commits + 1)
@@ -214,7 +219,7 @@ async def _commit_before(session: ReadSession, commits: int) -> Row | None:
     last = rows[-1]
     # The last commit is always checked. Earlier ones are checked while the sizes according to the totals are small.
     for row in rows[:-1]:
-        if last[_EVENT_TOTAL] - row[_EVENT_TOTAL] <= _END_EVENTS and last[_SIZE_TOTAL] - row[_SIZE_TOTAL] <= _END_BYTES:
+        if last.events - row.events <= _END_EVENTS and last.body_bytes - row.body_bytes <= _END_BYTES:
             return row if len(rows) > commits or row is not rows[0] else None
     return rows[-2] if len(rows) > 1 else None
 
@@ -225,22 +230,22 @@ async def _read(
     differences: Differences,
     until: Bounds,
     *,
-    after: Row | None = None,
+    after: NamedRow | None = None,
     report: Callable[[], None] = lambda: None,
 ) -> None:
     """Pass the log up to `until` to `check`, from its beginning or from the end of the commit `after` on.
 
     `report` is called after each group of events that was checked.
     """
-    # The bodies may be large, so the first read is short.
-    last_commit, after_position, limit = (0, -(2**63), 50) if after is None else (after[0], after[3], 50)
-    rest: Sequence[Row] = ()
+    last_commit, after_position = (0, -(2**63)) if after is None else (after.commit_id, after.last_position)
+    limit = 50  # the bodies may be large, so the first read is short
+    rest: Sequence[NamedRow] = ()
     more_commits = True
     while True:
         if check.wants_commits and more_commits:
             commits = await log_queries.commits(session, after=last_commit, until=until.commit_id)
             more_commits = bool(commits)
-            last_commit = commits[-1][0] if commits else last_commit
+            last_commit = commits[-1].commit_id if commits else last_commit
             check.add_commits(commits)
         if not rest:
             rows = await scan.events_and_bodies(session, after=after_position, until=until.position, limit=limit)
@@ -248,29 +253,29 @@ async def _read(
             if not rest:
                 break
             await check_texts(session, rest, differences)
-            after_position = rest[-1][0]
+            after_position = rest[-1].position
             limit = _next_limit(rest, _EVENTS_AT_ONCE)
         if check.wants_commits and not more_commits:
             check.end(rest)
             rest = ()
             continue
-        lacking = {row[_POSITION] for row in rest if row[-1] is None and row[_HASH] is not None}
+        lacking = {row.position for row in rest if row.body is None and row.body_hash is not None}
         removals = await _removals(session, lacking)
         rest = rest[await asyncio.to_thread(check.add_events, rest, removals) :]
         report()
     check.end(())
     while commits := await log_queries.commits(session, after=last_commit, until=until.commit_id):
-        last_commit = commits[-1][0]
+        last_commit = commits[-1].commit_id
         check.add_commits(commits)
         check.end(())
 
 
-def _next_limit(rows: Sequence[Row], most: int) -> int:
+def _next_limit(rows: Sequence[NamedRow], most: int) -> int:
     """Return the number of rows to read next, at most `most`, so that they have about `_BYTES_AT_ONCE` bytes.
 
-    The estimate uses the sizes of the last columns of `rows`, which were read last.
+    The estimate uses the sizes of the bodies in `rows`, which were read last.
     """
-    size = sum(len(row[-1]) for row in rows if row[-1] is not None)
+    size = sum(len(row.body) for row in rows if row.body is not None)
     return max(1, min(most, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
 
@@ -279,21 +284,21 @@ async def _removals(session: ReadSession, positions: set[int]) -> dict[int, bool
     if not positions:
         return {}
     return {
-        position: _orders(type_, data, position)
-        for position, _, type_, data in await scan.drops_between(session, min(positions), max(positions))
-        if position in positions
+        row.position: _orders(row)
+        for row in await scan.drops_between(session, min(positions), max(positions))
+        if row.position in positions
     }
 
 
-def _orders(type_: str | None, data: str | None, position: int) -> bool:
-    """Return whether an event may have ordered the removal of the body at a position."""
-    if type_ is None or data is None:
+def _orders(drop: NamedRow) -> bool:
+    """Return whether the event to which a row of `dropped` refers may have ordered the removal of the body."""
+    if drop.type is None or drop.data is None:
         return False
-    match _order(type_, data):
+    match _order(drop.type, drop.data):
         case BodyDropped(position=ordered):
-            return ordered == position
+            return ordered == drop.position
         case StoreBodiesDropped(first=first, last=last):
-            return first <= position <= last
+            return first <= drop.position <= last
         case _:
             return False
 
@@ -312,19 +317,19 @@ async def _check_drops(session: ReadSession, differences: Differences) -> None:
     """Report differences between the rows of `dropped` and the events that order the removal of bodies."""
     hashes: dict[int, PositionsHash] = {}
     async for rows in scan.drops(session):
-        for position, event_position, _, type_, data in rows:
-            if _orders(type_, data, position):
-                hashes.setdefault(event_position, PositionsHash()).add(position)
+        for row in rows:
+            if _orders(row):
+                hashes.setdefault(row.event_position, PositionsHash()).add(row.position)
             else:
-                expected = f"an event at {event_position} that orders the removal"
-                differences.add("dropped", str(position), "event_position", expected, type_)
+                expected = f"an event at {row.event_position} that orders the removal"
+                differences.add("dropped", str(row.position), "event_position", expected, row.type)
     after = 0
     while events := await log_queries.events(
         session, after=after, stream=STORE_STREAM, types=[StoreBodiesDropped.type]
     ):
-        after = events[-1][_POSITION]
+        after = events[-1].position
         for row in events:
-            fact, rows_of_it = _order(row[_TYPE], row[_DATA]), hashes.get(row[_POSITION], PositionsHash())
+            fact, rows_of_it = _order(row.type, row.data), hashes.get(row.position, PositionsHash())
             if not isinstance(fact, StoreBodiesDropped):
                 continue  # the comparison with the tables reports that the data of this event cannot be decoded
             for name, expected, there in (
@@ -332,15 +337,15 @@ async def _check_drops(session: ReadSession, differences: Differences) -> None:
                 ("sha256", fact.sha256, rows_of_it.hexdigest()),
             ):
                 if expected != there:
-                    differences.add("dropped", f"rows of the event at {row[_POSITION]}", name, expected, there)
+                    differences.add("dropped", f"rows of the event at {row.position}", name, expected, there)
 
 
 async def check_unclaimed(session: ReadSession, claimed: int, differences: Differences, until: Bounds) -> None:
     """Report the bodies that do not belong to an event. `claimed` is the number of bodies that belong to an event."""
     body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
-    count = compiled(session, "bodies_count", lambda: select(func.count(body)).where(within))
-    extra = (await session.fetch(count, {"until": until.position}))[0][0] - claimed
+    count = compiled(session, "bodies_count", lambda: select(func.count(body).label("total")).where(within))
+    extra = (await session.fetch(count, {"until": until.position}))[0].total - claimed
     if extra <= 0:
         return
     named = await scan.bodies_without_event(session, SHOWN)
@@ -350,20 +355,18 @@ async def check_unclaimed(session: ReadSession, claimed: int, differences: Diffe
 
 
 _MOST_AT_ONCE = 2000
-_POSITION, _TYPE = log_queries.EVENT_COLUMNS.index("position"), log_queries.EVENT_COLUMNS.index("type")
-_DATA, _HASH = log_queries.EVENT_COLUMNS.index("data"), log_queries.EVENT_COLUMNS.index("body_hash")
 _TEXTS = ("prompt_sha256", "response_sha256")
 _NAMING = WITH_BLOBS | {RunEvent.type}
 REFERRING = _NAMING | IN_BLOBS
 """The types of events that may refer to blobs."""
 
 
-async def check_texts(session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
+async def check_texts(session: ReadSession, rows: Sequence[NamedRow], differences: Differences) -> None:
     """Report missing blobs to which the given rows of `events` refer."""
     named: dict[str, list[int]] = {}
     for row in rows:
-        for name in names_of_blobs(row) if row[_TYPE] in _NAMING else ():
-            named.setdefault(name, []).append(row[_POSITION])
+        for name in names_of_blobs(row) if row.type in _NAMING else ():
+            named.setdefault(name, []).append(row.position)
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
         there = await blobs.existing(session, sorted(name for name in named if "\0" not in name))
@@ -388,7 +391,7 @@ async def check_blobs(session: ReadSession, differences: Differences) -> None:
     after, limit = "", 100
     while rows := await blobs.blobs_after(session, after, limit):
         await asyncio.to_thread(_check_contents, rows, differences)
-        after, limit = rows[-1][0], _next_limit(rows, _MOST_AT_ONCE)
+        after, limit = rows[-1].hash, _next_limit(rows, _MOST_AT_ONCE)
     for name in sorted(await _unused_blobs(session)):
         differences.add("blobs", name, None, None, "a blob to which no event refers")
 
@@ -399,8 +402,9 @@ async def _check_data_blocks(session: ReadSession, differences: Differences) -> 
     The hash chain proves the data of the events that refer to a block.
     """
     end = 0
-    async for first, last, body in data_blocks.all_blocks(session):
-        data = await asyncio.to_thread(unpack, first, body)
+    async for block in data_blocks.all_blocks(session):
+        first, last = block.first_position, block.last_position
+        data = await asyncio.to_thread(unpack, first, block.body)
         if data is None:
             differences.add("data_blocks", f"block {first}", "body", "bytes that can be read", "other bytes")
         elif last != max(data):
@@ -412,20 +416,20 @@ async def _check_data_blocks(session: ReadSession, differences: Differences) -> 
         differences.add("data_blocks", f"block {first}", None, None, "a block to which no event refers")
 
 
-def _check_contents(rows: Sequence[Row], differences: Differences) -> None:
-    for name, codec, raw_len, stored in rows:
+def _check_contents(rows: Sequence[NamedRow], differences: Differences) -> None:
+    for row in rows:
         try:
-            raw, rest = raw_and_rest(codec, stored)
+            raw, rest = raw_and_rest(row.codec, row.body)
         except StoreError as refused:
-            differences.add("blobs", name, "body", "bytes that can be read", str(refused))
+            differences.add("blobs", row.hash, "body", "bytes that can be read", str(refused))
             continue
         if rest:
-            differences.add("blobs", name, "body", TRAILING[0], TRAILING[1].format(rest))
+            differences.add("blobs", row.hash, "body", TRAILING[0], TRAILING[1].format(rest))
         digest = hashlib.sha256(raw).hexdigest()
-        if digest != name:
-            differences.add("blobs", name, "body", name, digest)
-        elif len(raw) != raw_len:
-            differences.add("blobs", name, "raw_len", len(raw), raw_len)
+        if digest != row.hash:
+            differences.add("blobs", row.hash, "body", row.hash, digest)
+        elif len(raw) != row.raw_len:
+            differences.add("blobs", row.hash, "raw_len", len(raw), row.raw_len)
 
 
 async def _unused_blobs(session: ReadSession) -> set[str]:
@@ -435,17 +439,17 @@ async def _unused_blobs(session: ReadSession) -> set[str]:
     after, types = 0, sorted(REFERRING)
     while accused and (rows := await log_queries.events(session, after=after, types=types)):
         accused.difference_update(name for row in rows for name in names_of_blobs(row))
-        after = rows[-1][_POSITION]
+        after = rows[-1].position
     return accused
 
 
-def names_of_blobs(row: Row) -> Iterator[str]:
+def names_of_blobs(row: NamedRow) -> Iterator[str]:
     """Yield the hashes of the blobs to which an event refers. The data of a changed event may have any form."""
-    if row[_TYPE] in IN_BLOBS:
-        if row[_HASH] is not None:
-            yield memoryview(row[_HASH]).hex()
+    if row.type in IN_BLOBS:
+        if row.body_hash is not None:
+            yield memoryview(row.body_hash).hex()
         return
-    text: Any = row[_DATA]
+    text: Any = row.data
     if not isinstance(text, str) or "sha256" not in text:
         return
     try:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Table
@@ -50,7 +50,6 @@ ROWS_AT_ONCE = 500
 
 _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
-_STREAM = scan.FOLDED.index("stream")
 # Each row of these tables is computed from one event and never changes. Each row of the other projections is computed
 # from all events of a stream.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
@@ -147,11 +146,11 @@ async def _repair(
     """
     async with dialect.read() as session:
         length = await _last_position(session)
-        epochs = [row async for row in wrong_epochs(session)]
+        epochs = [epoch async for epoch in wrong_epochs(session)]
     if epochs:
-        for row in epochs:
-            differences.add("queue_epoch", *row)
-        extra: list[Row] = [(row[3]["id"],) for row in epochs if row[3] is not None]
+        for epoch in epochs:
+            differences.add("queue_epoch", epoch.key, None, epoch.expected, epoch.actual)
+        extra: list[Row] = [(epoch.actual["id"],) for epoch in epochs if epoch.actual is not None]
         await job(partial(_repair_epochs, extra))
         written["queue_epoch"] += len(epochs)
     async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
@@ -208,7 +207,7 @@ async def _repair_epochs(extra: list[Row], session: WriteSession) -> None:
 
 async def _last_position(session: ReadSession) -> int:
     last = await log_queries.last_event(session)
-    return 0 if last is None else last[0]
+    return 0 if last is None else last.position
 
 
 def _check_sound(page: PageResult) -> None:
@@ -284,8 +283,8 @@ class _SliceRepair:
         streams = self._part.streams
         async for rows in scan.events_since(session, names, after):
             for kind in _KINDS:
-                of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
-                for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
+                of_kind = [row for row in rows if row.stream.startswith(kind)]
+                for name, of_stream in groupby(of_kind, attrgetter("stream")):
                     fold(kind, of_stream, streams[name])
                     # Rows that are computed from one event are repaired in `_repair_event_rows`.
                     streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
@@ -303,7 +302,7 @@ class _SliceRepair:
             if not keys:
                 return
             holders = await scan.rows_with(session, core_tables.rollouts.c.plan_key, keys)
-            others = [name for row in holders if (name := f"rollout/{row[0]}") not in streams]
+            others = [name for row in holders if (name := f"rollout/{row.rollout_id}") not in streams]
             if not others:
                 return
             streams.update({name: _unfolded(name) for name in others})
@@ -337,11 +336,13 @@ class _SliceRepair:
                 key = next(iter(table.primary_key))
                 live[table] = await scan.rows_with(session, key, ids[kind])
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
-        places = {row[0]: row for row in queued}
-        queue_rows = await scan.queue_at(session, sorted(wrong | places.keys()))
+        places = {key_of(core_tables.queue, row)[0] for row in queued}
+        queue_rows = await scan.queue_at(session, sorted(wrong | places))
         # A found row may belong to a rollout outside of this slice. Such a row is left out, unless the log gives its
         # place in the queue to a rollout of this slice.
-        live[core_tables.queue] = [row for row in queue_rows if row[0] in places or f"rollout/{row[1]}" in streams]
+        live[core_tables.queue] = [
+            row for row in queue_rows if row.position in places or f"rollout/{row.rollout_id}" in streams
+        ]
         return live
 
     async def _repair_signals(self, session: ReadSession) -> None:
@@ -355,7 +356,7 @@ class _SliceRepair:
             return
         ids = list(rollouts)
         counter_rows = await scan.rows_with(session, core_tables.span_counters.c.rollout_id, ids)
-        counters = {row[0]: row for row in counter_rows}
+        counters = {row.rollout_id: row for row in counter_rows}
         for key, stream in rollouts.items():
             counter = correct_counter(stream, counters.get(key))
             if counter is not None:

@@ -28,7 +28,6 @@ STREAMS = 100
 
 # After this many compared events, no further stream is compared.
 _MOST_EVENTS = 50_000
-_STREAM = log_queries.EVENT_COLUMNS.index("stream")
 
 
 class SampleReport(Frozen):
@@ -95,7 +94,7 @@ class _Sample:
         positions = sorted(random.randint(1, last_position) for _ in range(count if last_position > 0 else 0))
         for position in positions:
             rows = await log_queries.events(self._session, after=position - 1, limit=1)
-            name = rows[0][_STREAM] if rows else None
+            name = rows[0].stream if rows else None
             if name is None or name in chosen or self.comparison.events >= _MOST_EVENTS:
                 continue
             chosen.add(name)

@@ -21,12 +21,11 @@ from store.models import Seal
 async def head(session: ReadSession, store_id: str) -> Seal:
     """Return a seal of the present log."""
     commit = await log_queries.last_commit(session)
-    named = {} if commit is None else dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
     return Seal(
         store_id=store_id,
-        commit_id=named.get("commit_id", 0),
-        position=named.get("last_position", 0),
-        chain_head=bytes(named.get("chain_hash", GENESIS)).hex(),
+        commit_id=0 if commit is None else commit.commit_id,
+        position=0 if commit is None else commit.last_position,
+        chain_head=bytes(GENESIS if commit is None else commit.chain_hash).hex(),
         sealed_at=time.time() if session.dialect.clock is None else session.dialect.clock() / 1_000_000,
     )
 

@@ -13,7 +13,7 @@ again. Tables that are not compared with the log are always searched.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
@@ -312,8 +312,8 @@ async def check_store(session: ReadSession, store_id: str, differences: Differen
     """Report missing or foreign triggers and indexes, and wrong rows of the tables that describe the store."""
     await check_guards(session, differences)
     await _check_store_info(session, store_id, differences)
-    async for row in wrong_epochs(session):
-        differences.add("queue_epoch", *row)
+    async for epoch in wrong_epochs(session):
+        differences.add("queue_epoch", epoch.key, None, epoch.expected, epoch.actual)
 
 
 async def check_guards(session: ReadSession, differences: Differences) -> None:
@@ -331,25 +331,33 @@ async def _check_store_info(session: ReadSession, store_id: str, differences: Di
     """Report a store id that changed since the store was opened, and an unexpected log format."""
     columns = core_tables.store_info.c
     statement = select(columns.store_id, columns.log_format)
-    rows = [tuple(row) for row in await session.fetch(session.dialect.sql(statement), {})]
+    rows = await session.fetch(session.dialect.sql(statement), {})
     if len(rows) != 1:
         differences.add("store_info", "store", None, "one row", f"{len(rows)} rows")
         return
-    for name, expected, actual in zip(("store_id", "log_format"), (store_id, LOG_FORMAT), rows[0], strict=True):
+    for name, expected in (("store_id", store_id), ("log_format", LOG_FORMAT)):
+        actual = getattr(rows[0], name)
         if actual != expected:
             differences.add("store_info", "store", name, expected, actual)
 
 
-async def wrong_epochs(session: ReadSession) -> AsyncIterator[tuple[str, None, Any, Any]]:
-    """Yield the differences in `queue_epoch`, which must have exactly one row, with the id 1.
+class WrongEpoch(NamedTuple):
+    """A missing or unexpected row of `queue_epoch`."""
 
-    A difference has the key of the row, None as the field, the expected row and the found row.
-    """
-    rows = {row[0]: row[1] for row in await session.fetch(session.dialect.sql(core_tables.queue_epoch.select()), {})}
-    if not isinstance(rows.pop(1, None), int):
-        yield "1", None, "one row", None
-    for number, epoch in rows.items():
-        yield str(number), None, None, {"id": number, "epoch": epoch}
+    key: str
+    """The id of the row."""
+    expected: str | None
+    actual: dict[str, Any] | None
+
+
+async def wrong_epochs(session: ReadSession) -> AsyncIterator[WrongEpoch]:
+    """Yield the differences in `queue_epoch`, which must have exactly one row, with the id 1."""
+    rows = await session.fetch(session.dialect.sql(core_tables.queue_epoch.select()), {})
+    epochs = {row.id: row.epoch for row in rows}
+    if not isinstance(epochs.pop(1, None), int):
+        yield WrongEpoch("1", "one row", None)
+    for number, epoch in epochs.items():
+        yield WrongEpoch(str(number), None, {"id": number, "epoch": epoch})
 
 
 async def _check_seal(session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:
@@ -360,17 +368,19 @@ async def _check_seal(session: ReadSession, store_id: str, seal: Seal, differenc
         return
     commit = await log_queries.last_commit(session, seal.commit_id)
     key = f"commit {seal.commit_id}"
-    if commit is None or commit[0] != seal.commit_id:
+    if commit is None or commit.commit_id != seal.commit_id:
         end = await log_queries.last_commit(session)
-        what = (
-            f"the log ends at commit {end[0]}: later commits are missing" if end and end[0] < seal.commit_id else None
-        )
-        differences.add("seal", key, None, seal.chain_head, what or ("an empty log" if end is None else None))
+        problem = None
+        if end is None:
+            problem = "an empty log"
+        elif end.commit_id < seal.commit_id:
+            problem = f"the log ends at commit {end.commit_id}: later commits are missing"
+        differences.add("seal", key, None, seal.chain_head, problem)
         return
-    if bytes(commit[6]).hex() != seal.chain_head:
-        differences.add("seal", key, "chain_hash", seal.chain_head, bytes(commit[6]))
-    if commit[3] != seal.position:
-        differences.add("seal", key, "last_position", seal.position, commit[3])
+    if bytes(commit.chain_hash).hex() != seal.chain_head:
+        differences.add("seal", key, "chain_hash", seal.chain_head, bytes(commit.chain_hash))
+    if commit.last_position != seal.position:
+        differences.add("seal", key, "last_position", seal.position, commit.last_position)
 
 
 async def differences_in(session: ReadSession, results: AsyncIterator[PageResult]) -> Differences:

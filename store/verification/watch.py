@@ -37,14 +37,14 @@ async def wrong_checks(session: ReadSession, states: Mapping[str, RolloutState])
     """
     ids = list(states)
     watch, signals = core_tables.watch.c.rollout_id, core_tables.attempt_signals.c.rollout_id
-    stored: dict[str, int] = {row[0]: row[1] for row in await scan.rows_with(session, watch, ids)}
-    beats = {(row[0], row[1]): row for row in await scan.rows_with(session, signals, ids)}
+    stored: dict[str, int] = {row.rollout_id: row.check_at for row in await scan.rows_with(session, watch, ids)}
+    beats = {(row.rollout_id, row.attempt_id): row for row in await scan.rows_with(session, signals, ids)}
     wrong: list[WrongCheck] = []
     for key, state in states.items():
         latest = state.latest
         beat = None if latest is None else beats.get((key, latest.attempt_id))
         if latest is not None and beat is not None:
-            latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
+            latest.signal_time, latest.signal_stamped_at = beat.beat_time, beat.stamped_at
         at = retry.check_at(state)
         if not is_watched(at, stored.get(key)):
             wrong.append(WrongCheck(key, at, stored.get(key)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from store.journal import log_rows
+from store.journal.log_rows import EventRow
 
 GOLDEN = Path(__file__).with_name("golden") / "commit.json"
 
@@ -19,10 +20,12 @@ def golden() -> dict[str, Any]:
     return json.loads(GOLDEN.read_text())
 
 
-def rows() -> list[tuple[Any, ...]]:
+def rows() -> list[EventRow]:
     """The events of the golden commit, as rows of `events`."""
     return [
-        tuple(bytes.fromhex(value) if name == "body_hash" and value else value for name, value in event.items())
+        EventRow._make(
+            bytes.fromhex(value) if name == "body_hash" and value else value for name, value in event.items()
+        )
         for event in golden()["events"]
     ]
 
@@ -89,14 +92,14 @@ def test_the_golden_commit_has_nulls_values_and_letters_beyond_ascii() -> None:
 @pytest.mark.parametrize("index", [index for index in range(12) if index != 1])
 def test_every_part_of_an_event_counts(index: int) -> None:
     row = list(rows()[-1])
-    before = log_rows.event_digest(row)
+    before = log_rows.event_digest(EventRow._make(row))
     row[index] = row[index] + 1 if isinstance(row[index], int) else None if index in {8, 11} else "other"
-    assert log_rows.event_digest(row) != before
+    assert log_rows.event_digest(EventRow._make(row)) != before
 
 
 def test_values_cannot_move_between_neighbours() -> None:
     row = list(rows()[-1])
     row[2], row[5] = "rollout/a", "bc"
-    one = log_rows.event_digest(row)
+    one = log_rows.event_digest(EventRow._make(row))
     row[2], row[5] = "rollout/ab", "c"
-    assert log_rows.event_digest(row) != one
+    assert log_rows.event_digest(EventRow._make(row)) != one

@@ -131,38 +131,39 @@ async def _count(db: str) -> StoreCounts:
 async def _counts(session: ReadSession, store_id: str) -> StoreCounts:
     from sqlalchemy import func, select
 
+    from store.db.queries import pages, scan
     from store.db.tables import core as core_tables
 
     async def rows(statement: ClauseElement) -> Iterable[NamedRow]:
         return await session.fetch(session.dialect.sql(statement), {})
 
     async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:
-        numbers: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
+        statement = select(column, func.count().label("total")).group_by(column)
+        numbers: dict[str, int] = {row.status: row.total for row in await rows(statement)}
         return {status: numbers.get(status, 0) for status in statuses}
 
     commit = core_tables.commits.c
-    ((commits, last_position, recorded_at),) = await rows(
-        select(func.count(), func.max(commit.last_position), func.max(commit.recorded_at)).select_from(
-            core_tables.commits
-        )
+    (commits,) = await rows(
+        select(
+            func.count().label("total"),
+            func.max(commit.last_position).label("last_position"),
+            func.max(commit.recorded_at).label("recorded_at"),
+        ).select_from(core_tables.commits)
     )
-    totals = select(commit.events, commit.attempts, commit.spans, commit.resources, commit.body_bytes)
-    last = [*await rows(totals.order_by(commit.commit_id.desc()).limit(1))]
-    events, attempts, spans, resources, payload_bytes = last[0] if last else (0, 0, 0, 0, 0)
-    ((queued,),) = await rows(select(func.count()).select_from(core_tables.queue))
+    totals = dict(zip(pages.TOTALS, await pages.totals(session), strict=True))
     return StoreCounts(
         store_id=store_id,
         rollouts=await by_status(core_tables.rollouts.c.status, get_args(RolloutStatus)),
         workers=await by_status(core_tables.workers.c.status, get_args(WorkerStatus)),
-        attempts=attempts,
-        spans=spans,
-        resources=resources,
-        queued=queued,
-        events=events,
-        commits=commits,
-        last_position=last_position or 0,
-        last_commit_time=None if recorded_at is None else to_seconds(recorded_at),
-        payload_bytes=payload_bytes,
+        attempts=totals["attempts"],
+        spans=totals["spans"],
+        resources=totals["resources"],
+        queued=await scan.count(session, core_tables.queue),
+        events=totals["events"],
+        commits=commits.total,
+        last_position=commits.last_position or 0,
+        last_commit_time=None if commits.recorded_at is None else to_seconds(commits.recorded_at),
+        payload_bytes=totals["body_bytes"],
         disk_bytes=await session.dialect.size_bytes(),
     )
 

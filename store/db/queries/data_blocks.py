@@ -25,7 +25,7 @@ async def last_position(session: ReadSession) -> int:
     return rows[0].last_position if rows else 0
 
 
-async def events_after(session: ReadSession, position: int, until: int, limit: int) -> list[tuple[int, str, str]]:
+async def events_after(session: ReadSession, position: int, until: int, limit: int) -> Sequence[NamedRow]:
     """Return position, type and data of at most `limit` events after a position and up to another, in order."""
 
     def build() -> Select[Any]:
@@ -42,8 +42,7 @@ async def events_after(session: ReadSession, position: int, until: int, limit: i
         )
 
     params = {"after": position, "until": until, "most": limit}
-    rows = await session.fetch(compiled(session, "data_after", build), params)
-    return [(row.position, row.type, row.data) for row in rows]
+    return await session.fetch(compiled(session, "data_after", build), params)
 
 
 async def last_block_start(session: ReadSession) -> int:

@@ -146,7 +146,7 @@ def _of_spans(dialect: Dialect) -> tuple[LoadStatement, ...]:
     calls = select(*model_calls.c).where(dialect.any_key(call_key, "model_calls"))
     counters = select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters"))
     numbers = (
-        select(spans.c.rollout_id, func.max(spans.c.sequence_id))
+        select(spans.c.rollout_id, func.max(spans.c.sequence_id).label("last_number"))
         .where(dialect.any_of(spans.c.rollout_id, "numbers_of"))
         .group_by(spans.c.rollout_id)
     )
@@ -302,7 +302,13 @@ def _metadata(*of_attempts: ColumnElement[bool]) -> Select[Any]:
 
 def _workers(condition: ColumnElement[bool]) -> Select[Any]:
     """Select workers, each with its signal. The last column is null if the worker has no signal."""
-    signals = [column for column in worker_signals.c if column.name != "worker_id"]
+    signals = [
+        worker_signals.c.heartbeat_stats,
+        worker_signals.c.last_heartbeat_at,
+        worker_signals.c.last_dequeue_at,
+        worker_signals.c.last_busy_at.label("signal_busy_at"),
+        worker_signals.c.last_idle_at.label("signal_idle_at"),
+    ]
     joined = workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id)
     present = worker_signals.c.worker_id.label("has_signals")
     return select(*workers.c, *signals, present).select_from(joined).where(condition)

@@ -64,7 +64,7 @@ class AsyncpgConnection(Protocol):
         """Run a script."""
         ...
 
-    async def fetch(self, query: str, *args: object) -> list[Sequence[Any]]:
+    async def fetch(self, query: str, *args: object) -> list[Any]:
         """Return all rows of a statement."""
         ...
 

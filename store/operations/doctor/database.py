@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import func, select
-
 from store.db.dialect import ReadSession
 from store.db.queries import counts, lost_workers, operation_runs, pages, scan
 from store.db.queries import log as log_queries
@@ -29,7 +27,6 @@ _WAITING_SECONDS: Final = 60.0
 _MOST_COUNTED: Final = 2_000_000
 """The rows of a table are counted only up to this number, because a count reads the whole index."""
 _MOST_WORKERS: Final = 1000
-_COMMIT, _COMMAND = map(log_queries.EVENT_COLUMNS.index, ("commit_id", "command"))
 _DAY: Final = 86_400 * MICROSECONDS
 _GONE: Final = frozenset({"lost", "stopped"})
 
@@ -80,11 +77,11 @@ async def check_counts(target: Target) -> Verdict:
         bounds = await log_scan.bounds(session)
         totals = dict(zip(pages.TOTALS, await pages.totals(session), strict=True))
         counted = {
-            table.name: (await session.fetch(dialect.sql(select(func.count()).select_from(table)), {}))[0][0]
+            table.name: await scan.count(session, table)
             for table in (core_tables.rollouts, core_tables.workers)
             if totals[table.name] <= _MOST_COUNTED
         }
-    last_position = 0 if commit is None else commit[3]
+    last_position = 0 if commit is None else commit.last_position
     differences = [
         f"the table {name} has {rows} rows, but the log counts {totals[name]}"
         for name, rows in counted.items()
@@ -168,7 +165,7 @@ async def _has_sent_heartbeat(session: ReadSession, worker_id: str) -> bool:
     events = [log_queries.event_of(row) for row in rows]
     if not events:
         return False
-    if len(events) == 1 or any(rows[0][at] != rows[1][at] for at in (_COMMIT, _COMMAND)):
+    if len(events) == 1 or any(getattr(rows[0], name) != getattr(rows[1], name) for name in ("commit_id", "command")):
         return True  # only a heartbeat records a new worker without a status
     fact, cause = events[1].fact, events[1].cause
     if cause is None:

@@ -58,13 +58,13 @@ async def check_server(target: Target) -> Verdict:
 
 async def check_free_connections(target: Target) -> Verdict:
     """Compare the number of connections with the maximum."""
-    ((most, reserved, used),) = await target.connection.fetch(
-        "SELECT current_setting('max_connections')::int,"
+    (row,) = await target.connection.fetch(
+        "SELECT current_setting('max_connections')::int AS most,"
         " current_setting('superuser_reserved_connections')::int"
-        " + coalesce(current_setting('reserved_connections', true), '0')::int,"
-        " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+        " + coalesce(current_setting('reserved_connections', true), '0')::int AS reserved,"
+        " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used"
     )
-    return free_connections(most - reserved, used)
+    return free_connections(row["most"] - row["reserved"], row["used"])
 
 
 def free_connections(most: int, used: int) -> Verdict:
@@ -88,9 +88,9 @@ async def check_clock(target: Target) -> Verdict:
 async def check_timeouts(target: Target) -> Verdict:
     """Check that no timeout ends the long reads and the idle connections of a store."""
     rows = await target.connection.fetch(
-        "SELECT name, setting::bigint FROM pg_settings WHERE name = ANY($1::text[])", list(_TIMEOUTS)
+        "SELECT name, setting::bigint AS ms FROM pg_settings WHERE name = ANY($1::text[])", list(_TIMEOUTS)
     )
-    short = {name: value for name, value in rows if 0 < value < _TIMEOUTS[name]}
+    short = {row["name"]: row["ms"] for row in rows if 0 < row["ms"] < _TIMEOUTS[row["name"]]}
     if short:
         settings = ", ".join(f"{name} = {value} ms" for name, value in sorted(short.items()))
         text = f"short timeouts end long reads such as verify, or idle connections: {settings}"
@@ -101,9 +101,9 @@ async def check_timeouts(target: Target) -> Verdict:
 async def check_durability(target: Target) -> Verdict:
     """Check that the server has written a commit to disk when it acknowledges the commit."""
     rows = await target.connection.fetch(
-        "SELECT name, setting FROM pg_settings WHERE name = ANY($1::text[]) AND setting = 'off'", list(_DURABLE)
+        "SELECT name FROM pg_settings WHERE name = ANY($1::text[]) AND setting = 'off'", list(_DURABLE)
     )
-    off = sorted(name for name, _ in rows)
+    off = sorted(row["name"] for row in rows)
     if not off:
         return ok("the server writes each commit to disk before it acknowledges it")
     text = f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off, so a crash may lose acknowledged commits"
@@ -116,30 +116,30 @@ async def check_durability(target: Target) -> Verdict:
 async def check_role(target: Target) -> Verdict:
     """Check that the role may append to the log."""
     log = target.dialect.qualified
-    role, is_owner, can_append, can_change = (
-        await target.connection.fetch(
-            "SELECT current_user::text, pg_has_role(c.relowner, 'USAGE'),"
-            " has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')"
-            "  AND has_table_privilege($2, 'INSERT') AND has_sequence_privilege($3, 'USAGE'),"
-            " has_table_privilege(c.oid, 'UPDATE') OR has_table_privilege(c.oid, 'DELETE')"
-            " FROM pg_class c WHERE c.oid = $1::regclass",
-            *(log(events), log(commits), f'"{target.dialect.schema}".event_seq'),
-        )
-    )[0]
-    if not can_append:
+    (row,) = await target.connection.fetch(
+        "SELECT current_user::text AS role, pg_has_role(c.relowner, 'USAGE') AS is_owner,"
+        " has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')"
+        "  AND has_table_privilege($2, 'INSERT') AND has_sequence_privilege($3, 'USAGE') AS can_append,"
+        " has_table_privilege(c.oid, 'UPDATE') OR has_table_privilege(c.oid, 'DELETE') AS can_change"
+        " FROM pg_class c WHERE c.oid = $1::regclass",
+        *(log(events), log(commits), f'"{target.dialect.schema}".event_seq'),
+    )
+    role = row["role"]
+    if not row["can_append"]:
         quoted = str(role).replace("'", "''")
         text = f"the role {role} can read the log, but cannot append to it"
         return problem(text, f"let the owner run: rollbook migrate {target.option} --app-role '{quoted}'")
-    if is_owner:
+    if row["is_owner"]:
         return ok(f"the role {role} owns the log, so it could also change it")
-    if can_change:
+    if row["can_change"]:
         text = f"the role {role} may change and delete events"
         return warning(text, f'REVOKE UPDATE, DELETE, TRUNCATE ON {log(events)} FROM "{role}"')
     return ok(f"the role {role} can append to the log, and cannot change it")
 
 
 async def _value(target: Target, expression: str, *args: object) -> Any:
-    return (await target.connection.fetch(f"SELECT {expression}", *args))[0][0]
+    (row,) = await target.connection.fetch(f"SELECT {expression} AS value", *args)
+    return row["value"]
 
 
 async def _alter(target: Target, *settings: str) -> str:
