@@ -31,6 +31,7 @@ from store.errors import StoreError
 from store.projections import rollouts as row_of
 from store.projections import threads as thread_projection
 from store.projections.runs import RunRows, has_run_rows
+from store.verification.state_hash import values_at
 
 State = RolloutState | WorkerState | ResourcesState | ThreadState
 
@@ -228,11 +229,11 @@ Live = dict[Table, Sequence[NamedRow]]
 
 def key_of(table: Table, row: Row) -> tuple[Any, ...]:
     """Return the primary key in a row of a table."""
-    return tuple(row[index] for index in _KEYS[table])
+    return _KEYS[table](row)
 
 
 _KEYS = {
-    table: tuple(index for index, column in enumerate(table.columns) if column.primary_key)
+    table: values_at([index for index, column in enumerate(table.columns) if column.primary_key])
     for table in (*core_tables.PROJECTIONS, core_tables.span_counters, core_tables.watch)
 }
 
@@ -292,7 +293,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
         try:
             expected = rows_of(stream)
             check_at = retry.check_at(stream.state) if isinstance(stream.state, RolloutState) else None
-            stream.spans.sort(key=_span_key)
+            stream.spans.sort(key=_KEYS[core_tables.spans])
         except Exception as refused:  # noqa: BLE001 (events that another program wrote may contain any values)
             stream.fault, stream.fault_at = _reason_of(refused), stream.events
             continue
@@ -341,10 +342,6 @@ def differing(table: Table, expected: Sequence[Row], actual: Sequence[Row]) -> l
         for key in {**expected_by_key, **actual_by_key}
         if not expected_by_key.get(key) == actual_by_key.get(key)  # noqa: SIM201 (rows of drivers define `==` but not `!=`)
     ]
-
-
-def _span_key(row: Row) -> tuple[Any, ...]:
-    return key_of(core_tables.spans, row)
 
 
 _NONE: Sequence[NamedRow] = []

@@ -48,6 +48,12 @@ _PLACES = frozenset(
 _PLACES_OF_RUNS = _PLACES | {"version"}
 
 
+def values_at(indexes: Sequence[int]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return a function that returns the values of a row at some indexes."""
+    # With a single index, `itemgetter` returns the value instead of a tuple.
+    return itemgetter(*indexes) if indexes[1:] else itemgetter(slice(indexes[0], indexes[0] + 1))
+
+
 class _Canon:
     """Encoder of the rows of one table. Each row is a JSON array of values in the order of the sorted column names."""
 
@@ -55,11 +61,7 @@ class _Canon:
         names = [str(column.name) for column in table.columns]
         places = _PLACES_OF_RUNS if table in (*core_tables.RUNS, *core_tables.ANNOTATIONS) else _PLACES
         self.names = tuple(sorted(name for name in names if name not in places))
-        indexes = [names.index(name) for name in self.names]
-        # With a single index `itemgetter` returns the value instead of a tuple.
-        self._pick: Callable[[Row], tuple[Any, ...]] = (
-            itemgetter(*indexes) if indexes[1:] else itemgetter(slice(indexes[0], indexes[0] + 1))
-        )
+        self._pick = values_at([names.index(name) for name in self.names])
         self._floats = tuple(names.index(name) for name in self.names if isinstance(table.c[name].type, Double))
         self._released = names.index("released_position") if "released_position" in names else None
 
