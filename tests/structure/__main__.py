@@ -29,6 +29,7 @@ from tests.structure.counts import (
 from tests.structure.cycles import cycles
 from tests.structure.functions import functions, private_functions
 from tests.structure.names import avoided_bindings, avoided_test_names
+from tests.structure.rows import positional_reads
 from tests.structure.source import ROOT, Source
 
 LIMITS: dict[str, tuple[int | None, int | None]] = {
@@ -55,6 +56,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "most parameters outside of interface/": (14, 14),
     "variables named by a participle": (467, 200),
     "tests named by a pronoun": (0, 0),
+    "rows read by position": (157, 0),
     "lines of code": (None, 57_000),
     "files": (None, None),
     "lines of code in testing/": (None, None),
@@ -97,6 +99,10 @@ def of_source() -> dict[str, Figure]:
         "isinstance(…, SQLStore) in server/": counted(class_tests(store.within("store.server"), "SQLStore")),
         "variables named by a participle": counted(avoided_bindings(store)),
         "tests named by a pronoun": counted(avoided_test_names(tests) + avoided_test_names(store)),
+        # The rows that drivers and the schema read have no names.
+        "rows read by position": counted(
+            positional_reads(product.without("store.db.drivers", "store.db.schema", "store.examples"))
+        ),
     }
     for query in QUERIES:
         figures[f"places that spell out {query}"] = counted(places(product, query))

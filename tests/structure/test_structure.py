@@ -25,6 +25,7 @@ from tests.structure.counts import (
 from tests.structure.cycles import cycles
 from tests.structure.functions import functions, private_functions
 from tests.structure.names import avoided_bindings, avoided_test_names
+from tests.structure.rows import positional_reads
 from tests.structure.source import Source
 
 
@@ -202,6 +203,41 @@ def test_bindings_of_avoided_names(package: Path) -> None:
     text = "found = 1\nfor each, row in rows: ...\ndef f(given): return [known for known in rows]\nprint(found, own)\n"
     labels = avoided_bindings(plant(package, {"one": text, "two": "x.made = 1\nf(shown=1)\nfoundry = 1"}))
     assert sorted(labels) == ["planted.one:1 found", "planted.one:2 each", "planted.one:3 given", "planted.one:3 known"]
+
+
+@pytest.mark.parametrize(
+    "text, reads",
+    [
+        ("row[0]", ["row[0]"]),
+        ("row[_NAME], row[_WIDTH + 1]", ["row[_NAME]", "row[_WIDTH + 1]"]),
+        ("run_row[-1], rows[-1][2:]", ["rows[-1][2:]", "run_row[-1]"]),
+        ("(await session.fetch(sql, {}))[0][0]", ["(await session.fetch(sql, {}))[0][0]"]),
+        ("a, b = row\n(a, b), one = row", ["(a, b)", "((a, b), one)"]),
+        ("Event(*row), (key, *row)", ["*row", "*row"]),
+        ("for a, b, c in rows: ...", ["(a, b, c)"]),
+        ("{a: c async for a, b, c in await session.fetch(sql, {})}", ["(a, b, c)"]),
+    ],
+)
+def test_rows_read_by_position(package: Path, text: str, reads: list[str]) -> None:
+    labels = positional_reads(plant(package, {"one": f"async def f():\n    {text}".replace("\n(", "\n    (")}))
+    assert [label.partition(" ")[2] for label in labels] == reads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "row.name, rows[0].name, rows[-1]",
+        "row['name'], values[0], row[name]",
+        "row[0] = row[NAME] = 1",
+        "(only,) = rows",
+        "a, *rest = values",
+        "for a, b in rows: ...",
+        "for a, b, c in values: ...",
+        "*row, b = values",
+    ],
+)
+def test_rows_read_by_name(package: Path, text: str) -> None:
+    assert positional_reads(plant(package, {"one": text})) == []
 
 
 def test_test_functions_with_avoided_words(package: Path) -> None:
