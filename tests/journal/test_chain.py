@@ -91,14 +91,14 @@ def test_the_golden_commit_has_nulls_values_and_letters_beyond_ascii() -> None:
 
 @pytest.mark.parametrize("index", [index for index in range(12) if index != 1])
 def test_every_part_of_an_event_counts(index: int) -> None:
-    row = list(rows()[-1])
+    row: list[Any] = list(rows()[-1])
     before = log_rows.event_digest(EventRow._make(row))
     row[index] = row[index] + 1 if isinstance(row[index], int) else None if index in {8, 11} else "other"
     assert log_rows.event_digest(EventRow._make(row)) != before
 
 
 def test_values_cannot_move_between_neighbours() -> None:
-    row = list(rows()[-1])
+    row: list[Any] = list(rows()[-1])
     row[2], row[5] = "rollout/a", "bc"
     one = log_rows.event_digest(EventRow._make(row))
     row[2], row[5] = "rollout/ab", "c"
