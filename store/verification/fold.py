@@ -94,7 +94,7 @@ def fold(
 
     Args:
         prefix: the kind of the streams and a slash. With an unknown kind, the events are only decoded.
-        rows: the columns `FOLDED` of the events, which must be sorted by stream and version.
+        rows: the columns `scan.FOLDED` of the events, which must be sorted by stream and version.
         unfinished: the last stream of the call before. The events in `rows` may continue this stream. It is the first
             stream of the result.
         is_polite: whether to let other threads run after each stream.

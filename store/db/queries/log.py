@@ -25,7 +25,6 @@ from store.db.tables import core as core_tables
 from store.domain.events import FACTS, Event, Fact, Json, encode, upcast
 
 EVENT_COLUMNS = tuple(column.name for column in core_tables.events.columns)
-COMMIT_COLUMNS = tuple(column.name for column in core_tables.commits.columns)
 BATCH = 5000
 
 _totals = attrgetter(*TOTALS)
