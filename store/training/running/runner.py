@@ -406,9 +406,7 @@ class Runner(Generic[T]):
     ) -> list[AttemptedRollout]:
         """Return claimed rollouts; an empty list if none came in time or the runner is stopped."""
         jittered = self._poll_interval + _random.uniform(-self._interval_jitter, self._interval_jitter)
-        claiming = asyncio.create_task(
-            self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=max(jittered, 0.01))
-        )
+        claiming = asyncio.create_task(self._dequeue(limit, max(jittered, 0.01)))
         try:
             while not claiming.done() and not stopping.done():
                 await asyncio.wait({claiming, stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
@@ -419,6 +417,10 @@ class Runner(Generic[T]):
             raise
         claimed = claiming.result() if claiming.done() else await _give_up(claiming)
         return await self._matching(desk, claimed, stopping)
+
+    def _dequeue(self, limit: int, wait_seconds: float) -> Coroutine[Any, Any, list[AttemptedRollout]]:
+        """Claim rollouts for this runner. The runner of a pipeline overrides it."""
+        return self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=wait_seconds)
 
     async def _matching(
         self, desk: Desk, claimed: list[AttemptedRollout], stopping: asyncio.Future[Any]
