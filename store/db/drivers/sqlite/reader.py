@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock, Thread, current_thread
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import aiosqlite
@@ -34,6 +34,28 @@ _CALL_STATEMENT = f"SELECT {_CALL}(?)"
 _BEGIN, _ROLLBACK = Sql("BEGIN", (), {}), Sql("ROLLBACK", (), {})
 _CLOSED = "the connection is closed"
 _numbers = count()
+
+
+class _Outcome(Generic[Done]):
+    """The result of a function that SQLite calls, or its error. SQLite would raise another error instead."""
+
+    def __init__(self) -> None:
+        self.result: Done
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, _traceback: object) -> bool:
+        self._error = error
+        return isinstance(error, Exception)
+
+    def get(self) -> Done:
+        """Return the result, or raise the error."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self.result
 
 
 class _Database(sqlite3.Connection):
@@ -168,24 +190,25 @@ class SQLiteReader(ReadSession):
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
     ) -> "CoroutineType[Any, Any, tuple[Sequence[NamedRow], Sequence[NamedRow] | None]]":
         following: Sql | None = None
+        outcome = _Outcome[tuple[Sequence[NamedRow], Sequence[NamedRow] | None]]()
 
-        def work(connection: sqlite3.Connection) -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
+        def read(connection: sqlite3.Connection) -> None:
             nonlocal following
-            rows = connection.execute(sql.text, sql.args(params)).fetchall()
-            following = follow(len(rows))
-            if following is None:
-                return rows, None
-            return rows, connection.execute(following.text, following.args(params)).fetchall()
+            with outcome:
+                rows = connection.execute(sql.text, sql.args(params)).fetchall()
+                following = follow(len(rows))
+                others = None
+                if following is not None:
+                    others = connection.execute(following.text, following.args(params)).fetchall()
+                outcome.result = rows, others
 
-        async def converted(
-            results: tuple[Sequence[NamedRow], Sequence[NamedRow] | None],
-        ) -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
-            rows, others = results
+        async def converted() -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
+            rows, others = outcome.get()
             if others is not None and following is not None:
                 others = await self._converted(following, params, others, can_repeat=True)
             return await self._converted(sql, params, rows, can_repeat=True), others
 
-        return self.do(work, converted)
+        return self._call(read, converted)
 
     async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
@@ -215,33 +238,32 @@ class SQLiteReader(ReadSession):
             if len(rows) == batch and not self.is_abandoned:
                 await self.do(lambda _: cursor.close())
 
-    async def do(
-        self, work: Callable[[sqlite3.Connection], Done], then: Callable[[Done], Awaitable[Done]] | None = None
-    ) -> Done:
-        """Call a function in the connection's thread, and return its result, or that of `then(result)`."""
+    def do(self, work: Callable[[sqlite3.Connection], Done]) -> "CoroutineType[Any, Any, Done]":
+        """Call a function in the connection's thread, and return its result when awaited."""
+        outcome = _Outcome[Done]()
+
+        def call(connection: sqlite3.Connection) -> None:
+            with outcome:
+                outcome.result = work(connection)
+
+        async def result() -> Done:
+            return outcome.get()
+
+        return self._call(call, result)
+
+    async def _call(self, work: Callable[[sqlite3.Connection], None], then: Callable[[], Awaitable[Done]]) -> Done:
+        """Call a function, which must not raise an error, in the connection's thread, and return `await then()`."""
         database = self._database
         if database is None or self.is_cut_off:
             raise sqlite3.OperationalError(_CLOSED)
-        results: list[Done] = []
-        errors: list[Exception] = []
-
-        def call() -> None:
-            try:
-                results.append(work(database))
-            except Exception as error:  # noqa: BLE001 - raised in the waiting caller
-                errors.append(error)
-
         number = next(_numbers)
-        database.calls[number] = call
+        database.calls[number] = lambda: work(database)
         try:
             await self._connection.execute_fetchall(_CALL_STATEMENT, (number,))
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        if errors:
-            raise errors.pop()
-        result = results.pop()
-        return result if then is None else await then(result)
+        return await then()
 
     def leave(self) -> Future[None]:
         """Interrupt the running statement and close the connection in another thread.
