@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.db.reports.annotations import labels_in_use, labels_of
+from store.db.queries.annotations import labels_in_use, labels_of
 from store.interface.store import Store
 from store.sql.store import SQLStore
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read

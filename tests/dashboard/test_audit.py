@@ -9,7 +9,7 @@ import pytest
 
 from store import Seal
 from store.dashboard.pages import audit
-from store.db.reports import log_rows
+from store.db.queries import log_list
 from store.interface.store import Store
 from store.models import LoggedEvent
 from tests import databases
@@ -68,7 +68,7 @@ async def test_events_are_found_by_stream_type_and_actor(api: Api, store: Store)
 async def test_rare_events_are_searched_in_bounded_steps(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rows, "LOOKED_AT", 4)
+    monkeypatch.setattr(log_list, "LOOKED_AT", 4)
     await store.enqueue_rollout({"question": 1})
     for _ in range(5):
         await succeeded(store)
@@ -93,7 +93,7 @@ async def test_a_stream_leads_to_its_page(api: Api, store: Store) -> None:
 
 
 async def test_long_data_is_cut_and_says_so(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "SHOWN", 12)
+    monkeypatch.setattr(log_list, "SHOWN", 12)
     await store.enqueue_rollout({"question": 1})
     (row,) = await walked(api)
     assert row["data"] is None

@@ -7,7 +7,7 @@ from typing import Any
 from store.dashboard.diff.span_paths import compare_paths
 from store.dashboard.diff.transcripts import MOST_ROWS, MessageRow, SideMessage, compare_messages
 from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
-from store.db.reports.span_rows import SpanRow
+from store.db.queries.waterfall import SpanRow
 from store.interface.store import Store
 from store.testing.samples import make_span
 from tests.dashboard.page_helpers import HOSTILE, Read

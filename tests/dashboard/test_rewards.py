@@ -11,7 +11,7 @@ import pytest
 
 from store.dashboard.charts.curves import MOST_BINS, edges_for, histogram, quantile
 from store.dashboard.pages import rewards as rewards_page
-from store.db.reports.curves import MOST_BUCKETS, Cell
+from store.db.queries.curves import MOST_BUCKETS, Cell
 from store.interface.store import Store
 from store.models import RolloutMode
 from store.testing import ManualClock

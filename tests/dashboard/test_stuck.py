@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from store.dashboard.views.stuck import stuck
-from store.db.reports.overview_rows import Active, Overview, QueuedRollout, WorkerTotals
+from store.db.queries.overview import Active, Overview, QueuedRollout, WorkerTotals
 
 NOW = 1_750_000_000_000_000
 ENDLESS = "it has no limit for silence, so nothing ends it."

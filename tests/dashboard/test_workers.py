@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from store.dashboard.pages.workers import LANE_WIDTH, lanes_of
-from store.db.reports.worker_rows import CELL, HOUR, BusyPeriod, Window
+from store.db.queries.worker_activity import CELL, HOUR, BusyPeriod, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS

@@ -109,7 +109,7 @@ def _loading(scratch: Scratch) -> None:
         "                self._watermark = (*order, position - 1)\n",
     )
     scratch.replace(
-        "store/db/reports/rollout_story.py",
+        "store/db/queries/rollout_history.py",
         '        ahead = select(func.count()).select_from(core_tables.queue).where(queue.position < _int("queued"))\n',
         '        own = select(queue.rank).where(queue.position == _int("queued")).scalar_subquery()\n'
         '        is_ahead = (queue.rank < own) | ((queue.rank == own) & (queue.position < _int("queued")))\n'

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from store.db.reports.curves import Axis, Cell
+from store.db.queries.curves import Axis, Cell
 
 MOST_BINS: Final = 32
 """With at most this many distinct rewards, each reward has its own bin. With more, each bin is a range."""

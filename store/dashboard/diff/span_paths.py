@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from store.db.reports.span_rows import SpanRow
+from store.db.queries.waterfall import SpanRow
 
 Change = Literal["only a", "only b", "count", "status", "slower", "faster", "same"]
 

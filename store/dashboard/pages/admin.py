@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.db.queries import log_list
 from store.db.queries.operation_runs import Operation, OperationRun
-from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
 from store.operations.requested import RequestedRemoval
@@ -61,7 +61,7 @@ async def admin(request: PageRequest) -> PageContent:
     every = request.among("all", ("0", "1"), "0") == "1"
     keys = await _keys(request)
     rows = [key for key in keys or () if every or key["state"] == "active"]
-    summary = await request.store.core.look(log_rows.whole)
+    summary = await request.store.core.look(log_list.log_summary)
     operations = await _operations(request)
     values = {
         "takes_keys": keys is not None,
@@ -340,7 +340,7 @@ def _partition(request: PageRequest, name: str) -> dict[str, Any]:
     return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
 
 
-def _quota(request: PageRequest, summary: log_rows.LogSummary) -> list[dict[str, Any]]:
+def _quota(request: PageRequest, summary: log_list.LogSummary) -> list[dict[str, Any]]:
     """Return the limits of the partition, with what it has of events and bytes."""
     limits: Mapping[str, int] = request.extra.get("limits", {})
     used = {"events": summary.events, "bytes": summary.size_bytes}

@@ -8,7 +8,7 @@ from typing import Final
 
 from store.dashboard.page import Done, Pages
 from store.dashboard.request import PageRequest
-from store.db.reports.annotations import labels_in_use
+from store.db.queries.annotations import labels_in_use
 from store.models import Note
 
 pages = Pages()

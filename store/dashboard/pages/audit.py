@@ -11,8 +11,8 @@ from store.dashboard.exclusive import Exclusive
 from store.dashboard.page import File, PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.data_blocks import json_of
-from store.db.reports import log_rows
-from store.db.reports.log_rows import LogRow, Sought
+from store.db.queries import log_list
+from store.db.queries.log_list import EventListQuery, LogRow
 from store.domain.events import FACTS
 from store.errors import Conflict
 from store.verification import seal as seals
@@ -34,7 +34,7 @@ _verifying_now = Exclusive("a verification")
 @pages.get("/ui/audit")
 async def audit(request: PageRequest) -> PageContent:
     """Show the events of the log, newest first. The parameters `stream`, `type` and `actor` are filters."""
-    sought = Sought(
+    sought = EventListQuery(
         stream=request.one("stream") or None,
         type=request.one("type") or None,
         actor=request.one("actor") or None,
@@ -43,8 +43,8 @@ async def audit(request: PageRequest) -> PageContent:
     )
     # The summary is read before the list. If an event is recorded between the two reads, its position is greater than
     # the position in the summary, so the page notices the event later even if the list does not contain it.
-    summary = await request.store.core.look(log_rows.whole)
-    page = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
+    summary = await request.store.core.look(log_list.log_summary)
+    page = await request.store.core.look(partial(log_list.log_rows, query=sought))
     values = {
         "events": [_shown(request, row) for row in page.events],
         "next_before": page.next_before,
@@ -61,7 +61,7 @@ async def audit(request: PageRequest) -> PageContent:
 
 
 def _shown(request: PageRequest, row: LogRow) -> dict[str, Any]:
-    is_whole = row.length <= log_rows.SHOWN
+    is_whole = row.length <= log_list.SHOWN
     return {
         "position": row.position,
         "commit_id": row.commit_id,
@@ -83,7 +83,7 @@ def _page_of(request: PageRequest, stream: str) -> str | None:
     return request.url(_KINDS[kind], key) if key and kind in _KINDS else None
 
 
-def _copies(request: PageRequest, sought: Sought) -> list[tuple[str, str]]:
+def _copies(request: PageRequest, sought: EventListQuery) -> list[tuple[str, str]]:
     tail = ["rollbook tail"]
     query = ""
     kind, _, key = (sought.stream or "").partition("/")
@@ -110,7 +110,7 @@ async def verify(request: PageRequest) -> PageContent:
         Conflict: the log is too large for a page, or another verification is running.
     """
     store = request.store
-    summary = await store.core.look(log_rows.whole)
+    summary = await store.core.look(log_list.log_summary)
     if summary.events > VERIFIED_AT_MOST:
         reason = f"the log has {summary.events:,} events, and a page verifies at most {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
@@ -120,7 +120,7 @@ async def verify(request: PageRequest) -> PageContent:
 
 
 async def _verifying(request: PageRequest, report: Any) -> PageContent:
-    summary = await request.store.core.look(log_rows.whole)
+    summary = await request.store.core.look(log_list.log_summary)
     values = {"report": report, "events": summary.events, "most": VERIFIED_AT_MOST, "chain_head": summary.chain_head}
     return PageContent("audit_verify.html", values, "Verify the log")
 

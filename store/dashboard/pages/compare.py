@@ -14,8 +14,7 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import compact, pretty
 from store.dashboard.views.transcript import transcript
-from store.db.reports import span_rows
-from store.db.reports.span_rows import SpanRow, SpansWanted
+from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
 from store.errors import NotFound
 from store.models import Attempt, Rollout, Span
 from store.models.queries import SpanQuery
@@ -138,7 +137,7 @@ async def _side(request: PageRequest, selector: str) -> Side:
     if attempt is None:
         return Side(selector, rollout, None, [], [], 0)
     ids = rollout.rollout_id, attempt.attempt_id
-    rows = await store.core.look(partial(span_rows.span_rows, wanted=SpansWanted(*ids, limit=MOST_SPANS)))
+    rows = await store.core.look(partial(span_rows, query=SpanRowQuery(*ids, limit=MOST_SPANS)))
     read = await store.find_spans(
         SpanQuery.of(rollout_id=rollout.rollout_id, attempt_id=attempt.attempt_id, limit=MOST_READ)
     )

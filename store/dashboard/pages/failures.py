@@ -9,8 +9,8 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.db.dialect import ReadSession
-from store.db.reports import failure_rows
-from store.db.reports.rollout_rows import NO_ERROR
+from store.db.queries.failures import FAILED, FailedAttempt, count_failed, failed_attempts
+from store.db.queries.rollout_list import NO_ERROR
 
 pages = Pages()
 
@@ -25,9 +25,9 @@ async def failures(request: PageRequest) -> PageContent:
     error_type, status = request.one("type"), request.one("status")
     text = request.one("q")
 
-    async def look(session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
-        attempts = await failure_rows.failed_attempts(session, limit=MOST)
-        total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(session)
+    async def look(session: ReadSession) -> tuple[list[FailedAttempt], int]:
+        attempts = await failed_attempts(session, limit=MOST)
+        total = len(attempts) if len(attempts) < MOST else await count_failed(session)
         return attempts, total
 
     attempts, total = await request.store.core.look(look, snapshot=True)
@@ -49,6 +49,6 @@ async def failures(request: PageRequest) -> PageContent:
     hidden = {
         "no_error": NO_ERROR,
         "filters": {"type": error_type, "status": status, "q": text},
-        "statuses": failure_rows.FAILED,
+        "statuses": FAILED,
     }
     return PageContent("failures.html", values, "Failures", hidden=hidden)

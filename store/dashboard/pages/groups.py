@@ -10,8 +10,18 @@ from typing import Final
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
-from store.db.reports import group_rows
-from store.db.reports.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
+from store.db.queries.groups import (
+    MEMBER_SORTS,
+    SORTS,
+    SPREADS,
+    GroupQuery,
+    GroupRow,
+    MemberQuery,
+    MemberRow,
+    group_row,
+    group_rows,
+    member_rows,
+)
 from store.errors import NotFound
 
 pages = Pages()
@@ -60,20 +70,20 @@ class Scale:
 @pages.get("/ui/groups")
 async def groups(request: PageRequest) -> PageContent:
     """Show the groups, newest first by default. The query parameters are filters."""
-    query = GroupsWanted(
+    query = GroupQuery(
         id_contains=request.one("q") or None,
         step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
-        spread=request.among("spread", group_rows.SPREADS, "any"),
+        spread=request.among("spread", SPREADS, "any"),
         has_siblings=request.among("siblings", ("0", "1"), "0") == "1",
-        sort=request.among("sort", group_rows.SORTS, "newest"),
+        sort=request.among("sort", SORTS, "newest"),
         is_descending=request.among("desc", ("0", "1"), "1") == "1",
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    rows, total = await request.store.core.look(partial(group_rows.group_rows, wanted=query))
+    rows, total = await request.store.core.look(partial(group_rows, query=query))
     scale = Scale.of([value for row in rows for value in (row.least, row.most)])
     values = {"groups": rows, "total": total, "limit": query.limit, "offset": query.offset}
-    hidden = {"query": query, "spreads": group_rows.SPREADS, "ranges": [_range(row, scale) for row in rows]}
+    hidden = {"query": query, "spreads": SPREADS, "ranges": [_range(row, scale) for row in rows]}
     return PageContent("groups.html", values, "Groups", hidden=hidden)
 
 
@@ -104,9 +114,9 @@ def _range(row: GroupRow, scale: Scale) -> RewardRange | None:
 @pages.get("/ui/groups/{group_id}")
 async def group(request: PageRequest) -> PageContent:
     """Show one group: its rollouts side by side, best first by default."""
-    query = MembersWanted(
+    query = MemberQuery(
         request.ids["group_id"],
-        sort=request.among("sort", list(group_rows.MEMBER_SORTS), "reward"),
+        sort=request.among("sort", MEMBER_SORTS, "reward"),
         is_descending=request.among("desc", ("0", "1"), "1") == "1",
         limit=request.rows,
         offset=request.whole("offset", 0),
@@ -122,9 +132,9 @@ async def group(request: PageRequest) -> PageContent:
     return PageContent("group.html", values, f"Group {summary.group_id}", hidden=hidden)
 
 
-async def _group(session: ReadSession, query: MembersWanted) -> tuple[GroupRow | None, list[MemberRow]]:
-    row = await group_rows.group_row(session, query.group_id)
-    return row, [] if row is None else await group_rows.member_rows(session, query)
+async def _group(session: ReadSession, query: MemberQuery) -> tuple[GroupRow | None, list[MemberRow]]:
+    row = await group_row(session, query.group_id)
+    return row, [] if row is None else await member_rows(session, query)
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:

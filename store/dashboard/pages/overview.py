@@ -13,10 +13,9 @@ from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.stuck import Stuck, stuck
 from store.db.dialect import ReadSession
 from store.db.queries import operation_runs
+from store.db.queries.failures import FailedAttempt, failed_attempts
 from store.db.queries.operation_runs import OperationRun
-from store.db.reports import overview_rows
-from store.db.reports.failure_rows import FailedAttempt, failed_attempts
-from store.db.reports.overview_rows import Overview
+from store.db.queries.overview import Overview, read_overview
 from store.models import RolloutStatus
 from store.runtime.clock import MICROSECONDS
 
@@ -62,7 +61,7 @@ async def overview(request: PageRequest) -> PageContent:
 
 
 async def _look(session: ReadSession) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
-    seen = await overview_rows.overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
+    seen = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
     failed = await failed_attempts(session, limit=_SHOWN)
     return seen, failed, await operation_runs.all_runs(session)
 

@@ -17,7 +17,7 @@ from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.pages.admin import OPERATION_TITLES, key_partition, scheduler_of
 from store.dashboard.pages.runs import found_rollout
 from store.dashboard.request import PageRequest
-from store.db.reports import log_rows
+from store.db.queries import log_list
 from store.errors import Conflict, Forbidden, Invalid
 from store.models import RolloutMode
 from store.operations.choices import Redaction, Search
@@ -84,7 +84,7 @@ async def payload(request: PageRequest) -> PageContent:
         # The package imports the drivers of all databases, and most servers never run it.
         from store.operations import remove_payload
 
-        summary = await request.store.core.look(log_rows.whole)
+        summary = await request.store.core.look(log_list.log_summary)
         if summary.events > COUNTED_AT_MOST:
             reason = f"the log has {summary.events:,} events, and a page counts at most {COUNTED_AT_MOST:,}"
             raise Conflict(reason, "run `rollbook retention` or `rollbook archive` on the machine of the database")
@@ -200,7 +200,7 @@ async def search(request: PageRequest) -> PageContent:
     sought = _search(request)
     if _is_in_memory(request):
         raise Conflict("the store of this server is in memory, and payload is never removed from it", "use a database")
-    summary = await request.store.core.look(log_rows.whole)
+    summary = await request.store.core.look(log_list.log_summary)
     if summary.events > SEARCHED_AT_MOST:
         reason = f"the log has {summary.events:,} events, and a page searches at most {SEARCHED_AT_MOST:,}"
         raise Conflict(reason, _FORGET)

@@ -14,8 +14,8 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import pretty
 from store.db.dialect import ReadSession
-from store.db.reports import resource_rows
-from store.db.reports.resource_rows import VersionRow
+from store.db.queries import resource_list
+from store.db.queries.resource_list import VersionRow
 from store.errors import Invalid, NotFound
 
 pages = Pages()
@@ -59,7 +59,7 @@ class Change:
 async def resources(request: PageRequest) -> PageContent:
     """List the resources ids, the most recently published first."""
     limit, offset = request.rows, request.whole("offset", 0)
-    work = partial(resource_rows.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
+    work = partial(resource_list.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
     rows, total = await request.store.core.look(work, snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
     means = [row.use.mean_reward for row in rows if row.use.mean_reward is not None]
@@ -110,16 +110,16 @@ async def one(request: PageRequest) -> PageContent:
 
 async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     resources_id = request.ids["resources_id"]
-    versions = await resource_rows.versions(session, resources_id)
+    versions = await resource_list.versions(session, resources_id)
     if not versions:
         raise NotFound("resources", resources_id)
     version = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
-    before = await resource_rows.published_before(session, resources_id)
+    before = await resource_list.published_before(session, resources_id)
     against_id = request.one("against_id") or resources_id
     number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
-        others = await resource_rows.versions(session, against_id)
+        others = await resource_list.versions(session, against_id)
         if not others:
             raise NotFound("resources", against_id)
         against = _version(others, number, "against") or others[0]
@@ -145,7 +145,7 @@ def _version(rows: list[VersionRow], number: int | None, parameter: str) -> Vers
 async def _opened(session: ReadSession, row: VersionRow) -> dict[str, Any] | None:
     if row.bytes is None or row.bytes > MOST_BYTES:
         return None
-    return await resource_rows.content(session, row.position)
+    return await resource_list.content(session, row.position)
 
 
 def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:

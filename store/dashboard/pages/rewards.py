@@ -13,7 +13,7 @@ from store.dashboard.charts import curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
-from store.db.reports import curves as counted
+from store.db.queries import curves as curve_queries
 from store.models import RolloutMode
 
 pages = Pages()
@@ -28,7 +28,7 @@ TABLE_ROWS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    by: counted.By | None
+    by: curve_queries.By | None
     names: list[str]
     modes: list[str]
     at_once: bool
@@ -38,7 +38,7 @@ class _Options:
 @dataclass(frozen=True, slots=True)
 class _Figures:
     names: list[tuple[str, int]]
-    along: counted.Axis | None
+    along: curve_queries.Axis | None
     charts: list[curves.Chart]
     bins: list[curves.Bin]
     uncounted: int = 0
@@ -52,7 +52,7 @@ async def rewards(request: PageRequest) -> PageContent:
     The parameters are `by` (the axis, `step` or `time`), `mode`, and `name` (a dimension, which gets its own chart).
     With `whole=1`, the curves are computed in this request even if there are more than `MANY` rollouts.
     """
-    by = request.among("by", ("", *get_args(counted.By)), "")
+    by = request.among("by", ("", *get_args(curve_queries.By)), "")
     options = _Options(
         "step" if by == "step" else "time" if by == "time" else None,
         request.several("name")[:MOST_CHARTS],
@@ -86,23 +86,23 @@ async def rewards(request: PageRequest) -> PageContent:
 
 
 async def _figures(session: ReadSession, options: _Options) -> _Figures:
-    names = await counted.reward_names(session)
+    names = await curve_queries.reward_names(session)
     along = None
-    for by in (options.by,) if options.by else get_args(counted.By):
-        along = along or await counted.axis(session, by, options.modes)
+    for by in (options.by,) if options.by else get_args(curve_queries.By):
+        along = along or await curve_queries.axis(session, by, options.modes)
     if along is None:
         return _Figures(names, None, [], [])
-    rollouts = 0 if options.at_once else await counted.total(session)
+    rollouts = 0 if options.at_once else await curve_queries.total(session)
     if rollouts > MANY:
         return _Figures(names, along, [], [], rollouts)
-    source = counted.CurveSource(None, options.modes)
-    edges = curves.edges_for(await counted.sample(session, source))
-    cells = await counted.cells(session, source, along, edges)
+    source = curve_queries.CurveSource(None, options.modes)
+    edges = curves.edges_for(await curve_queries.sample(session, source))
+    cells = await curve_queries.cells(session, source, along, edges)
     charts = [curves.reward_chart(along, cells, "reward", "Reward")]
     for index, name in enumerate(options.names):
-        source = counted.CurveSource(name, options.modes)
-        dimension_edges = curves.edges_for(await counted.sample(session, source))
-        dimension_cells = await counted.cells(session, source, along, dimension_edges)
+        source = curve_queries.CurveSource(name, options.modes)
+        dimension_edges = curves.edges_for(await curve_queries.sample(session, source))
+        dimension_cells = await curve_queries.cells(session, source, along, dimension_edges)
         charts.append(curves.reward_chart(along, dimension_cells, f"reward-{index}", f"Reward “{name}”"))
     charts += curves.other_charts(along, cells)
     return _Figures(names, along, charts, curves.histogram(cells, edges))

@@ -19,8 +19,7 @@ from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annot
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import NamedRow, ReadSession
-from store.db.queries import filters, pages, removal
-from store.db.reports import rollout_story
+from store.db.queries import filters, pages, removal, rollout_history
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
@@ -92,7 +91,7 @@ class Looked:
     """The log position of the selected moment; None for now."""
     event: Mapping[str, Any] | None
     """The event with the number `at`."""
-    waiting: rollout_story.RolloutWait | None = None
+    waiting: rollout_history.RolloutWait | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     annotations: RolloutAnnotations = NOTHING
     removed_by: Sequence[str] = ()
@@ -253,7 +252,7 @@ _Read = tuple[
     int | None,
     Mapping[str, Any] | None,
     list[dict[str, Any]],
-    rollout_story.RolloutWait | None,
+    rollout_history.RolloutWait | None,
 ]
 
 
@@ -267,7 +266,7 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         then = await as_at.rollout(session, rollout_id, until)
         assert then is not None  # the rollout's first event created it
         row = then
-        seen = await rollout_story.events(session, rollout_id, after=at - 1, limit=1)
+        seen = await rollout_history.events(session, rollout_id, after=at - 1, limit=1)
         event = seen[0]
     attempts = await _attempts(session, rollout_id, until)
     chosen = _chosen(selector, attempts)
@@ -275,10 +274,10 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         chosen = _chosen(selector, await _attempts(session, rollout_id, until, limit=-1))
     if chosen is None and selector not in _LATEST:
         raise Invalid("attempt", f"rollout {rollout_id} has no attempt {selector[:80]!r} at this moment")
-    turns = await rollout_story.turns(session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
+    turns = await rollout_history.turns(session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
     waiting = None
     if at is None and row[_STATUS] not in TERMINAL:
-        waiting = await rollout_story.waiting(session, rollout_id, row[_QUEUED])
+        waiting = await rollout_history.waiting(session, rollout_id, row[_QUEUED])
     return row, last, attempts, chosen, until, event, turns, waiting
 
 

@@ -12,9 +12,9 @@ import orjson
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
-from store.db.reports import input_starts
-from store.db.reports.failure_rows import FAILED
-from store.db.reports.rollout_rows import SORTS, RolloutListQuery, RolloutRow, rollout_page
+from store.db.queries.failures import FAILED
+from store.db.queries.input_starts import input_starts
+from store.db.queries.rollout_list import SORTS, RolloutListQuery, RolloutRow, rollout_page
 from store.errors import Invalid
 from store.models import RolloutMode, RolloutStatus
 
@@ -41,11 +41,11 @@ _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
 async def rollouts(request: PageRequest) -> PageContent:
     """Show rollouts, newest first by default. The query parameters are filters."""
     query = _query(request)
-    page = await request.store.core.look(partial(rollout_page, wanted=query), snapshot=True)
+    page = await request.store.core.look(partial(rollout_page, query=query), snapshot=True)
     if query.before is not None and not page.has_more:
         # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
         query = replace(query, before=None)
-        page = await request.store.core.look(partial(rollout_page, wanted=query), snapshot=True)
+        page = await request.store.core.look(partial(rollout_page, query=query), snapshot=True)
     rows = list(page.rows) if query.before is None else list(reversed(page.rows))
     statuses = query.statuses or list(page.by_status)
     values = {
@@ -144,6 +144,6 @@ async def previews(request: PageRequest) -> PageContent:
     inputs: dict[str, str] = {}
     if rollout_ids:
         inputs = await request.store.core.look(
-            partial(input_starts.input_starts, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
+            partial(input_starts, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
         )
     return PageContent("previews.html", {"previews": inputs}, "Inputs")

@@ -12,7 +12,7 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views import json_tree
 from store.dashboard.views.training import ADAPTERS, training_view
 from store.db.dialect import ReadSession
-from store.db.reports import rollout_story
+from store.db.queries import rollout_history
 from store.domain.rollout import TERMINAL
 from store.errors import Conflict, NotFound
 from store.models import Rollout
@@ -40,8 +40,8 @@ async def _events(
     session: ReadSession, looked: Looked, type_filter: list[str], after: int, limit: int
 ) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
     rollout_id, until = looked.rollout_id, looked.position
-    types = await rollout_story.event_types(session, rollout_id, until)
-    rows = await rollout_story.events(session, rollout_id, types=type_filter, after=after, until=until, limit=limit)
+    types = await rollout_history.event_types(session, rollout_id, until)
+    rows = await rollout_history.events(session, rollout_id, types=type_filter, after=after, until=until, limit=limit)
     return rows, types
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from store.dashboard.charts.run_graph import Drawing, draw, versions
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.db.reports.run_list import RunRow, recorded_at, run_rows
+from store.db.queries.run_list import RunRow, recorded_at, run_rows
 from store.domain.rollout import ACTIVE
 from store.errors import NotFound
 from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow

@@ -13,8 +13,7 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rollout_frame import look, removals
 from store.dashboard.request import PageRequest
 from store.dashboard.views.span_fields import SpanField, fields_of
-from store.db.reports import span_rows
-from store.db.reports.span_rows import SpanRow, SpansWanted
+from store.db.queries.waterfall import KINDS, SpanRow, SpanRowQuery, span_rows
 from store.errors import NotFound
 from store.models import Event, Link
 from store.models.queries import SpanQuery
@@ -36,11 +35,11 @@ async def waterfall(request: PageRequest) -> PageContent:
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
-        query = SpansWanted(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
-        rows = await request.store.core.look(partial(span_rows.span_rows, wanted=query))
+        query = SpanRowQuery(looked.rollout_id, looked.attempt.attempt_id, 0, looked.position, ROWS + 1)
+        rows = await request.store.core.look(partial(span_rows, query=query))
     more = len(rows) > ROWS
     values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
-    return looked.page("waterfall", "waterfall.html", values, kinds=span_rows.KINDS)
+    return looked.page("waterfall", "waterfall.html", values, kinds=KINDS)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/spans")
@@ -52,8 +51,8 @@ async def spans(request: PageRequest) -> PageContent:
     rollout_id = request.ids["rollout_id"]
     attempt_id = await _attempt_id(request)
     limit = request.whole("limit", ROWS, least=1, most=MOST_ROWS)
-    query = SpansWanted(rollout_id, attempt_id, request.whole("after", 0), request.maybe_whole("until"), limit + 1)
-    candidates = await request.store.core.look(partial(span_rows.span_rows, wanted=query))
+    query = SpanRowQuery(rollout_id, attempt_id, request.whole("after", 0), request.maybe_whole("until"), limit + 1)
+    candidates = await request.store.core.look(partial(span_rows, query=query))
     rows = _within_budget(candidates[:limit])
     values = {
         "rollout_id": rollout_id,
@@ -136,7 +135,7 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
     `names` and `kinds`.
     """
     names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
-    kinds = {kind: place for place, kind in enumerate(span_rows.KINDS)}
+    kinds = {kind: place for place, kind in enumerate(KINDS)}
     return {
         "position": [row.position for row in rows],
         "id": [row.span_id for row in rows],

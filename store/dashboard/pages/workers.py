@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, get_args
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
-from store.db.reports import worker_rows
-from store.db.reports.worker_rows import AttemptRow, BusyPeriod, Window, WorkerTally
+from store.db.queries import worker_activity
+from store.db.queries.overview import workers_by_status
+from store.db.queries.worker_activity import AttemptRow, BusyPeriod, Window, WorkerTally
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
 from store.models.queries import WorkerQuery
@@ -21,7 +22,7 @@ from store.runtime.clock import MICROSECONDS, system_clock
 
 pages = Pages()
 
-LANE_WIDTH: Final = worker_rows.HOUR // worker_rows.CELL
+LANE_WIDTH: Final = worker_activity.HOUR // worker_activity.CELL
 """The width of one hour in SVG units."""
 STALE_SECONDS: Final = 60
 """The page marks a busy worker that has shown no sign of life for longer than this."""
@@ -111,14 +112,14 @@ async def one(request: PageRequest) -> PageContent:
 
 async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Activity:
     now = (session.dialect.clock or system_clock)()
-    window = await worker_rows.window(session, now)
-    attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(session, newest_of)
+    window = await worker_activity.window(session, now)
+    attempts, counts = ([], {}) if newest_of is None else await worker_activity.attempts_of(session, newest_of)
     return _Activity(
         now,
         window,
-        await worker_rows.tallies(session, worker_ids, window),
-        await worker_rows.stretches(session, worker_ids, window),
-        await worker_rows.by_status(session),
+        await worker_activity.tallies(session, worker_ids, window),
+        await worker_activity.stretches(session, worker_ids, window),
+        await workers_by_status(session),
         attempts,
         counts,
     )
@@ -145,7 +146,7 @@ def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[
     for period in stretches:
         lane, key = lanes[period.worker_id], (period.worker_id, period.outcome)
         before = lane[last[key]] if key in last else None
-        if before is not None and period.start_at - before.end_at < worker_rows.CELL:
+        if before is not None and period.start_at - before.end_at < worker_activity.CELL:
             lane[last[key]] = _joined(before, period)
         else:
             last[key] = len(lane)

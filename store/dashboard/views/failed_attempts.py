@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.db.reports.failure_rows import FailedAttempt
+from store.db.queries.failures import FailedAttempt
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
 """The parts in which otherwise equal messages differ: numbers, addresses, ids."""

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from store.dashboard.request import PageRequest
-from store.db.reports.ranges import RANGED, Range
+from store.db.queries.rollout_list import RANGED, Range
 from store.errors import Invalid
 
 RANGE_PARAMETERS: Final = tuple(f"{name}_{end}" for name in RANGED for end in ("min", "max"))

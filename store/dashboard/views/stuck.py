@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from store.dashboard.views.formats import duration
-from store.db.reports.overview_rows import Active, Overview, QueuedRollout
+from store.db.queries.overview import Active, Overview, QueuedRollout
 from store.runtime.clock import MICROSECONDS
 
 QUIET_SECONDS: Final = 300.0

@@ -1,18 +1,21 @@
-"""Reads of the labels and notes of one rollout, at present or at an earlier position of the log.
+"""Reads of labels, and of the notes of one rollout, at present or at an earlier position of the log.
 
 A rollout is a task for an agent. A position is the place of an event in the log of the store.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.data_blocks import json_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.bodies import payload
+from store.db.queries.expressions import big
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -28,8 +31,8 @@ async def life(session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
     row = core_tables.rollouts.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [row.first_position, row.last_position]
-        return select(*shown).where(row.rollout_id == _rollout())
+        columns: list[ColumnElement[Any]] = [row.first_position, row.last_position]
+        return select(*columns).where(row.rollout_id == _rollout())
 
     rows = await session.fetch(compiled(session, "annotation_life", build), _of(rollout_id))
     return (rows[0].first_position, rows[0].last_position) if rows else None
@@ -37,12 +40,42 @@ async def life(session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
 
 async def labels(session: ReadSession, rollout_id: str) -> list[str]:
     """Return the sorted labels of a rollout."""
-    row = core_tables.labels.c
+    table = core_tables.labels.c
 
     def build() -> Select[Any]:
-        return select(row.label).where(row.rollout_id == _rollout()).order_by(row.label)
+        return select(table.label).where(table.rollout_id == _rollout()).order_by(table.label)
 
-    return [label.label for label in await session.fetch(compiled(session, "labels", build), _of(rollout_id))]
+    rows = await session.fetch(compiled(session, "labels", build), _of(rollout_id))
+    return [row.label for row in rows]
+
+
+async def labels_in_use(session: ReadSession, *, limit: int) -> list[str]:
+    """Return the labels that any rollout has, sorted, at most the first `limit`."""
+    label = core_tables.labels.c.label
+    # The statement steps from label to label in the index. A label that a hundred thousand rollouts have takes only one
+    # step.
+    steps = select(func.min(label).label("label")).cte("steps", recursive=True)
+    following = select(func.min(label)).where(label > steps.c.label).scalar_subquery()
+    steps = steps.union_all(select(following).where(steps.c.label.is_not(None)))
+    statement = select(steps.c.label).where(steps.c.label.is_not(None)).limit(big(limit))
+    return [row.label for row in await session.fetch(session.dialect.sql(statement), {})]
+
+
+async def labels_of(session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the sorted labels of rollouts, by rollout id. Rollouts without labels are left out."""
+    if not rollout_ids:
+        return {}
+    table = core_tables.labels.c
+    statement = (
+        select(table.rollout_id, table.label)
+        .where(session.dialect.any_of(table.rollout_id, "rollout_ids"))
+        .order_by(table.rollout_id, table.label)
+    )
+    by_rollout: defaultdict[str, list[str]] = defaultdict(list)
+    params = {"rollout_ids": session.dialect.list_param(list(rollout_ids))}
+    for row in await session.fetch(session.dialect.sql(statement), params):
+        by_rollout[row.rollout_id].append(row.label)
+    return dict(by_rollout)
 
 
 async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list[str]:
@@ -50,9 +83,9 @@ async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [event.position, event.type, event.shape, event.data]
+        columns: list[ColumnElement[Any]] = [event.position, event.type, event.shape, event.data]
         return (
-            select(*shown)
+            select(*columns)
             .where(
                 event.stream == bindparam("stream", type_=Text),
                 event.type == RolloutAnnotated.type,
@@ -72,25 +105,25 @@ async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list
 
 async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
     """Return the last `limit` notes of a rollout up to a position, oldest first. A negative limit means all notes."""
-    row, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
+    note, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [row.version, event.at, event.actor, body.codec, body.body]
-        joined = core_tables.notes.join(core_tables.events, event.position == row.position).outerjoin(
-            core_tables.bodies, body.position == row.position
+        columns: list[ColumnElement[Any]] = [note.version, event.at, event.actor, body.codec, body.body]
+        joined = core_tables.notes.join(core_tables.events, event.position == note.position).outerjoin(
+            core_tables.bodies, body.position == note.position
         )
         return (
-            select(*shown)
+            select(*columns)
             .select_from(joined)
-            .where(row.rollout_id == _rollout(), row.position <= bindparam("until", type_=BigInteger))
-            .order_by(row.version.desc())
+            .where(note.rollout_id == _rollout(), note.position <= bindparam("until", type_=BigInteger))
+            .order_by(note.version.desc())
             .limit(bindparam("most", type_=Integer))
         )
 
     most = _MOST if limit < 0 else min(limit, _MOST)
     params = _of(rollout_id) | {"until": until, "most": most}
-    found = await session.fetch(compiled(session, "notes", build), params)
-    return [_note(each) for each in reversed(found)]
+    rows = await session.fetch(compiled(session, "notes", build), params)
+    return [_note(row) for row in reversed(rows)]
 
 
 def _note(row: NamedRow) -> Note:

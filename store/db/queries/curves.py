@@ -1,4 +1,4 @@
-"""Rewards, costs and outcomes of rollouts (tasks for an agent) by training step or by time, for charts.
+"""Rewards, costs and outcomes of rollouts by training step or by time, for charts.
 
 The axis of a chart is divided into buckets, and the range of rewards is divided into bins by a list of edges. A
 dimension is one of several named values of a reward. The mode of a rollout is, for example, `train` or `val`.
@@ -29,8 +29,10 @@ from sqlalchemy import (
 )
 
 from store.db.columns import Number, Str
-from store.db.dialect import ReadSession
-from store.db.reports.conditions import big, bounded, one_of
+from store.db.dialect import NamedRow, ReadSession
+from store.db.queries.expressions import ONE, big, bounded, one_of
+from store.db.queries.pages import rollouts_recorded
+from store.db.queries.records import columns_of
 from store.db.tables import core as core_tables
 from store.models import RolloutMode
 
@@ -99,15 +101,15 @@ async def reward_names(session: ReadSession) -> list[tuple[str, int]]:
     """Return the most frequent dimensions, each with its number of rewards, at most `MOST_NAMES`."""
     reward = core_tables.rewards.c
     times = func.count()
-    statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
+    statement = select(reward.name, times.label("times")).where(reward.name.is_not(None)).group_by(reward.name)
     rows = await session.fetch(session.dialect.sql(statement.order_by(times.desc(), reward.name).limit(MOST_NAMES)), {})
-    return [(name, count) for name, count in rows]
+    return [(row.name, row.times) for row in rows]
 
 
 async def total(session: ReadSession) -> int:
     """Return the number of rollouts."""
-    statement = select(func.count()).select_from(core_tables.rollouts)
-    return (await session.fetch(session.dialect.sql(statement), {}))[0][0]
+    rows = await session.fetch(session.dialect.sql(rollouts_recorded()), {})
+    return rows[0].total if rows else 0
 
 
 async def axis(session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
@@ -116,8 +118,9 @@ async def axis(session: ReadSession, by: By, modes: Sequence[str]) -> Axis | Non
     Return None if no rollout has a value on the axis.
     """
     column = _along(by)
-    statement = select(func.min(column), func.max(column)).where(_of_modes(modes))
-    lowest, highest = (await session.fetch(session.dialect.sql(statement), {}))[0]
+    statement = select(func.min(column).label("lowest"), func.max(column).label("highest")).where(_of_modes(modes))
+    ends = (await session.fetch(session.dialect.sql(statement), {}))[0]
+    lowest, highest = ends.lowest, ends.highest
     if lowest is None:
         return None
     if by == "step":
@@ -135,9 +138,10 @@ async def sample(session: ReadSession, source: CurveSource) -> list[float]:
     """Return at most `SAMPLE` rewards: those of the rollouts with the smallest ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
-    statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
+    terms = (value.is_not(None), _of_modes(source.modes))
+    statement: Select[Any] = select(value.label("reward")).select_from(table).where(*terms)
     rows = await session.fetch(session.dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
-    return [row[0] for row in rows]
+    return [row.reward for row in rows]
 
 
 async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]) -> list[Cell]:
@@ -161,33 +165,46 @@ async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: S
         .where(column.is_not(None), _of_modes(source.modes))
         .subquery("placed")
     )
-    each = placed.c
-    counted: Sequence[ColumnElement[Any]] = (
-        each.cell,
-        func.count(),
-        func.sum(bounded(each.value)),
-        func.min(each.value),
-        func.max(each.value),
-        func.sum(cast(each.tokens_out, Double)),
-        func.count(case((each.status == "succeeded", _digits(1)))),
-        func.count(case((each.status == "failed", _digits(1)))),
-        func.count(each.lasted),
-        func.coalesce(func.sum(cast(each.lasted, Double)), _digits(0)) / float(_SECOND),
-    )
-    statement = select(*counted).group_by(each.cell)
-    return [Cell(*_split(row[0]), *row[1:]) for row in await session.fetch(session.dialect.sql(statement), {})]
+    rollouts = placed.c
+    figures = {
+        "rollouts": func.count(),
+        "reward_sum": func.sum(bounded(rollouts.value)),
+        "reward_min": func.min(rollouts.value),
+        "reward_max": func.max(rollouts.value),
+        "tokens_out": func.sum(cast(rollouts.tokens_out, Double)),
+        "succeeded": func.count(case((rollouts.status == "succeeded", ONE))),
+        "failed": func.count(case((rollouts.status == "failed", ONE))),
+        "ended": func.count(rollouts.lasted),
+        "seconds": func.coalesce(func.sum(cast(rollouts.lasted, Double)), _digits(0)) / float(_SECOND),
+    }
+    statement = select(rollouts.cell, *columns_of(Cell, figures)).group_by(rollouts.cell)
+    return [_cell(row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-def _split(cell: int) -> tuple[int, str | None, int | None]:
-    """Return the bucket, the mode and the bin that the number `cell` combines."""
-    rest, bin_ = divmod(cell, _MOST_EDGES + 2)
+def _cell(row: NamedRow) -> Cell:
+    rest, bin_ = divmod(row.cell, _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))
-    return bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_
+    return Cell(
+        bucket=bucket,
+        mode=_MODES[mode],
+        bin=None if bin_ > _MOST_EDGES else bin_,
+        rollouts=row.rollouts,
+        reward_sum=row.reward_sum,
+        reward_min=row.reward_min,
+        reward_max=row.reward_max,
+        tokens_out=row.tokens_out,
+        succeeded=row.succeeded,
+        failed=row.failed,
+        ended=row.ended,
+        seconds=row.seconds,
+    )
 
 
 def _mode() -> ColumnElement[int]:
     mode = core_tables.rollouts.c.mode
-    return case(*((mode == each, _digits(_MODES.index(each))) for each in _MODES if each is not None), else_=_digits(0))
+    return case(
+        *((mode == name, _digits(number)) for number, name in enumerate(_MODES) if name is not None), else_=_digits(0)
+    )
 
 
 def _along(by: By) -> ColumnElement[int]:
@@ -204,18 +221,18 @@ def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
     """Return the expression for the reward of a rollout, and the tables that this expression needs."""
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts
-    given, later = core_tables.rewards.c, core_tables.rewards.alias("later")
+    reward, later = core_tables.rewards.c, core_tables.rewards.alias("later")
     is_later = or_(
-        later.c.position > given.position,
-        and_(later.c.position == given.position, later.c.ordinal > given.ordinal),
+        later.c.position > reward.position,
+        and_(later.c.position == reward.position, later.c.ordinal > reward.ordinal),
     )
     name = literal(source.name, Str)
-    is_last = ~exists().where(later.c.rollout_id == given.rollout_id, later.c.name == name, is_later)
+    is_last = ~exists().where(later.c.rollout_id == reward.rollout_id, later.c.name == name, is_later)
     table = core_tables.rollouts.join(
         core_tables.rewards,
-        and_(given.rollout_id == core_tables.rollouts.c.rollout_id, given.name == name, is_last),
+        and_(reward.rollout_id == core_tables.rollouts.c.rollout_id, reward.name == name, is_last),
     )
-    return given.value, table
+    return reward.value, table
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:

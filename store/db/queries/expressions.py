@@ -1,4 +1,4 @@
-"""SQL conditions and values for the statements of reports, for SQLite and Postgres."""
+"""SQL expressions that several queries use, for SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Float, bindparam, case, cast, func, literal_column, or_
-from sqlalchemy.types import BigInteger
+from sqlalchemy.types import BigInteger, Integer
 
+ONE: Final[ColumnElement[int]] = literal_column("1", Integer)
 _HUGE: Final[ColumnElement[float]] = literal_column("1e300", Float)
 _LOW: Final[ColumnElement[float]] = literal_column("-1e300", Float)
 _TINY: Final[ColumnElement[float]] = literal_column("1e-290", Float)

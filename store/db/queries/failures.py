@@ -1,17 +1,15 @@
-"""Failed attempts, newest first, with their errors, workers and times.
-
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker.
-"""
+"""Failed attempts, newest first, with their errors, workers and times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, func, select
 
 from store.db.dialect import ReadSession
-from store.db.reports.conditions import big, one_of
+from store.db.queries.expressions import big, one_of
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 
 FAILED: Final = ("failed", "timeout", "unresponsive")
@@ -40,30 +38,28 @@ async def failed_attempts(session: ReadSession, *, limit: int, rollout_id: str |
     """
     attempt, event = core_tables.attempts.c, core_tables.events.c
     newest = (
-        select(*(attempt[name] for name in _COLUMNS), attempt.end_at, attempt.last_position)
+        select(*columns_of(FailedAttempt, dict(attempt)), attempt.end_at, attempt.last_position)
         .where(_has_failed() if rollout_id is None else _has_failed() & (attempt.rollout_id == rollout_id))
         .order_by(attempt.last_position.desc())
         .limit(big(limit))
         .subquery()
     )
     at = func.coalesce(newest.c.end_at, event.at)
-    statement: Select[*tuple[Any, ...]] = (
-        select(*(newest.c[name] for name in _COLUMNS), at)
+    statement = (
+        select(*columns_of(FailedAttempt, dict(newest.c), {"at": at}))
         .select_from(newest.outerjoin(core_tables.events, event.position == newest.c.last_position))
         .order_by(newest.c.last_position.desc())
     )
-    return [FailedAttempt(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
+    return records(FailedAttempt, await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def count_failed(session: ReadSession) -> int:
     """Return the number of failed attempts."""
-    statement = select(func.count()).select_from(core_tables.attempts).where(_has_failed())
-    return int((await session.fetch(session.dialect.sql(statement), {}))[0][0])
+    statement = select(func.count().label("total")).select_from(core_tables.attempts).where(_has_failed())
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return rows[0].total
 
 
 def _has_failed() -> ColumnElement[bool]:
     attempt = core_tables.attempts.c
     return one_of(attempt.status, FAILED) & attempt.released_position.is_(None)
-
-
-_COLUMNS: Final = ("rollout_id", "attempt_id", "sequence_id", "status", "worker_id", "error")

@@ -85,6 +85,8 @@ class FilterQuery:
     limit: int
     """The maximum number of rows; -1 for all rows."""
     offset: int
+    is_newest_first: bool = False
+    """Whether rows with equal sort values, or all rows if `sort_by` is None, are in reverse order of creation."""
 
     def uses(self, field: str) -> bool:
         """Return whether the query filters or sorts by a field."""
@@ -317,14 +319,15 @@ def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
         filter_query.sort_by,
         filter_query.is_descending,
         filter_query.is_paged,
+        filter_query.is_newest_first,
     )
 
 
 def order(filter_query: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
     """Return the terms of ORDER BY for a query.
 
-    Rows with equal values are in the order of creation, even in a descending sort. As in Agent-lightning 0.3, null is
-    sorted like a time after all others, and in other fields like an empty text or zero.
+    Rows with equal values are in the order of creation, even in a descending sort, unless the newest come first. As in
+    Agent-lightning 0.3, null is sorted like a time after all others, and in other fields like an empty text or zero.
     """
     noun = filter_query.noun
     terms: list[ColumnElement[Any]] = []
@@ -332,7 +335,8 @@ def order(filter_query: FilterQuery, columns: Columns) -> list[ColumnElement[Any
         terms += _sorted_by(noun, filter_query.sort_by, columns, is_descending=filter_query.is_descending)
         for field in (noun.ties or {}).get(filter_query.sort_by, ()):
             terms += _sorted_by(noun, field, columns, is_descending=False)
-    return [*terms, columns[noun.created]]
+    created = columns[noun.created]
+    return [*terms, created.desc() if filter_query.is_newest_first else created]
 
 
 def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) -> list[ColumnElement[Any]]:
@@ -380,7 +384,7 @@ def _holds(condition: FilterCondition, value: Any) -> bool:
 def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
     """Return rows in the order of a query, as the terms of `order` sort them."""
     noun = filter_query.noun
-    found = sorted(rows, key=lambda row: row[noun.created])
+    found = sorted(rows, key=lambda row: row[noun.created], reverse=filter_query.is_newest_first)
     if filter_query.sort_by is None:
         return found
     # Python's sort keeps the order of equal rows, also in reverse.

@@ -1,7 +1,6 @@
 """Groups of rollouts, such as the rollouts for one prompt, and the rollouts of one group.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The values come from the
-summary columns of the table `rollouts`.
+The values come from the summary columns of the table `rollouts`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,12 @@ from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.dialect import ReadSession
-from store.db.queries.pages import LONGEST_ID, joins_latest
-from store.db.reports.conditions import big, bounded, mean_of, one_of
+from store.db.queries.expressions import big, bounded, mean_of, one_of
+from store.db.queries.filters import FilterCondition, FilterQuery
+from store.db.queries.pages import LONGEST_ID
+from store.db.queries.paging import read_rows
+from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_list import LISTED, listed_rollouts
 from store.db.tables import core as core_tables
 from store.validation.json_limits import check_text
 
@@ -56,7 +59,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupsWanted:
+class GroupQuery:
     """A selection of groups, and their order."""
 
     id_contains: str | None = None
@@ -70,57 +73,60 @@ class GroupsWanted:
     offset: int = 0
 
 
-async def group_rows(session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
+async def group_rows(session: ReadSession, query: GroupQuery) -> tuple[list[GroupRow], int]:
     """Return a page of groups, and the number of all matching groups."""
     rollout = core_tables.rollouts.c
     columns = _columns()
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
-    if wanted.id_contains:
-        matching.append(session.dialect.contains(rollout.group_id, wanted.id_contains))
-    if wanted.step is not None:
+    if query.id_contains:
+        matching.append(session.dialect.contains(rollout.group_id, query.id_contains))
+    if query.step is not None:
         # A group is selected if one of its rollouts has the step. The columns and the sort then cover all rollouts of
         # the group.
-        of_step = select(rollout.group_id).where(rollout.step == big(wanted.step), rollout.group_id.is_not(None))
+        of_step = select(rollout.group_id).where(rollout.step == big(query.step), rollout.group_id.is_not(None))
         matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)
-    order = {"newest": newest}.get(wanted.sort, columns.get(wanted.sort, newest))
-    ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
+    order = {"newest": newest}.get(query.sort, columns.get(query.sort, newest))
+    ordered = order.desc().nulls_last() if query.is_descending else order.asc().nulls_last()
     # The groups of the page are selected first, and their sums are computed afterwards. To sort all groups together
     # with their sums would take twice as long.
-    which: list[ColumnElement[Any]] = [rollout.group_id, func.count().over()]
+    page: list[ColumnElement[Any]] = [rollout.group_id, func.count().over().label("total")]
     cut = (
-        select(*which)
+        select(*page)
         .where(and_(*matching))
         .group_by(rollout.group_id)
-        .having(and_(True, *_having(wanted)))
+        .having(and_(True, *_having(query)))
         .order_by(ordered, newest.desc())
-        .limit(big(wanted.limit))
-        .offset(big(wanted.offset))
+        .limit(big(query.limit))
+        .offset(big(query.offset))
     )
-    found = await session.fetch(session.dialect.sql(cut), {})
-    if not found:
-        every = select(rollout.group_id).where(and_(*matching)).group_by(rollout.group_id)
-        every = every.having(and_(True, *_having(wanted)))
-        return [], await _count(session, every) if wanted.offset else 0
-    ids = [row[0] for row in found]
-    whole = select(*columns.values()).where(session.dialect.any_of(rollout.group_id, "ids")).group_by(rollout.group_id)
-    rows = await session.fetch(session.dialect.sql(whole), {"ids": session.dialect.list_param(ids)})
-    by_id = {row[0]: GroupRow(*row) for row in rows}
-    return [by_id[each] for each in ids if each in by_id], int(found[0][1])
+    groups = await session.fetch(session.dialect.sql(cut), {})
+    if not groups:
+        matches = select(rollout.group_id).where(and_(*matching)).group_by(rollout.group_id)
+        matches = matches.having(and_(True, *_having(query)))
+        return [], await _count(session, matches) if query.offset else 0
+    ids = [group.group_id for group in groups]
+    sums = _sums(session.dialect.any_of(rollout.group_id, "ids"))
+    rows = await session.fetch(session.dialect.sql(sums), {"ids": session.dialect.list_param(ids)})
+    by_id = {row.group_id: row for row in records(GroupRow, rows)}
+    return [by_id[group_id] for group_id in ids if group_id in by_id], groups[0].total
 
 
-async def _count(session: ReadSession, every: Select[Any]) -> int:
-    statement: Select[Any] = select(func.count()).select_from(every.subquery())
-    return int((await session.fetch(session.dialect.sql(statement), {}))[0][0])
+async def _count(session: ReadSession, groups: Select[Any]) -> int:
+    statement = select(func.count().label("total")).select_from(groups.subquery())
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return rows[0].total
 
 
 async def group_row(session: ReadSession, group_id: str) -> GroupRow | None:
     """Return one group; None if no rollout belongs to a group with this id."""
     check_text(group_id, "group_id", LONGEST_ID)
-    rollout = core_tables.rollouts.c
-    statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
-    rows = await session.fetch(session.dialect.sql(statement), {})
-    return GroupRow(*rows[0]) if rows else None
+    rows = await session.fetch(session.dialect.sql(_sums(core_tables.rollouts.c.group_id == group_id)), {})
+    return next(iter(records(GroupRow, rows)), None)
+
+
+def _sums(condition: ColumnElement[bool]) -> Select[Any]:
+    return select(*columns_of(GroupRow, _columns())).where(condition).group_by(core_tables.rollouts.c.group_id)
 
 
 def _columns() -> dict[str, ColumnElement[Any]]:
@@ -145,14 +151,14 @@ def _columns() -> dict[str, ColumnElement[Any]]:
     }
 
 
-def _having(wanted: GroupsWanted) -> list[ColumnElement[bool]]:
+def _having(query: GroupQuery) -> list[ColumnElement[bool]]:
     reward = core_tables.rollouts.c.last_reward
     demands: list[ColumnElement[bool]] = []
-    if wanted.has_siblings:
+    if query.has_siblings:
         demands.append(func.count() > 1)
-    if wanted.spread == "some":
+    if query.spread == "some":
         demands.append(func.max(reward) > func.min(reward))
-    elif wanted.spread == "none":
+    elif query.spread == "none":
         demands += [func.count(reward) > 1, func.max(reward) == func.min(reward)]
     return demands
 
@@ -180,18 +186,12 @@ class MemberRow:
     worker_id: str | None
 
 
-MEMBER_SORTS: Final = {
-    "reward": "last_reward",
-    "started": "first_position",
-    "tokens": "tokens_out",
-    "spans": "spans",
-    "attempts": "attempt_count",
-}
-"""The supported sort orders of a group's rollouts, each with the column by which it sorts."""
+MEMBER_SORTS: Final = ("reward", "started", "tokens", "spans", "attempts")
+"""The supported sort orders of a group's rollouts, which are orders of lists of rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
-class MembersWanted:
+class MemberQuery:
     """A selection of a group's rollouts, and their order."""
 
     group_id: str
@@ -201,32 +201,8 @@ class MembersWanted:
     offset: int = 0
 
 
-async def member_rows(session: ReadSession, wanted: MembersWanted) -> list[MemberRow]:
+async def member_rows(session: ReadSession, query: MemberQuery) -> list[MemberRow]:
     """Return a page of a group's rollouts, each with its latest attempt."""
-    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
-    order = rollout[MEMBER_SORTS[wanted.sort]]
-    ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
-    statement: Select[Any] = (
-        select(*(rollout[name] for name in _MEMBER), attempt.attempt_id, attempt.worker_id)
-        .select_from(core_tables.rollouts.outerjoin(core_tables.attempts, joins_latest(dict(rollout))))
-        .where(rollout.group_id == wanted.group_id)
-        .order_by(ordered, rollout.first_position)
-        .limit(big(wanted.limit))
-        .offset(big(wanted.offset))
-    )
-    return [MemberRow(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
-
-
-_MEMBER: Final = (
-    "rollout_id",
-    "status",
-    "mode",
-    "step",
-    "start_at",
-    "end_at",
-    "attempt_count",
-    "last_reward",
-    "spans",
-    "tokens_in",
-    "tokens_out",
-)
+    of_group = FilterCondition("group", "is", query.group_id)
+    filter_query = FilterQuery(LISTED, (of_group,), "and", query.sort, query.is_descending, query.limit, query.offset)
+    return records(MemberRow, await read_rows(session, listed_rollouts(filter_query, MemberRow)))

@@ -1,4 +1,4 @@
-"""The beginning of the input of rollouts as text. A rollout is a task for an agent.
+"""The beginning of the input of rollouts as text.
 
 Only a limited part of each body, which contains the stored input, is read. A body that `compact` compressed with a
 dictionary is read to its end.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import orjson
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, func, select
 
 from store.db.dialect import ReadSession
 from store.db.queries.log import bodies_at
@@ -26,32 +26,35 @@ _BEFORE_INPUT: Final = b'{"input":'
 async def input_starts(session: ReadSession, rollout_ids: Sequence[str], characters: int) -> dict[str, str]:
     """Return the beginning of the input of rollouts, by rollout id. Rollouts whose input was removed are left out."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
-    statement: Select[*tuple[Any, ...]] = (
-        select(rollout.rollout_id, body.position, body.codec, func.substr(body.body, 1, MOST_BYTES))
+    columns: list[ColumnElement[Any]] = [
+        rollout.rollout_id,
+        body.position,
+        body.codec,
+        func.substr(body.body, 1, MOST_BYTES).label("start"),
+    ]
+    statement = (
+        select(*columns)
         .select_from(core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position))
-        .where(session.dialect.any_of(rollout.rollout_id, "wanted"))
+        .where(session.dialect.any_of(rollout.rollout_id, "ids"))
     )
-    rows = await session.fetch(
-        session.dialect.sql(statement), {"wanted": session.dialect.list_param(list(rollout_ids))}
-    )
+    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(rollout_ids))})
     # The beginning of a body that is compressed with a dictionary cannot be read.
-    packed = [position for _, position, codec, _ in rows if isinstance(codec, int) and codec >= FIRST_DICTIONARY_CODEC]
-    whole = await bodies_at(session, packed)
+    packed = [row.position for row in rows if isinstance(row.codec, int) and row.codec >= FIRST_DICTIONARY_CODEC]
+    unpacked = await bodies_at(session, packed)
     return {
-        rollout_id: _start(*whole.get(position, (codec, bytes(stored))), characters)
-        for rollout_id, position, codec, stored in rows
+        row.rollout_id: _start(*unpacked.get(row.position, (row.codec, bytes(row.start))), characters) for row in rows
     }
 
 
 def _start(codec: int, stored: bytes, characters: int) -> str:
     raw = _unpacked(codec, stored)[:MOST_BYTES]
     try:
-        found: Any = orjson.loads(raw)["input"]
+        value: Any = orjson.loads(raw)["input"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         # The body was not read to its end, so the text is incomplete JSON.
         text = raw.removeprefix(_BEFORE_INPUT).decode("utf-8", "ignore")
     else:
-        text = said(found)
+        text = readable(value)
     text = " ".join(text.split())
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
@@ -65,7 +68,7 @@ def _unpacked(codec: int, stored: bytes) -> bytes:
         return b""
 
 
-def said(value: Any) -> str:
+def readable(value: Any) -> str:
     """Return a readable text for an input.
 
     The text is the input itself if the input is a text, the value of its field if it is an object with one field, and
@@ -76,7 +79,7 @@ def said(value: Any) -> str:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         if len(fields) == 1:
-            return said(*fields.values())
+            return readable(*fields.values())
         return ", ".join(f"{name}: {_brief(field)}" for name, field in fields.items())
     return _brief(value)
 

@@ -1,27 +1,23 @@
-"""The log as shown on pages: events without payload, newest first, and a summary of the whole log.
-
-The log is the list of all events of a store, and a position is the place of an event in the log. A stream contains the
-events of one object, such as a rollout. A partition is one independent store in a database.
-"""
+"""The log as shown on pages: events without payload, newest first, and a summary of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, func, literal, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import NamedRow, ReadSession
+from store.db.dialect import ReadSession
+from store.db.queries.pages import TOTALS
+from store.db.queries.records import columns_of, records
+from store.db.queries.run_views import END
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
 """The maximum number of positions that are searched for events of a type or an actor, which have no index."""
 SHOWN: Final = 2000
 """The maximum number of characters that are read of an event's data. `rollbook history` shows the complete data."""
-
-_BEYOND: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class LogRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class EventListQuery:
     """A selection of events. None in a field means that the field does not restrict the selection."""
 
     stream: str | None = None
@@ -65,43 +61,40 @@ class LogRows:
     """The position up to which the search went back. `events` contains all matching events from this position on."""
 
 
-async def log_rows(session: ReadSession, sought: Sought) -> LogRows:
+async def log_rows(session: ReadSession, query: EventListQuery) -> LogRows:
     """Return the newest matching events.
 
     If a stream is selected, the whole stream is searched. Otherwise at most `LOOKED_AT` positions are searched.
     """
     event = core_tables.events.c
-    before = _BEYOND if sought.before is None else sought.before
-    ((last,),) = await session.fetch(session.dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
+    before = END if query.before is None else query.before
+    ends = await session.fetch(
+        session.dialect.sql(select(func.coalesce(func.max(event.position), 0).label("last"))), {}
+    )
     # New events are only added after `last`, so the events in the searched range do not change.
-    floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
+    floor = 0 if query.stream is not None else max(0, min(before, ends[0].last + 1) - 1 - LOOKED_AT)
     terms = [event.position < bindparam("before", type_=BigInteger)]
     if floor:
         terms.append(event.position > bindparam("floor", type_=BigInteger))
-    for column, value in ((event.stream, sought.stream), (event.type, sought.type), (event.actor, sought.actor)):
+    for column, value in ((event.stream, query.stream), (event.type, query.type), (event.actor, query.actor)):
         if value is not None:
             terms.append(column == bindparam(f"of_{column.name}", type_=Text))
-    order = event.position if sought.stream is None else event.version
-    statement: Select[Any] = select(*_shown()).where(and_(*terms)).order_by(order.desc()).limit(sought.limit + 1)
-    params = {"before": before, "floor": floor, "of_type": sought.type, "of_actor": sought.actor}
-    found = await session.fetch(session.dialect.sql(statement), params | {"of_stream": sought.stream})
-    rows = [_log_row(row) for row in found[: sought.limit]]
-    if len(found) > sought.limit:
-        return LogRows(rows, rows[-1].position, rows[-1].position)
-    return LogRows(rows, floor + 1 if floor else None, floor + 1)
+    order = event.position if query.stream is None else event.version
+    # The length is computed from the data, because SQLite does not enforce the types of columns.
+    columns = columns_of(LogRow, dict(event), {"length": literal(0)})
+    statement = select(*columns).where(and_(*terms)).order_by(order.desc()).limit(query.limit + 1)
+    params = {"before": before, "floor": floor, "of_type": query.type, "of_actor": query.actor}
+    rows = await session.fetch(session.dialect.sql(statement), params | {"of_stream": query.stream})
+    events = [_cut(row) for row in records(LogRow, rows[: query.limit])]
+    if len(rows) > query.limit:
+        return LogRows(events, events[-1].position, events[-1].position)
+    return LogRows(events, floor + 1 if floor else None, floor + 1)
 
 
-def _log_row(row: NamedRow) -> LogRow:
-    *columns, stored = row
-    # SQLite does not enforce the types of columns.
+def _cut(row: LogRow) -> LogRow:
+    stored: Any = row.data
     data = stored if isinstance(stored, str) else repr(stored)
-    return LogRow(*columns, data=data[:SHOWN], length=len(data))
-
-
-def _shown() -> Sequence[ColumnElement[Any]]:
-    event = core_tables.events.c
-    names = ("position", "commit_id", "stream", "version", "type", "at", "actor", "cause", "data")
-    return [event[name] for name in names]
+    return replace(row, data=data[:SHOWN], length=len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +122,23 @@ class LogSummary:
     """The total size of all payload before compression, in bytes."""
 
 
-async def whole(session: ReadSession) -> LogSummary:
+async def log_summary(session: ReadSession) -> LogSummary:
     """Return the summary of a partition. The totals are read from the last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
-    named = await session.fetch(session.dialect.sql(select(*about)), {})
-    totals: list[ColumnElement[Any]] = [commit[name] for name in _TOTALS]
-    statement = select(*totals).order_by(commit.commit_id.desc()).limit(1)
-    rows = await session.fetch(session.dialect.sql(statement), {})
-    commit_id, position, at, head, *counts = rows[0] if rows else (0, 0, None, b"", *[0] * 7)
-    place = session.dialect.url.shown, await session.dialect.size_bytes()
-    found: list[Any] = [*named[0], *place, commit_id, position, at, bytes(head).hex(), *counts]
-    return LogSummary(*found)
-
-
-_TOTALS: Final = (
-    "commit_id",
-    "last_position",
-    "recorded_at",
-    "chain_hash",
-    "events",
-    "rollouts",
-    "attempts",
-    "spans",
-    "resources",
-    "workers",
-    "body_bytes",
-)
+    store = (await session.fetch(session.dialect.sql(select(*about)), {}))[0]
+    statement = select(*commit).order_by(commit.commit_id.desc()).limit(1)
+    commits = await session.fetch(session.dialect.sql(statement), {})
+    last = commits[0] if commits else None
+    return LogSummary(
+        store_id=store.store_id,
+        created_at=store.created_at,
+        log_format=store.log_format,
+        database=session.dialect.url.shown,
+        size_bytes=await session.dialect.size_bytes(),
+        commit_id=0 if last is None else last.commit_id,
+        position=0 if last is None else last.last_position,
+        recorded_at=None if last is None else last.recorded_at,
+        chain_head="" if last is None else bytes(last.chain_hash).hex(),
+        **{name: 0 if last is None else getattr(last, name) for name in TOTALS},
+    )

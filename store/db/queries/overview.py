@@ -1,10 +1,8 @@
-"""The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log.
-
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker.
-"""
+"""The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +11,8 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from store.db.dialect import Params, ReadSession
 from store.db.queries import pages
-from store.db.reports.conditions import big, one_of
+from store.db.queries.expressions import big, one_of
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
 from store.runtime.clock import MICROSECONDS, system_clock
@@ -99,7 +98,7 @@ class Overview:
     log: LogEnd | None
 
 
-async def overview(session: ReadSession, *, minutes: int, most_active: int, most_waiting: int) -> Overview:
+async def read_overview(session: ReadSession, *, minutes: int, most_active: int, most_waiting: int) -> Overview:
     """Return the current activity of a store.
 
     Args:
@@ -131,11 +130,11 @@ async def rollouts_by_status(
     `matching`.
     """
     status = core_tables.rollouts.c.status
-    counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
+    counts: Select[*tuple[Any, ...]] = select(status, func.count().label("total")).group_by(status)
     rows = await session.fetch(
-        session.dialect.sql(counted if matching is None else counted.where(matching)), params or {}
+        session.dialect.sql(counts if matching is None else counts.where(matching)), params or {}
     )
-    return {str(row[0]): int(row[1]) for row in rows}
+    return {row.status: row.total for row in rows}
 
 
 async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
@@ -150,16 +149,19 @@ async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], li
     # The expression `minute` is not selected, because it would have other parameters in the SELECT list than in GROUP
     # BY. Postgres would then consider the two expressions different. The first end time in a group tells the minute
     # instead.
-    statement: Select[*tuple[Any, ...]] = select(func.min(rollout.end_at), rollout.status, func.count()).group_by(
-        minute, rollout.status
-    )
-    statuses: dict[str, int] = {}
+    columns: list[ColumnElement[Any]] = [
+        func.min(rollout.end_at).label("first_end"),
+        rollout.status,
+        func.count().label("total"),
+    ]
+    statement = select(*columns).group_by(minute, rollout.status)
+    statuses: Counter[str] = Counter()
     ended: list[Ended] = []
-    for first_end, status, count in await session.fetch(session.dialect.sql(statement), {}):
-        statuses[status] = statuses.get(status, 0) + count
-        if status in TERMINAL and first_end is not None and first_end >= since:
-            ended.append(Ended(first_end // _MINUTE, status, count))
-    return statuses, ended
+    for row in await session.fetch(session.dialect.sql(statement), {}):
+        statuses[row.status] += row.total
+        if row.status in TERMINAL and row.first_end is not None and row.first_end >= since:
+            ended.append(Ended(row.first_end // _MINUTE, row.status, row.total))
+    return dict(statuses), ended
 
 
 async def _active(session: ReadSession, limit: int) -> list[Active]:
@@ -175,58 +177,49 @@ async def _active(session: ReadSession, limit: int) -> list[Active]:
     source = begun.join(core_tables.attempts, pages.joins_latest(dict(begun.c)))
     source = source.outerjoin(core_tables.attempt_signals, pages.signal_of(dict(attempt)))
     source = source.outerjoin(core_tables.workers, worker.worker_id == attempt.worker_id)
-    statement: Select[*tuple[Any, ...]] = (
-        select(
-            begun.c.rollout_id,
-            begun.c.status,
-            begun.c.config,
-            attempt.attempt_id,
-            attempt.sequence_id,
-            attempt.worker_id,
-            attempt.start_at,
-            pages.sign_of_life(),
-            worker.current_rollout_id,
-        )
-        .select_from(source)
-        .order_by(attempt.start_at, attempt.first_position)
-    )
-    return [Active(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
+    computed = {
+        "started_at": attempt.start_at,
+        "last_sign": pages.sign_of_life(),
+        "worker_rollout_id": worker.current_rollout_id,
+    }
+    columns = columns_of(Active, dict(attempt), dict(begun.c), computed)
+    statement = select(*columns).select_from(source).order_by(attempt.start_at, attempt.first_position)
+    return records(Active, await session.fetch(session.dialect.sql(statement), {}))
+
+
+async def workers_by_status(session: ReadSession) -> dict[str, int]:
+    """Return the number of workers by status, for statuses that occur, sorted by status."""
+    status = core_tables.workers.c.status
+    columns: list[ColumnElement[Any]] = [status, func.count().label("total")]
+    rows = await session.fetch(session.dialect.sql(select(*columns).group_by(status).order_by(status)), {})
+    return {row.status: row.total for row in rows}
 
 
 async def _waiting(session: ReadSession, limit: int) -> list[QueuedRollout]:
     queue, rollout, event = core_tables.queue.c, core_tables.rollouts.c, core_tables.events.c
     source = core_tables.queue.join(core_tables.rollouts, rollout.rollout_id == queue.rollout_id)
     source = source.join(core_tables.events, event.position == queue.position)
-    statement: Select[*tuple[Any, ...]] = (
-        select(queue.rollout_id, rollout.status, event.at, rollout.attempt_count)
-        .select_from(source)
-        .order_by(queue.position)
-        .limit(big(limit))
-    )
-    return [QueuedRollout(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
+    columns = columns_of(QueuedRollout, dict(rollout), {"since": event.at, "attempts": rollout.attempt_count})
+    statement = select(*columns).select_from(source).order_by(queue.position).limit(big(limit))
+    return records(QueuedRollout, await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def _workers(session: ReadSession) -> WorkerTotals:
-    worker, signal = core_tables.workers.c, core_tables.worker_signals.c
-    counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
-    by_status = {str(row[0]): int(row[1]) for row in await session.fetch(session.dialect.sql(counted), {})}
+    by_status = await workers_by_status(session)
     # A caller that claims rollouts without a worker id has no row in the tables of workers. Only its attempts are
     # recorded, so the start times of attempts count too.
-    latest_work: Select[*tuple[Any, ...]] = select(
-        select(func.max(signal.last_dequeue_at)).scalar_subquery(),
-        select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),
-    )
-    ((dequeued, claimed),) = await session.fetch(session.dialect.sql(latest_work), {})
-    last = max((at for at in (dequeued, claimed) if at is not None), default=None)
+    latest: list[ColumnElement[Any]] = [
+        select(func.max(core_tables.worker_signals.c.last_dequeue_at)).scalar_subquery().label("dequeue_at"),
+        select(func.max(core_tables.attempts.c.start_at)).scalar_subquery().label("claim_at"),
+    ]
+    rows = await session.fetch(session.dialect.sql(select(*latest)), {})
+    last = max((at for at in (rows[0].dequeue_at, rows[0].claim_at) if at is not None), default=None)
     return WorkerTotals(sum(by_status.values()), by_status.get("busy", 0), last)
 
 
 async def _log_end(session: ReadSession) -> LogEnd | None:
     commit = core_tables.commits.c
-    statement: Select[*tuple[Any, ...]] = (
-        select(commit.last_position, commit.commit_id, commit.recorded_at, commit.events, commit.spans)
-        .order_by(commit.commit_id.desc())
-        .limit(1)
-    )
+    columns = columns_of(LogEnd, dict(commit), {"position": commit.last_position})
+    statement = select(*columns).order_by(commit.commit_id.desc()).limit(1)
     rows = await session.fetch(session.dialect.sql(statement), {})
-    return LogEnd(*rows[0]) if rows else None
+    return next(iter(records(LogEnd, rows)), None)

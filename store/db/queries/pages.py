@@ -182,7 +182,7 @@ def rollouts(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) 
         _whole_rollouts,
         carried=tuple(_ROLLOUT_COLUMNS),
         is_narrow_first=True,
-        all_of_them=_rollouts_recorded,
+        all_of_them=rollouts_recorded,
     )
     return make_page(session, listing, make, batch=_BATCH)
 
@@ -203,12 +203,12 @@ async def take_rollouts(session: ReadSession, filter_query: FilterQuery, take: T
         shape="brief",
         carried=(*BRIEF_ROLLOUT, "input_position", "metadata_position", "attempt_count"),
         is_narrow_first=True,
-        all_of_them=_rollouts_recorded,
+        all_of_them=rollouts_recorded,
     )
-    return await take_page(session, listing, take, batch=batch)
+    return (await take_page(session, listing, take, [], batch=batch)).total
 
 
-def _rollouts_recorded() -> Select[Any]:
+def rollouts_recorded() -> Select[Any]:
     """Return the statement for the number of rollouts, from the totals of the last commit.
 
     Rollouts are never deleted.
@@ -313,14 +313,14 @@ async def take_spans(
         _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
-        within=lambda: _spans_within(session.dialect, names, is_latest=is_latest),
+        within=lambda: spans_within(session.dialect, names, is_latest=is_latest),
         within_params=tuple(given),
         shape=("spans", is_latest, names),
         is_narrow_first=True,
         # The spans of each rollout are numbered separately.
         first="rollout_id" if "rollouts" in names and filter_query.sort_by == "sequence_id" else None,
     )
-    return await take_page(session, listing, take, batch=batch)
+    return (await take_page(session, listing, take, [], batch=batch)).total
 
 
 def _of_attempt(rollout_id: str, attempt_id: str) -> str:
@@ -328,7 +328,7 @@ def _of_attempt(rollout_id: str, attempt_id: str) -> str:
     return f"{rollout_id}\n{attempt_id}"
 
 
-def _spans_within(dialect: Dialect, names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
+def spans_within(dialect: Dialect, names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
     """Return the condition that spans must meet, given the names of the parameters that the statement has."""
     span = core_tables.spans.c
     attempt = span.rollout_id + literal_column("'\n'", Text) + span.attempt_id
@@ -337,6 +337,7 @@ def _spans_within(dialect: Dialect, names: Iterable[str], *, is_latest: bool) ->
         "rollouts": lambda: dialect.any_of(span.rollout_id, "rollouts"),
         "attempt": lambda: span.attempt_id == bindparam("attempt"),
         "attempts": lambda: dialect.any_of(attempt, "attempts"),
+        "after": lambda: span.position > bindparam("after", type_=BigInteger),
         "until": lambda: span.position <= bindparam("until", type_=BigInteger),
     }
     terms = [demands[name]() for name in names]

@@ -67,6 +67,8 @@ class Listing:
     within_params: tuple[tuple[str, Any], ...] = ()
     shape: Hashable = None
     """A key that distinguishes the statements of this listing from those of other listings."""
+    has_values: bool = False
+    """Whether the condition of `within` contains values, so that the statements are compiled each time."""
     carried: Sequence[str] | None = None
     """The names of the columns that `whole` needs if `is_narrow_first` is True; None for all columns."""
     is_narrow_first: bool = False
@@ -83,6 +85,24 @@ class Listing:
         """Return the condition that the rows of the query must meet."""
         condition = filters.where(dialect, self.filter_query, self.columns)
         return condition if self.within is None else and_(self.within(), condition)
+
+    @property
+    def kind(self) -> Hashable:
+        """A key that all listings with the same SQL text share; None if the text contains a value."""
+        shape = filters.shape(self.filter_query)
+        return None if shape is None or self.has_values else (shape, self.shape)
+
+    def params(self, dialect: Dialect) -> dict[str, Any]:
+        """Return the parameters of the statements."""
+        params = filters.params(dialect, self.filter_query) | dict(self.within_params)
+        if self.filter_query.is_paged:
+            params |= {"page_limit": self.filter_query.limit_param, "page_offset": self.filter_query.offset_param}
+        return params
+
+    def compiled(self, session: ReadSession) -> Sql:
+        """Return the compiled statement that reads the rows of the page."""
+        shape = self.kind and ("page", self.kind, self.is_beginning)
+        return compiled(session, shape, lambda: self.statement(session.dialect))
 
     def statement(self, dialect: Dialect) -> Select[Any]:
         """Return the statement that reads the rows of the page."""
@@ -128,15 +148,20 @@ def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
     return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))
 
 
-async def take_page(session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None) -> int:
-    """Pass the rows of a page to `take`, at most `batch` rows at a time. Return the number of all matching rows."""
-    filter_query = listing.filter_query
-    params = filters.params(session.dialect, filter_query) | dict(listing.within_params)
-    shape = filters.shape(filter_query)
-    kind = None if shape is None else (shape, listing.shape)
-    if filter_query.is_paged:
-        params |= {"page_limit": filter_query.limit_param, "page_offset": filter_query.offset_param}
-    found = 0
+async def read_rows(session: ReadSession, listing: Listing) -> Sequence[NamedRow]:
+    """Return the rows of a page. In contrast to `make_page`, the matching rows are not counted."""
+    return await session.fetch(listing.compiled(session), listing.params(session.dialect))
+
+
+async def take_page(
+    session: ReadSession, listing: Listing, take: Take, items: list[Item], *, batch: int | None = None
+) -> Page[Item]:
+    """Pass the rows of a page to `take`, at most `batch` rows at a time.
+
+    Return the page of the items that `take` adds to `items`, with the number of all matching rows.
+    """
+    filter_query, params, kind = listing.filter_query, listing.params(session.dialect), listing.kind
+    read = 0
 
     def count() -> Sql:
         return compiled(session, kind and ("count", kind), lambda: listing.count(session.dialect))
@@ -146,26 +171,22 @@ async def take_page(session: ReadSession, listing: Listing, take: Take, *, batch
         return None if is_last and (number or not filter_query.offset) else count()
 
     if filter_query.limit == 0:
-        counted = await session.fetch(count(), params)
-    else:
-        sql = compiled(
-            session, kind and ("page", kind, listing.is_beginning), lambda: listing.statement(session.dialect)
-        )
-        if batch is not None and not 0 < filter_query.limit <= batch:
-            async for rows in session.stream(sql, params, batch=batch):
-                found += len(rows)
-                await _taken(take, rows)
-            counting = count_if_cut(found)
-            counted = None if counting is None else await session.fetch(counting, params)
-        else:
-            rows, counted = await session.fetch_then(sql, params, count_if_cut)
-            found = len(rows)
+        counts = await session.fetch(count(), params)
+    elif batch is not None and not 0 < filter_query.limit <= batch:
+        async for rows in session.stream(listing.compiled(session), params, batch=batch):
+            read += len(rows)
             await _taken(take, rows)
-    if counted is None:
-        return filter_query.offset + found
+        counting = count_if_cut(read)
+        counts = None if counting is None else await session.fetch(counting, params)
+    else:
+        rows, counts = await session.fetch_then(listing.compiled(session), params, count_if_cut)
+        read = len(rows)
+        await _taken(take, rows)
+    if counts is None:
+        return Page(items, filter_query.offset + read)
     # Rows may disappear between the two statements. The total must not be less than the number of rows that were read.
-    total = counted[0].total if counted else 0
-    return max(total, filter_query.offset + found if found else 0)
+    total = counts[0].total if counts else 0
+    return Page(items, max(total, filter_query.offset + read if read else 0))
 
 
 async def _taken(take: Take, rows: Sequence[NamedRow]) -> None:
@@ -174,10 +195,9 @@ async def _taken(take: Take, rows: Sequence[NamedRow]) -> None:
         await taking
 
 
-async def make_page(
+def make_page(
     session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
-) -> Page[Item]:
-    """Return a page of objects, which `make` creates from rows. At most `batch` rows are in memory at a time."""
+) -> Awaitable[Page[Item]]:
+    """Return an awaitable page of objects, which `make` creates from rows, at most `batch` rows at a time."""
     items: list[Item] = []
-    total = await take_page(session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
-    return Page(items, total)
+    return take_page(session, listing, lambda rows: items.extend(map(make, rows)), items, batch=batch)

@@ -1,27 +1,28 @@
-"""Resources as rows of tables on pages: ids with the results of rollouts, and the versions of an id with their use.
-
-A resources id names a set of resources, such as prompts or models, that rollouts (tasks for an agent) use. Each change
-of the set publishes a new version under the same id.
-"""
+"""Resources as rows of tables on pages: ids with the results of rollouts, and the versions of an id with their use."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, func, literal, select, true
+from sqlalchemy import ColumnElement, FromClause, Select, func, literal, select
 
 from store.db.columns import Str
-from store.db.dialect import ReadSession
+from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
-from store.db.reports.conditions import big, mean_of
+from store.db.queries.expressions import mean_of
+from store.db.queries.filters import RESOURCES, Columns, FilterCondition, FilterQuery
+from store.db.queries.paging import Listing, Page, make_page
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200
+_BY_PUBLICATION: Final = replace(RESOURCES, created="last_position")
+"""Resources in the order in which their current versions were published."""
 MOST_NAMED_BYTES: Final = 64 * 1024
 """The maximum size in bytes of a body (the stored resources) that is read to list the names of the resources."""
 
@@ -76,73 +77,66 @@ async def resources_rows(
     session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
     """Return a page of resources ids, the last published first, and the number of all matching ids."""
-    row, body = core_tables.resources.c, core_tables.bodies.c
-    matching = session.dialect.contains(row.resources_id, contains) if contains else true()
-    shown: Sequence[ColumnElement[Any]] = (
-        row.resources_id,
-        row.version,
-        row.create_at,
-        row.update_at,
-        row.body_position,
-        body.raw_len,
-        select(func.max(row.last_position)).scalar_subquery() == row.last_position,
-    )
-    statement = (
-        select(*shown)
-        .select_from(core_tables.resources.outerjoin(core_tables.bodies, body.position == row.body_position))
-        .where(matching)
-        .order_by(row.last_position.desc())
-        .limit(big(limit))
-        .offset(big(offset))
-    )
-    found = await session.fetch(session.dialect.sql(statement), {})
-    total = await session.fetch(
-        session.dialect.sql(select(func.count()).select_from(core_tables.resources).where(matching)), {}
-    )
-    uses = await _uses(session, [each[0] for each in found])
-    small = [each[4] for each in found if each[5] is not None and each[5] <= MOST_NAMED_BYTES]
+    conditions = (FilterCondition("resources_id", "contains", contains),) if contains else ()
+    filter_query = FilterQuery(_BY_PUBLICATION, conditions, "and", None, False, limit, offset, is_newest_first=True)
+    listing = Listing(filter_query, dict(core_tables.resources.c), core_tables.resources, _listed, shape="listed")
+    page: Page[NamedRow] = await make_page(session, listing, lambda row: row)
+    uses = await _uses(session, [row.resources_id for row in page.items])
+    small = [row.body_position for row in page.items if row.raw_len is not None and row.raw_len <= MOST_NAMED_BYTES]
     bodies = await _payloads(session, small)
     rows = [
         ResourcesRow(
-            resources_id=resources_id,
-            version=version,
-            created_at=created_at,
-            updated_at=updated_at,
-            bytes=size,
-            names=list(bodies[position].get("resources", {})) if position in bodies else None,
-            use=_together(uses[resources_id].values()),
-            current=uses[resources_id].get(version, Use()),
-            is_latest=bool(is_latest),
+            resources_id=row.resources_id,
+            version=row.version,
+            created_at=row.create_at,
+            updated_at=row.update_at,
+            bytes=row.raw_len,
+            names=list(bodies[row.body_position].get("resources", {})) if row.body_position in bodies else None,
+            use=_together(uses[row.resources_id].values()),
+            current=uses[row.resources_id].get(row.version, Use()),
+            is_latest=bool(row.is_latest),
         )
-        for resources_id, version, created_at, updated_at, position, size, is_latest in found
+        for row in page.items
     ]
-    return rows, int(total[0][0])
+    return rows, page.total
+
+
+def _listed(resources: Columns, source: FromClause) -> Select[Any]:
+    body = core_tables.bodies.c
+    last = select(func.max(core_tables.resources.c.last_position)).scalar_subquery()
+    columns: list[ColumnElement[Any]] = [
+        *resources.values(),
+        body.raw_len,
+        (last == resources["last_position"]).label("is_latest"),
+    ]
+    return select(*columns).select_from(
+        source.outerjoin(core_tables.bodies, body.position == resources["body_position"])
+    )
 
 
 async def _uses(session: ReadSession, ids: Sequence[str]) -> dict[str, dict[int | None, Use]]:
-    found: dict[str, dict[int | None, Use]] = defaultdict(dict)
+    uses: defaultdict[str, dict[int | None, Use]] = defaultdict(dict)
     if not ids:
-        return found
+        return uses
     rollout = core_tables.rollouts.c
     keys = (rollout.resources_id, rollout.resources_version)
-    counted: Sequence[ColumnElement[Any]] = (
-        *keys,
-        func.count(),
-        mean_of(rollout.last_reward),
-        func.count(rollout.last_reward),
-    )
-    statement = select(*counted).where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
-    params = {"ids": session.dialect.list_param(list(ids))}
-    for resources_id, version, rollouts, mean, rewarded in await session.fetch(session.dialect.sql(statement), params):
-        found[resources_id][version] = Use(rollouts, mean, rewarded)
-    return found
+    figures = {
+        "rollouts": func.count(),
+        "mean_reward": mean_of(rollout.last_reward),
+        "rewarded": func.count(rollout.last_reward),
+    }
+    columns = [*keys, *columns_of(Use, figures)]
+    statement = select(*columns).where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
+    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
+    for row, use in zip(rows, records(Use, rows), strict=True):
+        uses[row.resources_id][row.resources_version] = use
+    return uses
 
 
-def _together(uses: Any) -> Use:
-    kept: list[Use] = list(uses)
-    rewarded = sum(use.rewarded for use in kept)
-    total = sum((use.mean_reward or 0.0) * use.rewarded for use in kept)
-    return Use(sum(use.rollouts for use in kept), total / rewarded if rewarded else None, rewarded)
+def _together(uses: Collection[Use]) -> Use:
+    rewarded = sum(use.rewarded for use in uses)
+    total = sum((use.mean_reward or 0.0) * use.rewarded for use in uses)
+    return Use(sum(use.rollouts for use in uses), total / rewarded if rewarded else None, rewarded)
 
 
 async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
@@ -163,34 +157,41 @@ async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
     if not rows:
         return []
     uses = (await _uses(session, [resources_id]))[resources_id]
-    spans = await _spans_of_use(session, resources_id)
-    found: list[VersionRow] = []
+    attempts = await _attempts_with(session, resources_id)
+    published: list[VersionRow] = []
     for row in rows:
-        told = log_queries.event_of(row)
-        if isinstance(told.fact, (ResourcesPublished, ResourcesReplaced)):
-            number = told.fact.version
-            use, times = uses.get(number, Use()), spans.get(number, (0, None, None))
-            found.append(VersionRow(number, told.at, told.actor, told.position, row[-1], use, *times))
-    return found
+        event = log_queries.event_of(row)
+        if isinstance(event.fact, (ResourcesPublished, ResourcesReplaced)):
+            version = VersionRow(event.fact.version, event.at, event.actor, event.position, row.raw_len)
+            published.append(
+                replace(version, use=uses.get(version.version, Use()), **attempts.get(version.version, {}))
+            )
+    return published
 
 
-async def _spans_of_use(
-    session: ReadSession, resources_id: str
-) -> dict[int | None, tuple[int, int | None, int | None]]:
+async def _attempts_with(session: ReadSession, resources_id: str) -> dict[int | None, dict[str, int]]:
+    """Return the number of attempts with each version, and the start times of the first and the last one."""
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
-    counted: Sequence[ColumnElement[Any]] = (
+    columns: list[ColumnElement[Any]] = [
         attempt.resources_version,
-        func.count(),
-        func.min(attempt.start_at),
-        func.max(attempt.start_at),
-    )
+        func.count().label("attempts"),
+        func.min(attempt.start_at).label("first_use_at"),
+        func.max(attempt.start_at).label("last_use_at"),
+    ]
     statement = (
-        select(*counted)
+        select(*columns)
         .select_from(core_tables.rollouts.join(core_tables.attempts, attempt.rollout_id == rollout.rollout_id))
         .where(rollout.resources_id == literal(resources_id, Str))
         .group_by(attempt.resources_version)
     )
-    return {row[0]: (row[1], row[2], row[3]) for row in await session.fetch(session.dialect.sql(statement), {})}
+    return {
+        row.resources_version: {
+            "attempts": row.attempts,
+            "first_use_at": row.first_use_at,
+            "last_use_at": row.last_use_at,
+        }
+        for row in await session.fetch(session.dialect.sql(statement), {})
+    }
 
 
 async def published_before(session: ReadSession, resources_id: str) -> str | None:
@@ -198,14 +199,14 @@ async def published_before(session: ReadSession, resources_id: str) -> str | Non
     row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
-    found = await session.fetch(session.dialect.sql(statement), {})
-    return found[0][0] if found else None
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return rows[0].resources_id if rows else None
 
 
 async def content(session: ReadSession, position: int) -> dict[str, Any] | None:
     """Return by name the resources that the event at a position published; None if its body was removed."""
-    found = await _payloads(session, [position])
-    return found[position].get("resources", {}) if position in found else None
+    payloads = await _payloads(session, [position])
+    return payloads[position].get("resources", {}) if position in payloads else None
 
 
 async def _payloads(session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:

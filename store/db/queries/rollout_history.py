@@ -1,13 +1,9 @@
-"""The history of one rollout: pages of its events, changes of status, and its place in the queue.
-
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The number of an event
-is its place among the events of its rollout: 1, 2, 3 … Bodies, which contain the payload of events, are not read.
-"""
+"""The history of one rollout: pages of its events without payload, changes of status, and its place in the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
@@ -16,13 +12,14 @@ from sqlalchemy.types import BigInteger, Text
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.paging import compiled
+from store.db.queries.records import records
+from store.db.queries.run_views import END
 from store.db.tables import core as core_tables
 
 MOST_TURNS: Final = 1_000
 """The maximum number of events that `turns` returns. If there are more, the newest are returned."""
 _TURNS: Final = "attempt.status_changed"
 _SIGNS: Final = "span.recorded"
-_END: Final = 2**62
 
 
 def _int(name: str) -> ColumnElement[Any]:
@@ -68,11 +65,11 @@ async def events(
     params |= {
         "of_stream": f"rollout/{rollout_id}",
         "after": after,
-        "until": _END if until is None else until,
+        "until": END if until is None else until,
         "at_most": limit,
     }
-    found = [log_queries.described(row, None) for row in await session.fetch(sql, params)]
-    return found[::-1] if newest else found
+    rows = [log_queries.described(row, None) for row in await session.fetch(sql, params)]
+    return rows[::-1] if newest else rows
 
 
 async def event_types(session: ReadSession, rollout_id: str, until: int | None = None) -> list[tuple[str, int]]:
@@ -81,15 +78,15 @@ async def event_types(session: ReadSession, rollout_id: str, until: int | None =
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
         return (
-            select(event.type, func.count())
+            select(event.type, func.count().label("total"))
             .where(event.stream == bindparam("of_stream", type_=Text), event.position <= _int("until"))
             .group_by(event.type)
             .order_by(event.type)
         )
 
-    params = {"of_stream": f"rollout/{rollout_id}", "until": _END if until is None else until}
+    params = {"of_stream": f"rollout/{rollout_id}", "until": END if until is None else until}
     rows = await session.fetch(compiled(session, "rollout_event_types", build), params)
-    return [(str(name), int(count)) for name, count in rows]
+    return [(row.type, row.total) for row in rows]
 
 
 async def turns(session: ReadSession, rollout_id: str, *, until: int | None, signs: bool) -> list[dict[str, Any]]:
@@ -133,15 +130,16 @@ async def waiting(session: ReadSession, rollout_id: str, queued_position: int | 
         workers = select(func.count()).select_from(core_tables.workers)
         latest_dequeue = select(func.max(signal.last_dequeue_at))
         check = select(watch.check_at).where(watch.rollout_id == bindparam("rollout", type_=Text))
-        return select(
-            ahead.scalar_subquery(),
-            workers.where(worker.status == "idle").scalar_subquery(),
-            workers.scalar_subquery(),
-            latest_dequeue.scalar_subquery(),
-            check.scalar_subquery(),
-        )
+        values = {
+            "ahead": ahead,
+            "idle_workers": workers.where(worker.status == "idle"),
+            "workers": workers,
+            "asked_at": latest_dequeue,
+            "check_at": check,
+        }
+        return select(*(value.scalar_subquery().label(name) for name, value in values.items()))
 
     params = {"queued": queued_position or 0, "rollout": rollout_id}
-    row = (await session.fetch(compiled(session, "rollout_waiting", build), params))[0]
-    ahead, idle, workers, asked_at, check_at = row
-    return RolloutWait(None if queued_position is None else int(ahead), int(idle), int(workers), asked_at, check_at)
+    rows = await session.fetch(compiled(session, "rollout_waiting", build), params)
+    (wait,) = records(RolloutWait, rows)
+    return replace(wait, ahead=None) if queued_position is None else wait

@@ -1,38 +1,76 @@
-"""Rollouts as rows of a table on a page, with sort orders and filters.
+"""The rollouts of a list, with the counts that a page shows beside it.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The values come from the
-summary columns of the table `rollouts` and from the latest attempt.
+The values come from the summary columns of the table `rollouts` and from the latest attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
 import orjson
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, or_, select
 
-from store.db.dialect import Dialect, Params, ReadSession
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries import filters
+from store.db.queries.annotations import labels_of
+from store.db.queries.expressions import big
+from store.db.queries.filters import Columns, FilterCondition, FilterField, FilterQuery
+from store.db.queries.overview import rollouts_by_status
 from store.db.queries.pages import joins_latest
-from store.db.reports.annotations import carries, labels_of
-from store.db.reports.conditions import big, one_of
-from store.db.reports.overview_rows import rollouts_by_status
-from store.db.reports.ranges import Range, within
+from store.db.queries.paging import Listing, read_rows
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
+from store.runtime.clock import MICROSECONDS
 
 SORTS: Final = {
-    "started": "first_position",
-    "changed": "last_position",
-    "reward": "last_reward",
-    "attempts": "attempt_count",
-    "spans": "spans",
-    "tokens": "tokens_out",
-    "step": "step",
+    "started": FilterField("first_position", "number"),
+    "changed": FilterField("last_position", "number"),
+    "reward": FilterField("last_reward", "value"),
+    "attempts": FilterField("attempt_count", "number"),
+    "spans": FilterField("spans", "number"),
+    "tokens": FilterField("tokens_out", "number"),
+    "step": FilterField("step", "value"),
 }
-"""The supported sort orders, each with the column by which it sorts."""
+"""The supported sort orders, each with the field by which it sorts."""
+LISTED: Final = replace(
+    filters.ROLLOUTS, fields={**filters.ROLLOUTS.fields, "ended": FilterField("end_at", "time"), **SORTS}
+)
+"""Rollouts with the fields of lists. Their reward is the last one of any attempt, which is a column."""
+Ranged = Literal["reward", "step", "ended"]
+RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 NO_ERROR: Final = "(none)"
 """The value of `RolloutListQuery.error_type` that selects attempts whose error has no type, or that have no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range of rewards, of training steps, or of end times.
+
+    The minimum and the maximum are optional and belong to the range, except that the maximum of end times does not
+    belong to the range. End times are seconds since the epoch.
+    """
+
+    of: Ranged
+    least: float | None
+    most: float | None
+
+    def conditions(self) -> Iterator[FilterCondition]:
+        """Yield the conditions that a rollout is in the range. A rollout without a value is not in it."""
+        least, most = self.least, self.most
+        if self.of == "step":
+            least = None if least is None else math.ceil(least)
+            most = None if most is None else math.floor(most)
+        elif self.of == "ended":
+            least = None if least is None else round(least * MICROSECONDS)
+            most = None if most is None else round(most * MICROSECONDS) - 1
+        if least is not None:
+            yield FilterCondition(self.of, "min", least)
+        if most is not None:
+            yield FilterCondition(self.of, "max", most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +97,10 @@ class RolloutRow:
     attempt_id: str | None
     attempt_status: str | None
     worker_id: str | None
+
+
+_COLUMNS: Final[Columns] = dict(core_tables.rollouts.c)
+_CARRIED: Final = ("attempt_count", *(field.name for field in fields(RolloutRow) if field.name in _COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,127 +164,113 @@ class RolloutPage:
     """The labels of rollouts on this page, by rollout id. Rollouts without labels are left out."""
 
 
-async def rollout_page(session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
+async def rollout_page(session: ReadSession, query: RolloutListQuery) -> RolloutPage:
     """Return a page of rollouts with their latest attempts."""
-    matching = _matching(session.dialect, wanted)
-    others = _matching(session.dialect, replace(wanted, statuses=()))
-    params = {"ids": session.dialect.list_param(list(wanted.ids))} if wanted.ids else {}
-    rows = await _rows(session, wanted, matching, params)
-    newer = 0
-    if wanted.upto is not None:
-        past = core_tables.rollouts.c.first_position > big(wanted.upto)
-        counted = select(func.count()).select_from(core_tables.rollouts).where(matching, past)
-        newer = int((await session.fetch(session.dialect.sql(counted), params))[0][0])
-    by_status = await rollouts_by_status(session, others, params)
-    shown = rows[: wanted.limit]
-    labels = await labels_of(session, rollout_ids=[row.rollout_id for row in shown])
-    return RolloutPage(shown, by_status, newer, len(rows) > wanted.limit, labels)
-
-
-async def _rows(
-    session: ReadSession, wanted: RolloutListQuery, matching: ColumnElement[bool], params: Params
-) -> list[RolloutRow]:
-    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
-    is_back = wanted.before is not None
-    is_down = wanted.is_descending is not is_back
-    order = rollout[SORTS[wanted.sort]]
-    ordered = order.desc().nulls_last() if is_down else order.asc().nulls_last()
-    orders = (ordered,) if wanted.is_keyed else (ordered, rollout.first_position.desc())
-    if wanted.is_keyed:
-        # The column has no nulls, so the order does not specify the place of nulls. If it did, Postgres could not use
-        # the index.
-        orders = (order.desc() if is_down else order.asc(),)
+    dialect = session.dialect
     # One more row than the page needs is read, to find out whether there is another page.
-    cut = (
-        select(rollout.rollout_id)
-        .where(matching, *_window(wanted))
-        .order_by(*orders)
-        .limit(big(wanted.limit + 1))
-        .offset(big(wanted.offset))
-    )
-    statement: Select[*tuple[Any, ...]] = (
-        select(*(rollout[name] for name in _ROLLOUT), attempt.attempt_id, attempt.status, attempt.worker_id)
-        .select_from(core_tables.rollouts.outerjoin(core_tables.attempts, joins_latest(dict(rollout))))
-        .where(rollout.rollout_id.in_(cut))
-        .order_by(*orders)
-    )
-    return [RolloutRow(*row) for row in await session.fetch(session.dialect.sql(statement), params)]
+    page = _listing(dialect, replace(query, limit=query.limit + 1), *_window(query))
+    rows = records(RolloutRow, await read_rows(session, page))
+    newer = 0
+    if query.upto is not None:
+        later = _listing(dialect, query, core_tables.rollouts.c.first_position > big(query.upto))
+        counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
+        newer = counts[0].total
+    others = _listing(dialect, replace(query, statuses=()))
+    by_status = await rollouts_by_status(session, others.matching(dialect), others.params(dialect))
+    on_page = rows[: query.limit]
+    labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
+    return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
 
 
-def _window(wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
+def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[bool]) -> Listing:
+    is_descending = query.is_descending is not (query.before is not None)
+    filter_query = FilterQuery(
+        LISTED,
+        tuple(_conditions(query)),
+        "and",
+        None if query.is_keyed else query.sort,
+        is_descending,
+        query.limit,
+        query.offset,
+        is_newest_first=is_descending or not query.is_keyed,
+    )
+    return listed_rollouts(filter_query, RolloutRow, *window, *_of_attempts(dialect, query))
+
+
+def listed_rollouts(filter_query: FilterQuery, kind: type[Any], *terms: ColumnElement[bool]) -> Listing:
+    """Return the listing of rollouts with their latest attempts, whose rows have the fields of the dataclass `kind`.
+
+    The rollouts also meet the conditions `terms`.
+    """
+
+    def read(rollout: Columns, source: FromClause) -> Select[Any]:
+        attempt = core_tables.attempts.c
+        renamed = {"attempts": rollout["attempt_count"], "reward": rollout["last_reward"]}
+        latest = {
+            "attempt_id": attempt.attempt_id,
+            "attempt_status": attempt.status,
+            "worker_id": attempt.worker_id,
+        }
+        columns = columns_of(kind, rollout, renamed, latest)
+        return select(*columns).select_from(source.outerjoin(core_tables.attempts, joins_latest(rollout)))
+
+    return Listing(
+        filter_query,
+        _COLUMNS,
+        core_tables.rollouts,
+        read,
+        within=partial(and_, *terms) if terms else None,
+        has_values=bool(terms),
+        shape=("listed", kind),
+        carried=_CARRIED,
+        is_narrow_first=True,
+    )
+
+
+def _window(query: RolloutListQuery) -> Iterator[ColumnElement[bool]]:
     first = core_tables.rollouts.c.first_position
-    found: list[ColumnElement[bool]] = []
-    if wanted.upto is not None:
-        found.append(first <= big(wanted.upto))
-    if wanted.is_keyed:
-        if wanted.after is not None:
-            found.append(first < big(wanted.after) if wanted.is_descending else first > big(wanted.after))
-        if wanted.before is not None:
-            found.append(first > big(wanted.before) if wanted.is_descending else first < big(wanted.before))
-    return found
+    if query.upto is not None:
+        yield first <= big(query.upto)
+    if query.is_keyed and query.after is not None:
+        yield first < big(query.after) if query.is_descending else first > big(query.after)
+    if query.is_keyed and query.before is not None:
+        yield first > big(query.before) if query.is_descending else first < big(query.before)
 
 
-def _matching(dialect: Dialect, wanted: RolloutListQuery) -> ColumnElement[bool]:
-    rollout = core_tables.rollouts.c
-    found: list[ColumnElement[bool]] = []
-    for column, values in ((rollout.status, wanted.statuses), (rollout.mode, wanted.modes)):
+def _conditions(query: RolloutListQuery) -> Iterator[FilterCondition]:
+    for field, values in (("status", query.statuses), ("mode", query.modes), ("rollout_id", query.ids)):
         if values:
-            found.append(one_of(column, values))
-    if wanted.ids:
-        found.append(dialect.any_of(rollout.rollout_id, "ids"))
-    for column, value in ((rollout.group_id, wanted.group_id), (rollout.resources_id, wanted.resources_id)):
+            yield FilterCondition(field, "in", list(values))
+    for field, value in (("group", query.group_id), ("resources_id", query.resources_id), ("step", query.step)):
         if value is not None:
-            found.append(column == value)
-    if wanted.step is not None:
-        found.append(rollout.step == big(wanted.step))
-    if wanted.label is not None:
-        found.append(carries(rollout.rollout_id, wanted.label))
-    if wanted.id_contains:
-        found.append(dialect.contains(rollout.rollout_id, wanted.id_contains))
-    found += within(wanted.ranges)
-    of_attempts = _of_attempts(dialect, wanted)
-    if of_attempts:
-        found.append(rollout.rollout_id.in_(select(core_tables.attempts.c.rollout_id).where(*of_attempts)))
-    return and_(True, *found)
+            yield FilterCondition(field, "is", value)
+    if query.label is not None:
+        yield FilterCondition(filters.LABEL, "in", [query.label])
+    if query.id_contains:
+        yield FilterCondition("rollout_id", "contains", query.id_contains)
+    for bounds in query.ranges:
+        yield from bounds.conditions()
 
 
-def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
-    """Return the conditions on attempts. A rollout matches if at least one of its attempts meets all of them."""
+def _of_attempts(dialect: Dialect, query: RolloutListQuery) -> list[ColumnElement[bool]]:
+    """Return the condition that one attempt of a rollout meets all conditions on attempts, if there are any."""
     attempt = core_tables.attempts.c
-    found: list[ColumnElement[bool]] = []
-    if wanted.worker_id is not None:
-        found.append(attempt.worker_id == wanted.worker_id)
-    if wanted.attempt_status is not None:
-        found.append(attempt.status == wanted.attempt_status)
-    if wanted.error_type == NO_ERROR:
-        found.append(or_(attempt.error.is_(None), dialect.contains(attempt.error, _of_type(""))))
-    elif wanted.error_type is not None:
+    terms: list[ColumnElement[bool]] = []
+    if query.worker_id is not None:
+        terms.append(attempt.worker_id == query.worker_id)
+    if query.attempt_status is not None:
+        terms.append(attempt.status == query.attempt_status)
+    if query.error_type == NO_ERROR:
+        terms.append(or_(attempt.error.is_(None), dialect.contains(attempt.error, _of_type(""))))
+    elif query.error_type is not None:
         # The searched text contains unescaped quotation marks, which begin or end a string in JSON. An error message
         # inside the JSON text therefore cannot contain the searched text.
-        found.append(dialect.contains(attempt.error, _of_type(wanted.error_type)))
-    return [*found, attempt.released_position.is_(None)] if found else []
+        terms.append(dialect.contains(attempt.error, _of_type(query.error_type)))
+    if not terms:
+        return []
+    matches = select(attempt.rollout_id).where(*terms, attempt.released_position.is_(None))
+    return [core_tables.rollouts.c.rollout_id.in_(matches)]
 
 
 def _of_type(error_type: str) -> str:
     return f'"type":{orjson.dumps(error_type).decode()}'
-
-
-_ROLLOUT: Final = (
-    "rollout_id",
-    "status",
-    "mode",
-    "resources_id",
-    "resources_version",
-    "start_at",
-    "end_at",
-    "group_id",
-    "step",
-    "attempt_count",
-    "last_reward",
-    "spans",
-    "tokens_in",
-    "tokens_out",
-    "error",
-    "first_position",
-    "last_position",
-)

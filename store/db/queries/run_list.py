@@ -1,25 +1,22 @@
-"""Runs as rows of a table on a page, and the recording times of events of a run.
-
-A run is the execution of a rollout, which is a task for an agent. A phase is a group of steps of a run that is executed
-for a scope, which is a subject such as a ticker. The version of an event is its number in its run.
-"""
+"""Runs as rows of a table on a page, and the recording times of events of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal, literal_column, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import NamedRow, ReadSession
+from store.db.dialect import ReadSession
+from store.db.queries.expressions import ONE, one_of
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.models.runs import PHASE_KINDS
 
 _STARTED: Final = PHASE_KINDS[0]
 _AT_ONCE: Final = 1000
-_ONE: Final[ColumnElement[int]] = literal_column("1", Integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,89 +50,77 @@ async def run_rows(session: ReadSession, *, before: str | None, limit: int) -> l
     """
     params = {"page": limit} if before is None else {"page": limit, "before": before}
     rows = await session.fetch(session.dialect.sql(_ids(is_cut=before is not None)), params)
-    return await _rows(session, [row[0] for row in rows])
+    return await _rows(session, [row.rollout_id for row in rows])
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
     """Return a statement that finds the ids of runs. In the index, it steps from run to run and skips their events."""
-    said = core_tables.run_events.alias("said").c
-    begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
-    start: Select[Any] = select(*begun)
+    event = core_tables.run_events.alias("event").c
+    newest: list[ColumnElement[Any]] = [func.max(event.rollout_id).label("rollout_id"), ONE.label("number")]
+    start: Select[Any] = select(*newest)
     if is_cut:
-        start = start.where(said.rollout_id < bindparam("before", type_=Text))
-    found = start.cte("found", recursive=True)
+        start = start.where(event.rollout_id < bindparam("before", type_=Text))
+    runs = start.cte("runs", recursive=True)
     older = core_tables.run_events.alias("older").c
-    next_one = select(func.max(older.rollout_id)).where(older.rollout_id < found.c.rollout_id).scalar_subquery()
-    is_wanted = and_(found.c.rollout_id.is_not(None), found.c.number < bindparam("page", type_=Integer))
-    found = found.union_all(select(next_one, found.c.number + 1).where(is_wanted))
-    return select(found.c.rollout_id).where(found.c.rollout_id.is_not(None)).order_by(found.c.number)
+    next_run = select(func.max(older.rollout_id)).where(older.rollout_id < runs.c.rollout_id).scalar_subquery()
+    has_next = and_(runs.c.rollout_id.is_not(None), runs.c.number < bindparam("page", type_=Integer))
+    runs = runs.union_all(select(next_run, runs.c.number + 1).where(has_next))
+    return select(runs.c.rollout_id).where(runs.c.rollout_id.is_not(None)).order_by(runs.c.number)
 
 
 async def _rows(session: ReadSession, ids: Sequence[str]) -> list[RunRow]:
     if not ids:
         return []
     rollout = core_tables.rollouts.c
-    shown: list[ColumnElement[Any]] = [rollout[name] for name in _COLUMNS]
-    wanted = session.dialect.any_of(rollout.rollout_id, "ids")
-    statement = select(*shown).where(wanted).order_by(rollout.rollout_id.desc())
+    # The phases are counted by another statement.
+    computed = {"attempts": rollout.attempt_count, "phases_done": literal(0), "phases_begun": literal(0)}
+    statement = (
+        select(*columns_of(RunRow, dict(rollout), computed))
+        .where(session.dialect.any_of(rollout.rollout_id, "ids"))
+        .order_by(rollout.rollout_id.desc())
+    )
     rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
     phases = await _phases(session, ids)
-    found: list[Sequence[Any]] = [[*row, *phases.get(row[0], (0, 0))] for row in rows]
-    return [RunRow(*each) for each in found]
+    return [replace(run, **phases.get(run.rollout_id, {})) for run in records(RunRow, rows)]
 
 
-async def _phases(session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+async def _phases(session: ReadSession, ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return for each run the values of `phases_done` and `phases_begun`, without runs that have no phases."""
-    said = core_tables.run_events.c
+    event = core_tables.run_events.c
 
     def last(*kinds: str) -> ColumnElement[Any]:
-        return func.coalesce(func.max(case((_is_any(said.kind, kinds), said.version))), 0)
+        return func.coalesce(func.max(case((one_of(event.kind, kinds), event.version))), 0)
 
-    shown: list[ColumnElement[Any]] = [said.rollout_id, last(_STARTED), last(*PHASE_KINDS[1:])]
-    statement: Select[Any] = (
-        select(*shown)
-        .where(session.dialect.any_of(said.rollout_id, "ids"), _is_any(said.kind, PHASE_KINDS))
-        .group_by(said.rollout_id, said.scope, said.phase)
+    columns: list[ColumnElement[Any]] = [
+        event.rollout_id,
+        last(_STARTED).label("started"),
+        last(*PHASE_KINDS[1:]).label("ended"),
+    ]
+    statement = (
+        select(*columns)
+        .where(session.dialect.any_of(event.rollout_id, "ids"), one_of(event.kind, PHASE_KINDS))
+        .group_by(event.rollout_id, event.scope, event.phase)
     )
-    found: dict[str, tuple[int, int]] = {}
-    for run, started, ended in await session.fetch(
-        session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))}
-    ):
-        done, begun = found.get(run, (0, 0))
-        found[run] = done + (ended > started), begun + 1
-    return found
-
-
-def _is_any(column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
-    # These words are constants, so it is safe to make them a part of the statement.
-    return column.in_([literal_column(f"'{word}'", Text) for word in words])
+    phases: dict[str, dict[str, int]] = {}
+    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
+    for row in rows:
+        of_run = phases.setdefault(row.rollout_id, {"phases_done": 0, "phases_begun": 0})
+        of_run["phases_done"] += row.ended > row.started
+        of_run["phases_begun"] += 1
+    return phases
 
 
 async def recorded_at(session: ReadSession, rollout_id: str, versions: Sequence[int]) -> dict[int, int]:
     """Return the recording times of some events of a run in microseconds, by version."""
-    said, event = core_tables.run_events, core_tables.events
-    shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
-    found: dict[int, int] = {}
+    run_event, event = core_tables.run_events, core_tables.events
+    columns: list[ColumnElement[Any]] = [run_event.c.version, event.c.at]
+    times: dict[int, int] = {}
     for start in range(0, len(versions), _AT_ONCE):
         # Versions come from the database, so it is safe to make them a part of the statement.
-        wanted: list[ColumnElement[int]] = [literal_column(str(int(each))) for each in versions[start:][:_AT_ONCE]]
-        of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
-        source = said.join(event, event.c.position == said.c.position)
-        statement: Select[Any] = select(*shown).select_from(source).where(of_run)
-        rows: Sequence[NamedRow] = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})
-        found |= {row[0]: row[1] for row in rows}
-    return found
-
-
-_COLUMNS: Final = (
-    "rollout_id",
-    "status",
-    "group_id",
-    "start_at",
-    "end_at",
-    "attempt_count",
-    "head",
-    "tokens_in",
-    "tokens_out",
-    "error",
-)
+        some: list[ColumnElement[int]] = [literal_column(str(int(version))) for version in versions[start:][:_AT_ONCE]]
+        of_run = and_(run_event.c.rollout_id == bindparam("rollout", type_=Text), run_event.c.version.in_(some))
+        source = run_event.join(event, event.c.position == run_event.c.position)
+        statement = select(*columns).select_from(source).where(of_run)
+        rows = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})
+        times |= {row.version: row.at for row in rows}
+    return times

@@ -1,8 +1,4 @@
-"""Spans as rows of a waterfall chart. A span is a step of an attempt to execute a rollout (a task for an agent).
-
-The values come from the table `spans` and from the data of the spans' events. Bodies, which contain the payload of
-events, are not read.
-"""
+"""Spans as rows of a waterfall chart, from the table `spans` and the data of the spans' events, without payload."""
 
 from __future__ import annotations
 
@@ -10,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, bindparam, select
-from sqlalchemy.types import BigInteger, Text
+from sqlalchemy import FromClause, Select, select
 
 from store import semconv
 from store.db.data_blocks import json_of
 from store.db.dialect import NamedRow, ReadSession
-from store.db.queries.pages import LONGEST_ID
-from store.db.queries.paging import compiled
+from store.db.queries.filters import SPANS, Columns, FilterQuery
+from store.db.queries.pages import LONGEST_ID, spans_within
+from store.db.queries.paging import Listing, read_rows
+from store.db.queries.run_views import END
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded, upcast
 from store.validation.json_limits import check_text
@@ -56,7 +53,7 @@ class SpanRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SpansWanted:
+class SpanRowQuery:
     """A selection of the spans of one attempt."""
 
     rollout_id: str
@@ -68,72 +65,52 @@ class SpansWanted:
     limit: int = 200
 
 
-async def span_rows(session: ReadSession, wanted: SpansWanted) -> list[SpanRow]:
+async def span_rows(session: ReadSession, query: SpanRowQuery) -> list[SpanRow]:
     """Return the selected spans in the order in which the store recorded them."""
-
-    def build() -> Select[Any]:
-        span, event = core_tables.spans.c, core_tables.events.c
-        columns: list[ColumnElement[Any]] = [
-            event.position,
-            *(span[name] for name in _COLUMNS),
-            event.type,
-            event.shape,
-            event.data,
-        ]
-        return (
-            select(*columns)
-            .select_from(core_tables.spans.join(core_tables.events, event.position == span.position))
-            .where(
-                span.rollout_id == bindparam("of_rollout", type_=Text),
-                span.attempt_id == bindparam("of_attempt", type_=Text),
-                span.position > bindparam("after", type_=BigInteger),
-                span.position <= bindparam("until", type_=BigInteger),
-            )
-            .order_by(span.position)
-            .limit(bindparam("most", type_=BigInteger))
-        )
-
     params = {
-        "of_rollout": check_text(wanted.rollout_id, "rollout_id", LONGEST_ID),
-        "of_attempt": check_text(wanted.attempt_id, "attempt_id", LONGEST_ID),
-        "after": wanted.after,
-        "until": 2**62 if wanted.until is None else wanted.until,
-        "most": wanted.limit,
+        "rollout": check_text(query.rollout_id, "rollout_id", LONGEST_ID),
+        "attempt": check_text(query.attempt_id, "attempt_id", LONGEST_ID),
+        "after": query.after,
+        "until": END if query.until is None else query.until,
     }
-    return [_row(row) for row in await session.fetch(compiled(session, "waterfall", build), params)]
+    listing = Listing(
+        FilterQuery(SPANS, (), "and", sort_by=None, is_descending=False, limit=query.limit, offset=0),
+        dict(core_tables.spans.c),
+        core_tables.spans,
+        _with_events,
+        within=lambda: spans_within(session.dialect, params, is_latest=False),
+        within_params=tuple(params.items()),
+        shape="waterfall",
+    )
+    return [_span_row(row) for row in await read_rows(session, listing)]
 
 
-_COLUMNS: Final = (
-    "span_id",
-    "parent_id",
-    "name",
-    "start_time",
-    "end_time",
-    "status_code",
-    "sequence_id",
-)
+def _with_events(span: Columns, source: FromClause) -> Select[Any]:
+    event = core_tables.events.c
+    of_span = [column for name, column in span.items() if name != "position"]
+    columns = [*of_span, event.position, event.type, event.shape, event.data]
+    return select(*columns).select_from(source.join(core_tables.events, event.position == span["position"]))
 
 
-def _row(row: NamedRow) -> SpanRow:
-    position, span_id, parent_id, name, start, end, status, sequence_id, type_, shape, data = row
-    fact = upcast(type_, shape, json_of(data))
+def _span_row(row: NamedRow) -> SpanRow:
+    fact = upcast(row.type, row.shape, json_of(row.data))
     assert isinstance(fact, SpanRecorded)  # the position of a span is that of the event that recorded it
     reward = _reward(fact.rewards)
     return SpanRow(
-        position,
-        span_id,
-        parent_id,
-        name,
-        _kind(name, fact, reward),
-        start,
-        end,
-        status,
-        sequence_id,
-        reward,
-        fact.tokens_in,
-        fact.tokens_out,
-        fact.model,
-        fact.response_id,
+        position=row.position,
+        span_id=row.span_id,
+        parent_id=row.parent_id,
+        name=row.name,
+        kind=_kind(row.name, fact, reward),
+        start=row.start_time,
+        end=row.end_time,
+        status=row.status_code,
+        sequence_id=row.sequence_id,
+        reward=reward,
+        tokens_in=fact.tokens_in,
+        tokens_out=fact.tokens_out,
+        model=fact.model,
+        response_id=fact.response_id,
     )
 
 

@@ -1,6 +1,5 @@
 """The activity of workers: attempts of one hour for a chart, counts by outcome, and the newest attempts of one worker.
 
-A worker is a process that executes rollouts, which are tasks for an agent. An attempt is one execution of a rollout.
 The chart has a lane for each worker. A stretch of a lane represents attempts that began close together. An open attempt
 has not ended.
 """
@@ -11,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Integer, case, func, literal, literal_column, select
+from sqlalchemy import ColumnElement, FromClause, Select, case, func, literal, select
 
 from store.db.columns import Str
 from store.db.dialect import ReadSession
-from store.db.reports.conditions import big, one_of
+from store.db.queries.expressions import ONE, big, one_of
+from store.db.queries.filters import ATTEMPTS, Columns, FilterCondition, FilterQuery
+from store.db.queries.paging import Listing, read_rows
+from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.runtime.clock import MICROSECONDS
 
@@ -88,12 +90,13 @@ class AttemptRow:
 async def window(session: ReadSession, now: int) -> Window:
     """Return the last hour. If no attempt was active in this hour, return the hour before the last activity."""
     attempt = core_tables.attempts.c
-    counted: Sequence[ColumnElement[Any]] = (
-        func.max(_ended(attempt)),
-        func.count(case((one_of(attempt.status, _OPEN), _one()))),
-    )
-    last, still_open = (await session.fetch(session.dialect.sql(select(*counted)), {}))[0]
-    if last is not None and not still_open and last < now - HOUR:
+    columns: list[ColumnElement[Any]] = [
+        func.max(_ended(attempt)).label("last"),
+        func.count(case((one_of(attempt.status, _OPEN), ONE))).label("open"),
+    ]
+    rows = await session.fetch(session.dialect.sql(select(*columns)), {})
+    last = rows[0].last
+    if last is not None and not rows[0].open and last < now - HOUR:
         return Window(last - HOUR, last, is_now=False)
     # If the clock is behind the times of the latest attempts, the window must still contain these attempts.
     until = now if last is None else max(now, last)
@@ -120,20 +123,21 @@ async def stretches(session: ReadSession, worker_ids: Sequence[str], within: Win
         .where(end >= big(within.since))
         .subquery("done")
     )
-    each = done.c
-    counted: Sequence[ColumnElement[Any]] = (
-        each.worker_id,
-        each.outcome,
-        func.min(each.start_at).label("since"),
-        func.max(each.end_at),
-        func.count(),
-        func.min(each.rollout_id),
+    attempts = done.c
+    figures = {
+        "start_at": func.min(attempts.start_at),
+        "end_at": func.max(attempts.end_at),
+        "attempts": func.count(),
+        "rollout_id": func.min(attempts.rollout_id),
+    }
+    newest = (
+        select(*columns_of(BusyPeriod, dict(attempts), figures))
+        .group_by(attempts.worker_id, attempts.outcome, attempts.cell)
+        .order_by(func.min(attempts.start_at).desc())
+        .limit(MOST_STRETCHES)
     )
-    statement = select(*counted).group_by(each.worker_id, each.outcome, each.cell)
-    newest = statement.order_by(func.min(each.start_at).desc()).limit(MOST_STRETCHES)
     params = {"workers": session.dialect.list_param(list(worker_ids))}
-    rows = await session.fetch(session.dialect.sql(newest), params)
-    return [BusyPeriod(*row) for row in reversed(rows)]
+    return records(BusyPeriod, reversed(await session.fetch(session.dialect.sql(newest), params)))
 
 
 async def tallies(session: ReadSession, worker_ids: Sequence[str], within: Window) -> dict[str, WorkerTally]:
@@ -145,68 +149,62 @@ async def tallies(session: ReadSession, worker_ids: Sequence[str], within: Windo
         return {}
     attempt = core_tables.attempts.c
     is_open = one_of(attempt.status, _OPEN)
-    counted: Sequence[ColumnElement[Any]] = (
+    columns: list[ColumnElement[Any]] = [
         attempt.worker_id,
-        func.count(case((attempt.status == "succeeded", _one()))),
-        func.count(case((attempt.status != "succeeded", _one()))),
-    )
+        func.count(case((attempt.status == "succeeded", ONE))).label("succeeded"),
+        func.count(case((attempt.status != "succeeded", ONE))).label("failed"),
+    ]
     statement = (
-        select(*counted)
+        select(*columns)
         .where(session.dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
         .where(~is_open, _ended(attempt) >= big(within.since))
         .group_by(attempt.worker_id)
     )
     params = {"workers": session.dialect.list_param(list(worker_ids))}
     rows = await session.fetch(session.dialect.sql(statement), params)
-    return {worker_id: WorkerTally(succeeded, failed) for worker_id, succeeded, failed in rows}
-
-
-async def by_status(session: ReadSession) -> dict[str, int]:
-    """Return the number of workers by status."""
-    status = core_tables.workers.c.status
-    counted: Sequence[ColumnElement[Any]] = (status, func.count())
-    rows = await session.fetch(session.dialect.sql(select(*counted).group_by(status).order_by(status)), {})
-    return {row[0]: row[1] for row in rows}
+    return {row.worker_id: WorkerTally(row.succeeded, row.failed) for row in rows}
 
 
 async def attempts_of(session: ReadSession, worker_id: str) -> tuple[list[AttemptRow], dict[str, int]]:
     """Return the newest attempts of a worker, and the number of all its attempts by status."""
     attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
-    is_own = attempt.worker_id == literal(worker_id, Str)
-    shown: Sequence[ColumnElement[Any]] = (
-        attempt.rollout_id,
-        attempt.attempt_id,
-        attempt.sequence_id,
-        attempt.status,
-        attempt.start_at,
-        attempt.end_at,
-        rollout.status,
-        rollout.last_reward,
+    listing = Listing(
+        FilterQuery(
+            ATTEMPTS,
+            (FilterCondition("worker_id", "is", worker_id),),
+            "and",
+            sort_by=None,
+            is_descending=False,
+            limit=MOST_ATTEMPTS,
+            offset=0,
+            is_newest_first=True,
+        ),
+        dict(attempt),
+        core_tables.attempts.join(core_tables.rollouts, rollout.rollout_id == attempt.rollout_id),
+        _attempt_rows,
+        within=lambda: attempt.released_position.is_(None),
+        shape="attempts of worker",
     )
-    statement = (
-        select(*shown)
-        .select_from(core_tables.attempts.join(core_tables.rollouts, rollout.rollout_id == attempt.rollout_id))
-        .where(is_own, attempt.released_position.is_(None))
-        .order_by(attempt.first_position.desc())
-        .limit(MOST_ATTEMPTS)
-    )
-    counted: Sequence[ColumnElement[Any]] = (attempt.status, func.count())
-    totals = select(*counted).where(is_own, attempt.released_position.is_(None)).group_by(attempt.status)
-    rows = await session.fetch(session.dialect.sql(statement), {})
-    counts = await session.fetch(session.dialect.sql(totals.order_by(attempt.status)), {})
-    return [AttemptRow(*row) for row in rows], {row[0]: row[1] for row in counts}
+    counts: list[ColumnElement[Any]] = [attempt.status, func.count().label("total")]
+    matches = select(*counts).where(listing.matching(session.dialect))
+    by_status = matches.group_by(attempt.status).order_by(attempt.status)
+    rows = await read_rows(session, listing)
+    totals = await session.fetch(session.dialect.sql(by_status), listing.params(session.dialect))
+    return records(AttemptRow, rows), {row.status: row.total for row in totals}
 
 
-def _one() -> ColumnElement[int]:
-    return literal_column("1", Integer)
+def _attempt_rows(attempt: Columns, source: FromClause) -> Select[Any]:
+    rollout = core_tables.rollouts.c
+    of_rollout = {"rollout_status": rollout.status, "last_reward": rollout.last_reward}
+    return select(*columns_of(AttemptRow, attempt, of_rollout)).select_from(source)
 
 
 def _ended(attempt: Any) -> ColumnElement[int]:
     # An attempt that timed out or became unresponsive has no end time. The time of the last event that changed this
     # attempt is then used.
     event = core_tables.events.c
-    given_up = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
-    return func.coalesce(attempt.end_at, given_up)
+    last_change = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
+    return func.coalesce(attempt.end_at, last_change)
 
 
 def _outcome(attempt: Any) -> ColumnElement[str]:
