@@ -21,7 +21,7 @@ from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
 from store.domain.rollout import TERMINAL, WAITING
-from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
+from store.domain.views import ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
@@ -190,8 +190,8 @@ async def look(request: PageRequest) -> Looked:
         raise NotFound.rollout(rollout_id)
     row, last, attempts, chosen, position, event, turns, waiting = state
     rollout = rollout_mapping.plain_rollout_of_page(row)
-    columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
-    columns["error"] = _json(columns["error"])
+    columns = {name: getattr(row, name) for name in ROLLOUT_COLUMNS}
+    columns["error"] = _json(row.error)
     looked = Looked(
         request,
         rollout,
@@ -260,7 +260,7 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
     now = await pages.rollout(session, rollout_id)
     if now is None:
         return None
-    last, row, until, event = int(now[_VERSION]), now, None, None
+    last, row, until, event = int(now.stream_version), now, None, None
     if at is not None:
         until = await as_at.moment_of(session, rollout_id, at)
         then = await as_at.rollout(session, rollout_id, until)
@@ -274,10 +274,10 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         chosen = _chosen(selector, await _attempts(session, rollout_id, until, limit=-1))
     if chosen is None and selector not in _LATEST:
         raise Invalid("attempt", f"rollout {rollout_id} has no attempt {selector[:80]!r} at this moment")
-    turns = await rollout_history.turns(session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
+    turns = await rollout_history.turns(session, rollout_id, until=until, signs=row.spans <= _MOST_SIGNS)
     waiting = None
-    if at is None and row[_STATUS] not in TERMINAL:
-        waiting = await rollout_history.waiting(session, rollout_id, row[_QUEUED])
+    if at is None and row.status not in TERMINAL:
+        waiting = await rollout_history.waiting(session, rollout_id, row.queued_position)
     return row, last, attempts, chosen, until, event, turns, waiting
 
 
@@ -293,7 +293,7 @@ async def _attempts(
 
 
 def _attempt(row: NamedRow) -> AttemptShown:
-    attempt, columns = rollout_mapping.attempt_of_page(row), dict(zip(ATTEMPT_COLUMNS, row, strict=False))
+    attempt = rollout_mapping.attempt_of_page(row)
     return AttemptShown(
         attempt.attempt_id,
         attempt.sequence_id,
@@ -302,8 +302,8 @@ def _attempt(row: NamedRow) -> AttemptShown:
         attempt.start_time,
         attempt.end_time,
         attempt.last_heartbeat_time,
-        columns["via"],
-        _json(columns["error"]),
+        row.via,
+        _json(row.error),
         attempt.metadata,
     )
 
@@ -316,11 +316,6 @@ def _chosen(selector: str, attempts: Sequence[AttemptShown]) -> AttemptShown | N
 
 def _json(value: Any) -> Any:
     return orjson.loads(value) if isinstance(value, (str, bytes)) else value
-
-
-_VERSION, _STATUS, _QUEUED, _SPANS = map(
-    ROLLOUT_COLUMNS.index, ("stream_version", "status", "queued_position", "spans")
-)
 
 
 def why(looked: Looked) -> str:
