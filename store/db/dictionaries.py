@@ -18,6 +18,7 @@ from sqlalchemy.sql import ClauseElement
 
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN
+from store.domain.rows import NamedRow
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -65,7 +66,7 @@ class Statement(Protocol):
 class Session(Protocol):
     """A session that reads. See `ReadSession` in `store.db.dialect`, which imports this module."""
 
-    async def fetch(self, sql: Any, params: Any) -> Sequence[Any]: ...
+    async def fetch(self, sql: Any, params: Any) -> Sequence[NamedRow]: ...
 
 
 class Dictionaries:

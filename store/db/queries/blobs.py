@@ -24,12 +24,12 @@ async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, 
     def build() -> Select[Any]:
         return select(*core_tables.blobs.c).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
-    found: dict[str, tuple[Any, ...]] = {}
+    by_hash: dict[str, tuple[Any, ...]] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "blobs_named", build), {"hashes": listed})
-        found.update((row.hash, (row.codec, row.raw_len, row.body)) for row in rows)
-    return found
+        by_hash.update((row.hash, (row.codec, row.raw_len, row.body)) for row in rows)
+    return by_hash
 
 
 async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
@@ -40,12 +40,12 @@ async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
         columns: list[ColumnElement[Any]] = [blob.hash, blob.raw_len]
         return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
 
-    found: dict[str, int] = {}
+    by_hash: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "blob_sizes", build), {"hashes": listed})
-        found.update((row.hash, row.raw_len) for row in rows)
-    return found
+        by_hash.update((row.hash, row.raw_len) for row in rows)
+    return by_hash
 
 
 async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: bool) -> Sequence[NamedRow]:
@@ -92,13 +92,13 @@ async def existing(session: ReadSession, hashes: Sequence[str]) -> set[str]:
     def build() -> Select[Any]:
         return select(core_tables.blobs.c.hash).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
-    found: set[str] = set()
+    present: set[str] = set()
     for start in range(0, len(hashes), _AT_ONCE):
         listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        found.update(
+        present.update(
             row.hash for row in await session.fetch(compiled(session, "blobs_existing", build), {"hashes": listed})
         )
-    return found
+    return present
 
 
 async def unclaimed(session: ReadSession) -> list[str]:
@@ -106,7 +106,7 @@ async def unclaimed(session: ReadSession) -> list[str]:
 
     def build() -> Any:
         event = core_tables.events.c
-        kept = [
+        body_hashes = [
             select(session.dialect.hex(event.body_hash))
             .join(table, table.c.position == event.position)
             .where(event.body_hash.is_not(None))
@@ -114,7 +114,7 @@ async def unclaimed(session: ReadSession) -> list[str]:
         ]
         row = core_tables.run_events.c
         texts = [select(text).where(text.is_not(None)) for text in (row.prompt_sha256, row.response_sha256)]
-        named = union_all(*kept, *texts).subquery("named")
+        named = union_all(*body_hashes, *texts).subquery("named")
         return select(core_tables.blobs.c.hash).except_(select(named))
 
     return [row.hash for row in await session.fetch(compiled(session, "unclaimed_blobs", build), {})]

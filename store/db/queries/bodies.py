@@ -65,10 +65,10 @@ def payload(codec: int | None, stored: bytes | None) -> Json | None:
     if codec is None or stored is None:
         return None
     try:
-        found: Any = orjson.loads(raw_json(codec, stored))
+        value: Any = orjson.loads(raw_json(codec, stored))
     except orjson.JSONDecodeError as error:
         raise Corrupt("a stored body", error, "JSON") from None
-    return found
+    return value
 
 
 def payload_of(body: Body | None) -> Json | None:

@@ -91,8 +91,8 @@ async def oldest_waiting_at(session: ReadSession) -> int | None:
 
     def build() -> Select[Any]:
         first = select(func.min(queue.position)).scalar_subquery()
-        found: Any = select(event.at)
-        return found.where(event.position == first)
+        statement: Any = select(event.at)
+        return statement.where(event.position == first)
 
     rows = await session.fetch(compiled(session, "oldest in the queue", build), {})
     return rows[0].at if rows else None
@@ -103,8 +103,8 @@ async def overdue_checks(session: ReadSession, before: int) -> int:
     due = bindparam("before", type_=BigInteger)
 
     def build() -> Select[Any]:
-        found: Any = select(func.count().label("overdue")).select_from(core_tables.watch)
-        return found.where(core_tables.watch.c.check_at < due)
+        statement: Any = select(func.count().label("overdue")).select_from(core_tables.watch)
+        return statement.where(core_tables.watch.c.check_at < due)
 
     return (await session.fetch(compiled(session, "overdue checks", build), {"before": before}))[0].overdue
 
@@ -119,15 +119,15 @@ async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
 
     def build() -> Select[Any]:
-        shown: Any = select(worker.worker_id, worker.status, signal.heartbeat_stats, signal.last_heartbeat_at)
-        recent = shown.join(core_tables.worker_signals, signal.worker_id == worker.worker_id).where(
+        statement: Any = select(worker.worker_id, worker.status, signal.heartbeat_stats, signal.last_heartbeat_at)
+        recent = statement.join(core_tables.worker_signals, signal.worker_id == worker.worker_id).where(
             signal.last_heartbeat_at >= bindparam("since", type_=BigInteger)
         )
         return recent.order_by(signal.last_heartbeat_at.desc()).limit(bindparam("at_most", type_=Integer))
 
-    found = compiled(session, "recent workers", build)
+    sql = compiled(session, "recent workers", build)
     states: dict[str, str] = {}
-    for row in await session.fetch(found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}):
+    for row in await session.fetch(sql, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}):
         seen = Worker(
             worker_id=row.worker_id,
             status=row.status,

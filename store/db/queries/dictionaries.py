@@ -155,13 +155,13 @@ async def positions(
         .where(session.dialect.any_of(event.type, "types"), _is_other(except_codecs), body.raw_len <= _number(longest))
         .order_by(body.position)
     )
-    found = array("q")
+    sample = array("q")
     seen = 0
     sql, params = session.dialect.sql(statement), {"types": session.dialect.list_param([type_])}
     async for rows in session.stream(sql, params, batch=10_000):
-        found.extend(row.position for row in rows[-seen % step :: step])
+        sample.extend(row.position for row in rows[-seen % step :: step])
         seen += len(rows)
-    return list(found)
+    return list(sample)
 
 
 async def candidates(
@@ -206,14 +206,14 @@ async def last_body(session: ReadSession) -> int:
     return int((await _fetch(session, statement))[0].position)
 
 
-async def codecs_at(session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:
+async def codecs_at(session: ReadSession, positions: Sequence[int]) -> dict[int, int]:
     """Return the codecs of bodies by position. Positions without a body are left out."""
     body = core_tables.bodies.c
-    found: dict[int, int] = {}
-    for part in _parts(wanted):
+    codecs: dict[int, int] = {}
+    for part in _parts(positions):
         statement: Select[*tuple[Any, ...]] = select(body.position, body.codec).where(body.position.in_(_numbers(part)))
-        found.update(map(tuple, await _fetch(session, statement)))
-    return found
+        codecs.update(map(tuple, await _fetch(session, statement)))
+    return codecs
 
 
 async def _fetch(session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[NamedRow]:

@@ -218,17 +218,17 @@ def query(
     if sort_by is not None and arguments.text(sort_by, "sort_by") not in noun.fields:
         raise Invalid("sort_by", f"{noun.name} sort by {', '.join(noun.fields)}, not by {sort_by!r}")
     arguments.page(limit, offset)
-    given = tuple(_checked(noun, condition) for condition in conditions if condition.value is not None)
+    checked = tuple(_checked(noun, condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
-    return FilterQuery(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
+    return FilterQuery(noun, checked, logic, sort_by, sort_order == "desc", limit, offset)
 
 
 def of(value: PageQuery) -> FilterQuery:
     """Return the checked query for the query object of an API call. The errors are those of `query`."""
     return query(
         _NOUNS[type(value)],
-        [_condition(name, wanted) for name in value.conditions() if (wanted := getattr(value, name)) is not None],
-        **{name: given for name, given in vars(value).items() if name in _PAGE},
+        [_condition(name, operand) for name in value.conditions() if (operand := getattr(value, name)) is not None],
+        **{name: argument for name, argument in vars(value).items() if name in _PAGE},
     )
 
 
@@ -288,8 +288,8 @@ def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Colum
 
 def _one_of(dialect: Dialect, field: FilterField, columns: Columns, name: str) -> ColumnElement[bool]:
     if field.kind == "labels":
-        found = select(labels.c.rollout_id).where(dialect.any_of(labels.c.label, name))
-        return columns["rollout_id"].in_(found)
+        with_label = select(labels.c.rollout_id).where(dialect.any_of(labels.c.label, name))
+        return columns["rollout_id"].in_(with_label)
     column = columns[field.column]
     return dialect.any_of(cast_sql(column, Text) if field.kind in {"number", "value"} else column, name)
 
@@ -303,7 +303,7 @@ def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
             values[name] = condition.value
         elif condition.operation == "in" and condition.value:
             is_number = filter_query.noun.fields[condition.field].kind in {"number", "value"}
-            values[name] = dialect.list_param([str(each) for each in condition.value] if is_number else condition.value)
+            values[name] = dialect.list_param([str(item) for item in condition.value] if is_number else condition.value)
     return values
 
 
@@ -311,7 +311,7 @@ def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
     """Return a key that all queries with the same SQL text share; None if the statement contains a value."""
     if any(condition.operation == "contains" for condition in filter_query.conditions):
         return None
-    conditions = tuple((each.field, each.operation, not each.value) for each in filter_query.conditions)
+    conditions = tuple((term.field, term.operation, not term.value) for term in filter_query.conditions)
     return (
         filter_query.noun.name,
         conditions,
@@ -358,11 +358,11 @@ def matches(filter_query: FilterQuery, row: Values) -> bool:
     """Return whether a row matches a query, as the condition of `where` does. The row is a mapping by column name."""
     if not filter_query.conditions:
         return True
-    found = (
+    results = (
         _holds(condition, row[filter_query.noun.fields[condition.field].column])
         for condition in filter_query.conditions
     )
-    return all(found) if filter_query.logic == "and" else any(found)
+    return all(results) if filter_query.logic == "and" else any(results)
 
 
 def _holds(condition: FilterCondition, value: Any) -> bool:
@@ -384,15 +384,15 @@ def _holds(condition: FilterCondition, value: Any) -> bool:
 def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
     """Return rows in the order of a query, as the terms of `order` sort them."""
     noun = filter_query.noun
-    found = sorted(rows, key=lambda row: row[noun.created], reverse=filter_query.is_newest_first)
+    ordered = sorted(rows, key=lambda row: row[noun.created], reverse=filter_query.is_newest_first)
     if filter_query.sort_by is None:
-        return found
+        return ordered
     # Python's sort keeps the order of equal rows, also in reverse.
     for field in reversed((noun.ties or {}).get(filter_query.sort_by, ())):
-        found.sort(key=_key(noun, field))
+        ordered.sort(key=_key(noun, field))
     is_descending = filter_query.is_descending
-    found.sort(key=_key(noun, filter_query.sort_by, is_descending=is_descending), reverse=is_descending)
-    return found
+    ordered.sort(key=_key(noun, filter_query.sort_by, is_descending=is_descending), reverse=is_descending)
+    return ordered
 
 
 def _key(noun: Noun, name: str, *, is_descending: bool = False) -> Callable[[Values], Any]:

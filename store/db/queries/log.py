@@ -60,8 +60,8 @@ def described(row: NamedRow, body: Json | None) -> Json:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
         Corrupt: the data is not JSON, or its block is missing or damaged.
     """
-    known = FACTS.get(row.type)
-    is_current = known is not None and known.shape == row.shape
+    fact = FACTS.get(row.type)
+    is_current = fact is not None and fact.shape == row.shape
     return {
         "number": row.version,
         "position": row.position,
@@ -357,8 +357,8 @@ async def last_commit_ids(session: ReadSession, limit: int) -> list[int]:
 
     def build() -> Select[Any]:
         commit_id = core_tables.commits.c.commit_id
-        found: Any = select(commit_id).order_by(commit_id.desc()).limit(_int("at_most"))
-        return found
+        statement: Any = select(commit_id).order_by(commit_id.desc()).limit(_int("at_most"))
+        return statement
 
     rows = await session.fetch(compiled(session, "last_commit_ids", build), {"at_most": limit})
     return [row.commit_id for row in rows]
@@ -376,7 +376,7 @@ async def commit_by_time(session: ReadSession, at: int) -> NamedRow | None:
     Times ascend with the ids of commits, so a binary search finds the row. An index of the times is avoided, because
     each commit would then write one more page.
     """
-    found: NamedRow | None = None
+    latest: NamedRow | None = None
     newest = await last_commit(session)
     low, high = 1, 0 if newest is None else newest.commit_id
     while low <= high:
@@ -386,10 +386,10 @@ async def commit_by_time(session: ReadSession, at: int) -> NamedRow | None:
             # There is no commit with these ids. A transaction that was rolled back may have used them.
             low = middle + 1
         elif commit.recorded_at <= at:
-            found, low = commit, middle + 1
+            latest, low = commit, middle + 1
         else:
             high = commit.commit_id - 1
-    return found
+    return latest
 
 
 def totals_of(commit: NamedRow | None) -> tuple[int, ...]:
@@ -399,16 +399,16 @@ def totals_of(commit: NamedRow | None) -> tuple[int, ...]:
 
 async def bodies_at(session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
     """Return codec and bytes of bodies, by the position of their event. Positions without a body are left out."""
-    found: dict[int, tuple[int, bytes]] = {}
+    bodies: dict[int, tuple[int, bytes]] = {}
     body = core_tables.bodies.c
     for chunk in _chunks(sorted(set(positions))):
         # List parameters can contain only texts. Positions come from the database, so it is safe to make them a part of
         # the statement.
-        wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
-        sql = session.dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
+        literals: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
+        sql = session.dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(literals)))
         for row in await session.fetch(sql, {}):
-            found[row.position] = (row.codec, row.body)
-    return found
+            bodies[row.position] = (row.codec, row.body)
+    return bodies
 
 
 def _chunks(positions: Sequence[int]) -> list[Sequence[int]]:

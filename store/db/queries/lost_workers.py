@@ -27,8 +27,8 @@ async def silent_since(session: ReadSession, before: int) -> dict[str, int]:
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
-        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.last_heartbeat_at]
-        return select(*shown).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
+        columns: list[ColumnElement[Any]] = [signal.worker_id, signal.last_heartbeat_at]
+        return select(*columns).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
 
     rows = await session.fetch(compiled(session, "silent_since", build), {"before": before})
     return {row.worker_id: row.last_heartbeat_at for row in rows}
@@ -39,15 +39,15 @@ async def heartbeat_stats(session: ReadSession, worker_ids: Sequence[str]) -> di
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
-        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.heartbeat_stats]
-        return select(*shown).where(session.dialect.any_of(signal.worker_id, "workers"))
+        columns: list[ColumnElement[Any]] = [signal.worker_id, signal.heartbeat_stats]
+        return select(*columns).where(session.dialect.any_of(signal.worker_id, "workers"))
 
-    found: dict[str, str | None] = {}
+    by_worker: dict[str, str | None] = {}
     for start in range(0, len(worker_ids), _AT_ONCE):
         listed = session.dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(session, "heartbeat_stats", build), {"workers": listed})
-        found.update((row.worker_id, row.heartbeat_stats) for row in rows)
-    return found
+        by_worker.update((row.worker_id, row.heartbeat_stats) for row in rows)
+    return by_worker
 
 
 async def without_heartbeats(session: ReadSession, limit: int) -> list[str]:
@@ -75,9 +75,9 @@ async def open_attempts(session: ReadSession) -> list[tuple[str, str, str]]:
             .where(session.dialect.any_of(rollout.status, "active"))
             .subquery("active")
         )
-        shown: list[ColumnElement[Any]] = [attempt.rollout_id, attempt.attempt_id, attempt.worker_id]
+        columns: list[ColumnElement[Any]] = [attempt.rollout_id, attempt.attempt_id, attempt.worker_id]
         joined = active.join(core_tables.attempts, joins_latest(dict(active.c)))
-        return select(*shown).select_from(joined).where(attempt.worker_id.is_not(None))
+        return select(*columns).select_from(joined).where(attempt.worker_id.is_not(None))
 
     active = session.dialect.list_param(sorted(ACTIVE))
     rows = await session.fetch(compiled(session, "open_attempts", build), {"active": active})

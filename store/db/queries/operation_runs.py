@@ -80,8 +80,8 @@ Change = Callable[[OperationRun, int], OperationRun | None]
 
 
 def _query() -> Select[Any]:
-    found: Any = select(*operation_runs.columns)
-    return found
+    statement: Any = select(*operation_runs.columns)
+    return statement
 
 
 async def all_runs(session: ReadSession) -> dict[str, OperationRun]:

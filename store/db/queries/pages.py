@@ -294,27 +294,27 @@ async def take_spans(
     """
     if filter_query.logic == "or" and not filter_query.conditions:
         return 0
-    given: list[tuple[str, Any]] = []
+    params: list[tuple[str, Any]] = []
     is_latest = attempt_id == "latest" and until is None
     if isinstance(rollout_id, str):
-        given.append(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)))
+        params.append(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)))
     else:
-        ids = [check_text(each, "rollout_id", LONGEST_ID) for each in rollout_id]
-        given.append(("rollouts", session.dialect.list_param(ids)))
+        ids = [check_text(value, "rollout_id", LONGEST_ID) for value in rollout_id]
+        params.append(("rollouts", session.dialect.list_param(ids)))
         if attempt_id is not None and not isinstance(attempt_id, str):
-            given.append(("attempts", session.dialect.list_param([*map(_of_attempt, ids, attempt_id)])))
+            params.append(("attempts", session.dialect.list_param([*map(_of_attempt, ids, attempt_id)])))
     if isinstance(attempt_id, str) and not is_latest:
-        given.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
+        params.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
     if until is not None:
-        given.append(("until", until))
-    names = tuple(name for name, _ in given)
+        params.append(("until", until))
+    names = tuple(name for name, _ in params)
     listing = Listing(
         filter_query,
         _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
         within=lambda: spans_within(session.dialect, names, is_latest=is_latest),
-        within_params=tuple(given),
+        within_params=tuple(params),
         shape=("spans", is_latest, names),
         is_narrow_first=True,
         # The spans of each rollout are numbered separately.
@@ -344,9 +344,9 @@ def spans_within(dialect: Dialect, names: Iterable[str], *, is_latest: bool) -> 
     if is_latest and "rollout" in names:
         terms.append(span.attempt_id == _latest_id(bindparam("rollout", type_=Text)))
     elif is_latest:
-        shown: list[ColumnElement[Any]] = [attempts_table.c.rollout_id, attempts_table.c.attempt_id]
+        columns: list[ColumnElement[Any]] = [attempts_table.c.rollout_id, attempts_table.c.attempt_id]
         latest = (
-            select(*shown)
+            select(*columns)
             .select_from(rollouts_table.join(attempts_table, joins_latest(_ROLLOUT_COLUMNS)))
             .where(dialect.any_of(rollouts_table.c.rollout_id, "rollouts"))
         )
@@ -396,8 +396,8 @@ def rollout(session: ReadSession, rollout_id: str) -> Awaitable[NamedRow | None]
     """Return the awaitable row of one rollout, with the columns that the function `rollouts` reads."""
 
     def build() -> Select[Any]:
-        whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
-        return whole.where(rollouts_table.c.rollout_id == bindparam("key"))
+        statement = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
+        return statement.where(rollouts_table.c.rollout_id == bindparam("key"))
 
     return _one(session, "rollout", build, "rollout_id", rollout_id)
 
@@ -441,7 +441,7 @@ async def finished(session: ReadSession, rollout_ids: Iterable[str]) -> dict[str
 
 
 def _distinct(ids: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(check_text(each, "ids", LONGEST_ID) for each in ids))
+    return list(dict.fromkeys(check_text(value, "ids", LONGEST_ID) for value in ids))
 
 
 def latest_attempt(session: ReadSession, rollout_id: str) -> Awaitable[NamedRow | None]:
@@ -491,8 +491,8 @@ def worker(session: ReadSession, worker_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of one worker, with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
-        whole = _whole_workers({}, _WORKERS)
-        return whole.where(core_tables.workers.c.worker_id == bindparam("key"))
+        statement = _whole_workers({}, _WORKERS)
+        return statement.where(core_tables.workers.c.worker_id == bindparam("key"))
 
     return _one(session, "worker", build, "worker_id", worker_id)
 

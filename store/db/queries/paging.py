@@ -39,13 +39,13 @@ def compiled(session: ReadSession, shape: Hashable | None, build: Callable[[], S
     """
     if shape is None:
         return session.dialect.sql(build())
-    kept = session.dialect.compiled
-    found = kept.get(shape)
-    if found is None:
-        if len(kept) >= _SHAPES_KEPT:
-            kept.clear()
-        found = kept[shape] = session.dialect.sql(build())
-    return found
+    cache = session.dialect.compiled
+    sql = cache.get(shape)
+    if sql is None:
+        if len(cache) >= _SHAPES_KEPT:
+            cache.clear()
+        sql = cache[shape] = session.dialect.sql(build())
+    return sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Listing:
     """The columns that the conditions and the order of the query use, by name."""
     source: FromClause
     """The table or join that contains these columns."""
-    whole: Callable[[Columns, FromClause], Select[Any]]
+    select_rows: Callable[[Columns, FromClause], Select[Any]]
     """A function that returns the statement for complete rows, given columns and their source.
 
     A complete row also has columns that are joined for the result only, such as payload.
@@ -70,7 +70,7 @@ class Listing:
     has_values: bool = False
     """Whether the condition of `within` contains values, so that the statements are compiled each time."""
     carried: Sequence[str] | None = None
-    """The names of the columns that `whole` needs if `is_narrow_first` is True; None for all columns."""
+    """The names of the columns that `select_rows` needs if `is_narrow_first` is True; None for all columns."""
     is_narrow_first: bool = False
     """Whether the rows of the page are selected before payload is joined, so that no payload is sorted."""
     first: str | None = None
@@ -108,13 +108,13 @@ class Listing:
         """Return the statement that reads the rows of the page."""
         filter_query, columns, matching = self.filter_query, self.columns, self.matching(dialect)
         if not (filter_query.is_paged and self.is_narrow_first) or self.is_beginning:
-            statement = self.whole(columns, self.source).where(matching).order_by(*self._order(columns))
+            statement = self.select_rows(columns, self.source).where(matching).order_by(*self._order(columns))
             return _limited(statement, filter_query)
         carried = columns if self.carried is None else {name: columns[name] for name in self._carried(self.carried)}
         page = select(*carried.values()).select_from(self.source).where(matching)
         cut = _limited(page.order_by(*self._order(columns)), filter_query).subquery("page")
         again: Columns = dict(cut.c)
-        return self.whole(again, cut).order_by(*self._order(again))
+        return self.select_rows(again, cut).order_by(*self._order(again))
 
     @property
     def is_beginning(self) -> bool:

@@ -55,32 +55,35 @@ class Payload:
         object.__setattr__(self, "rollout_id", self.stream.removeprefix("rollout/"))
 
 
-async def finished_rollouts(session: ReadSession, wanted: Selection) -> list[str]:
+async def finished_rollouts(session: ReadSession, selection: Selection) -> list[str]:
     """Return the ids of the finished rollouts that fulfil the conditions, in ascending order of their end."""
     rollout, label = core_tables.rollouts.c, core_tables.labels.c
     statement = select(rollout.rollout_id).where(session.dialect.any_of(rollout.status, "statuses"))
-    params: dict[str, Any] = {"statuses": session.dialect.list_param(sorted(set(wanted.statuses) & TERMINAL))}
-    if wanted.ended_before is not None:
+    params: dict[str, Any] = {"statuses": session.dialect.list_param(sorted(set(selection.statuses) & TERMINAL))}
+    if selection.ended_before is not None:
         statement = statement.where(rollout.end_at <= bindparam("ended_before", type_=BigInteger))
-        params["ended_before"] = wanted.ended_before
-    for column, name, values in ((rollout.mode, "modes", wanted.modes), (rollout.group_id, "groups", wanted.groups)):
+        params["ended_before"] = selection.ended_before
+    for column, name, values in (
+        (rollout.mode, "modes", selection.modes),
+        (rollout.group_id, "groups", selection.groups),
+    ):
         if values:
             statement = statement.where(session.dialect.any_of(column, name))
             params[name] = session.dialect.list_param(sorted(values))
-    for number, text in enumerate(sorted(wanted.labels)):
+    for number, text in enumerate(sorted(selection.labels)):
         has_it = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, f"label_{number}")
         statement = statement.where(select(label.label).where(has_it).exists())
         params[f"label_{number}"] = session.dialect.list_param([text])
-    if wanted.without_labels:
+    if selection.without_labels:
         has_one = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, "without")
         statement = statement.where(~select(label.label).where(has_one).exists())
-        params["without"] = session.dialect.list_param(sorted(wanted.without_labels))
-    if wanted.newest_kept:
+        params["without"] = session.dialect.list_param(sorted(selection.without_labels))
+    if selection.newest_kept:
         place = func.row_number().over(partition_by=rollout.group_id, order_by=rollout.first_position.desc())
         ranked = select(rollout.rollout_id.label("ranked_id"), place.label("place")).subquery("ranked")
         later = select(ranked.c.ranked_id).where(ranked.c.place > bindparam("newest_kept", type_=BigInteger))
         statement = statement.where(rollout.rollout_id.in_(later))
-        params["newest_kept"] = wanted.newest_kept
+        params["newest_kept"] = selection.newest_kept
     statement = statement.order_by(rollout.end_at, rollout.first_position)
     return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), params)]
 
@@ -95,7 +98,7 @@ async def payload_of(session: ReadSession, rollout_ids: Sequence[str], *, with_r
         statement = _payload(session.dialect).where(session.dialect.any_of(core_tables.events.c.stream, "streams"))
         return statement if with_removed else statement.where(core_tables.dropped.c.position.is_(None))
 
-    params = {"streams": session.dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
+    params = {"streams": session.dialect.list_param([f"rollout/{rollout_id}" for rollout_id in rollout_ids])}
     rows = await session.fetch(compiled(session, ("payload_of", with_removed), build), params)
     return list(map(_payload_of_row, rows))
 
@@ -155,16 +158,16 @@ async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> 
 
 async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[int]:
     """Return those of the positions whose payload was removed."""
-    gone, found = core_tables.dropped.c.position, set[int]()
+    gone, removed = core_tables.dropped.c.position, set[int]()
     for start in range(0, len(positions), _AT_ONCE):
         # Positions come from the database, so it is safe to make them a part of the statement.
         listed: list[ColumnElement[int]] = [
-            literal_column(str(int(each))) for each in positions[start : start + _AT_ONCE]
+            literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
-        found |= {
+        removed |= {
             row.position for row in await session.fetch(session.dialect.sql(select(gone).where(gone.in_(listed))), {})
         }
-    return found
+    return removed
 
 
 async def removed_between(session: ReadSession, first: int, last: int) -> set[int]:
@@ -196,7 +199,9 @@ async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
 
     params = {"streams": session.dialect.list_param([f"rollout/{rollout_id}"])}
     orders = [json_of(row.data) for row in await session.fetch(compiled(session, "policies_of", build), params)]
-    return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
+    return sorted(
+        {f"{order['policy']} ({order['reason']})" if "reason" in order else order["policy"] for order in orders}
+    )
 
 
 async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
@@ -207,13 +212,13 @@ async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, i
         columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body).label("size")]
         return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
 
-    found: dict[str, int] = {}
+    by_hash: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         params = {"hashes": session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
-        found.update(
+        by_hash.update(
             (row.hash, row.size) for row in await session.fetch(compiled(session, "stored_blob_sizes", build), params)
         )
-    return found
+    return by_hash
 
 
 async def has_blobs(session: ReadSession) -> bool:

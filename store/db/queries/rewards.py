@@ -44,23 +44,23 @@ async def rewards_of(
     Attempts without a reward are left out. If `until` is given, only events up to this position count.
     """
     distinct = list(dict.fromkeys(rollout_ids))
-    found: dict[tuple[str, str], AttemptRewards] = {}
+    rewards: dict[tuple[str, str], AttemptRewards] = {}
     sql = compiled(session, "rewards_of", lambda: _recorded(session.dialect))
     for start in range(0, len(distinct), _IDS_AT_ONCE):
-        wanted = session.dialect.list_param(distinct[start : start + _IDS_AT_ONCE])
-        rows = await session.fetch(sql, {"wanted": wanted, "until": _END if until is None else until})
+        part = session.dialect.list_param(distinct[start : start + _IDS_AT_ONCE])
+        rows = await session.fetch(sql, {"wanted": part, "until": _END if until is None else until})
         # For each attempt and each position of a span's event: the data of the event, and the values of the reward.
         spans: defaultdict[tuple[str, str], dict[int, tuple[str, list[tuple[str, float]]]]] = defaultdict(dict)
         for row in rows:
             _, values = spans[row.rollout_id, row.attempt_id].setdefault(row.position, (row.data, []))
             values.append((row.name or PRIMARY, row.value))
-        found.update((key, _last_of(of_attempt)) for key, of_attempt in spans.items())
-    return found
+        rewards.update((key, _last_of(of_attempt)) for key, of_attempt in spans.items())
+    return rewards
 
 
 def _recorded(dialect: Dialect) -> Select[Any]:
     reward, event = core_tables.rewards.c, core_tables.events.c
-    shown: list[ColumnElement[Any]] = [
+    columns: list[ColumnElement[Any]] = [
         reward.rollout_id,
         reward.attempt_id,
         event.position,
@@ -69,7 +69,7 @@ def _recorded(dialect: Dialect) -> Select[Any]:
         event.data,
     ]
     return (
-        select(*shown)
+        select(*columns)
         .select_from(core_tables.rewards.join(core_tables.events, event.position == reward.position))
         .where(dialect.any_of(reward.rollout_id, "wanted"), reward.position <= bindparam("until", type_=BigInteger))
         .order_by(reward.rollout_id, reward.position, reward.ordinal)

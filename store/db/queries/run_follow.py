@@ -22,9 +22,9 @@ async def last_of(session: ReadSession, stream: str) -> tuple[int, int] | None:
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [event.version, event.position]
+        columns: list[ColumnElement[Any]] = [event.version, event.position]
         of_it = event.stream == bindparam("of_stream", type_=Text)
-        return select(*shown).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
+        return select(*columns).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     rows = await session.fetch(compiled(session, "stream_end", build), {"of_stream": stream})
     return (rows[0].version, rows[0].position) if rows else None

@@ -74,8 +74,8 @@ async def ends(session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Nam
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [rollout.rollout_id, rollout.rerun_seq, rollout.error]
-        return select(*shown).where(session.dialect.any_of(rollout.rollout_id, "wanted"))
+        columns: list[ColumnElement[Any]] = [rollout.rollout_id, rollout.rerun_seq, rollout.error]
+        return select(*columns).where(session.dialect.any_of(rollout.rollout_id, "wanted"))
 
     params = {"wanted": session.dialect.list_param(list(rollout_ids))}
     return await session.fetch(compiled(session, "run_ends", build), params)

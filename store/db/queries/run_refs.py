@@ -44,10 +44,8 @@ async def _at(
         )
 
     sql = compiled(session, ("run_ref", table.name), build)
-    found = (await session.fetch(sql, {"of": rollout_id, "number": version}))[0]
-    names = [*(str(column.name) for column in table.columns), *(str(column.key) for column in more), "at"]
-    fields = dict(zip(names, found, strict=True))
-    return fields | {"at": fields["at"] / 1_000_000}
+    rows = await session.fetch(sql, {"of": rollout_id, "number": version})
+    return {**rows[0]._asdict(), "at": rows[0].at / 1_000_000}
 
 
 async def last_checkpoint(session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:

@@ -106,7 +106,7 @@ class _Kind:
     """A table whose rows belong to views."""
 
     table: Table
-    shown: tuple[str, ...]
+    columns: tuple[str, ...]
     phase: str
     """The name of the column with the phase. Masks of phases apply to rows without a node."""
     has_nodes: bool = False
@@ -157,16 +157,18 @@ def _lineage(form: Form) -> CTE:
     The depth is the number of steps from an attempt to its base that lead from the attempt of the view to this one.
     """
     first = core_tables.attempts.alias("first")
-    shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
+    columns = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
     no_bound = cast(null(), BigInteger).label("upto")
     depth = _zero().label("depth")
     if form == "raw":
         return (
-            select(*shown, no_bound, depth, cast(null(), BigInteger).label("fork")).where(_alive(first)).cte("lineage")
+            select(*columns, no_bound, depth, cast(null(), BigInteger).label("fork"))
+            .where(_alive(first))
+            .cte("lineage")
         )
     is_it = first.c.sequence_id == bindparam("attempt", type_=Integer)
     rest = [first.c.fork_version.label("fork"), first.c.base, first.c.base_version]
-    start = select(*shown, no_bound, depth, *rest).where(_alive(first), is_it)
+    start = select(*columns, no_bound, depth, *rest).where(_alive(first), is_it)
     if form == "own":
         return start.cte("lineage")
     lineage = start.cte("lineage", recursive=True)
@@ -191,12 +193,12 @@ def _lineage(form: Form) -> CTE:
 def _masks(lineage: CTE) -> CTE:
     """Return the distinct masks of the forks of a lineage, each with the least depth of a fork that has the mask."""
     mask = core_tables.fork_masks.c
-    shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
+    columns: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
     by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
     depth = func.min(lineage.c.depth).label("depth")
-    found = select(*shown, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*shown)
+    statement = select(*columns, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*columns)
     # Without MATERIALIZED, both databases would compute the masks again for each row.
-    return found.cte("masks").prefix_with("MATERIALIZED")
+    return statement.cte("masks").prefix_with("MATERIALIZED")
 
 
 def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> ColumnElement[bool]:
@@ -212,12 +214,12 @@ def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> Column
     mask = _masks(lineage).c
     phase = row[kind.phase]
     by_phase = and_(mask.phase.is_not(None), mask.phase == phase)
-    whole = and_(mask.node_id.is_(None), mask.phase.is_(None))
+    by_scope = and_(mask.node_id.is_(None), mask.phase.is_(None))
     if kind.has_nodes:
         under = and_(mask.children != _zero(), mask.node_id == row.parent_node_id)
-        named = or_(whole, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
+        named = or_(by_scope, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
     else:
-        named = or_(whole, by_phase)
+        named = or_(by_scope, by_phase)
     is_above = mask.depth < depth
     return exists(select(_zero()).where(is_above, or_(mask.scope.is_(None), mask.scope == row.scope), named))
 
@@ -226,7 +228,7 @@ def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[A
     row, lineage, event = kind.table.c, _lineage(form), core_tables.events.c
     source = kind.table.join(lineage, lineage.c.sequence_id == row.attempt)
     statement = select(
-        *(row[name] for name in kind.shown),
+        *(row[name] for name in kind.columns),
         row.attempt,
         lineage.c.attempt_id,
         lineage.c.rerun_seq,
@@ -253,23 +255,23 @@ async def _fetch(
     params: dict[str, Any],
 ) -> Sequence[NamedRow]:
     sql = compiled(session, ("run_view", view.form, *shape), build)
-    given = {
+    values = {
         "rollout": check_text(rollout_id, "rollout_id", LONGEST_ID),
         "until": view.until,
         "attempt": view.attempt,
         **params,
     }
-    return await session.fetch(sql, given)
+    return await session.fetch(sql, values)
 
 
-def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]], dict[str, Any], tuple[str, ...]]:
+def _equal(table: Table, **values: str | None) -> tuple[list[ColumnElement[bool]], dict[str, Any], tuple[str, ...]]:
     """Return the conditions that columns have the given values, the parameters of the conditions, and the columns.
 
     A column whose value is None gets no condition.
     """
-    given = {name: check_text(value, name, LONGEST_ID) for name, value in wanted.items() if value is not None}
-    terms = [table.c[name] == bindparam(f"only_{name}", type_=Text) for name in given]
-    return terms, {f"only_{name}": value for name, value in given.items()}, tuple(given)
+    texts = {name: check_text(value, name, LONGEST_ID) for name, value in values.items() if value is not None}
+    terms = [table.c[name] == bindparam(f"only_{name}", type_=Text) for name in texts]
+    return terms, {f"only_{name}": value for name, value in texts.items()}, tuple(texts)
 
 
 async def events(
@@ -324,8 +326,8 @@ async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence
             .group_by(*about, lineage.c.depth)
             .subquery("told")
         )
-        shown = [told.c[column.name] for column in about]
-        statement = select(*shown, cast(func.sum(told.c.events), BigInteger).label("total")).group_by(*shown)
+        columns = [told.c[column.name] for column in about]
+        statement = select(*columns, cast(func.sum(told.c.events), BigInteger).label("total")).group_by(*columns)
         if view.form == "seen":
             statement = statement.where(~_hidden(_EVENTS, lineage, told))
         return statement.order_by(func.min(told.c.first))
@@ -386,8 +388,8 @@ async def artifacts(
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params |= {"cut_version": cut_version, "most": min(limit, END)}
-    found = await _fetch(session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
-    return list(reversed(found))
+    rows = await _fetch(session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
+    return list(reversed(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,8 +413,8 @@ async def standing(session: ReadSession, rollout_id: str, until: int = END) -> S
 
     def build() -> Select[Any]:
         names = ("head", "run_version", "resources_id", "group_id", "first_position", "last_position")
-        shown: list[ColumnElement[Any]] = [rollout[name] for name in names]
-        return select(*shown).where(rollout.rollout_id == bindparam("rollout", type_=Text))
+        columns: list[ColumnElement[Any]] = [rollout[name] for name in names]
+        return select(*columns).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
     sql = compiled(session, "run_standing", build)
     rows = await session.fetch(sql, {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)})
@@ -429,22 +431,22 @@ async def _head_then(session: ReadSession, rollout_id: str, until: int) -> int |
     attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [attempt.c.sequence_id, attempt.c.first_position]
+        columns: list[ColumnElement[Any]] = [attempt.c.sequence_id, attempt.c.first_position]
         return (
-            select(*shown)
+            select(*columns)
             .where(_alive(attempt))
             .order_by(attempt.c.first_position.desc())
             .limit(literal_column("1", Integer))
         )
 
     def moved() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [event.data, event.position]
-        found = select(*shown).where(
+        columns: list[ColumnElement[Any]] = [event.data, event.position]
+        statement = select(*columns).where(
             event.stream == bindparam("stream", type_=Text),
             event.type == bindparam("type", type_=Text),
             event.position <= bindparam("until", type_=BigInteger),
         )
-        return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
+        return statement.order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     params = {"rollout": rollout_id, "until": until, "stream": f"rollout/{rollout_id}", "type": HeadMoved.type}
     starts = await session.fetch(compiled(session, "run_started", started), params)
@@ -471,8 +473,8 @@ async def version_at(session: ReadSession, rollout_id: str, until: int) -> int:
 
     def build() -> Select[Any]:
         of_it = event.stream == bindparam("stream", type_=Text)
-        found = select(event.version).where(of_it, event.position <= bindparam("until", type_=BigInteger))
-        return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
+        statement = select(event.version).where(of_it, event.position <= bindparam("until", type_=BigInteger))
+        return statement.order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     sql = compiled(session, "run_version_at", build)
     rows = await session.fetch(sql, {"stream": f"rollout/{rollout_id}", "until": until})

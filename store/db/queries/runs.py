@@ -33,27 +33,27 @@ async def payloads(session: ReadSession, positions: Sequence[int]) -> dict[int, 
     The payload of an event whose payload was removed has only the key `rollbook.dropped`.
     """
     stored = await log_queries.bodies_at(session, positions)
-    found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
-    elsewhere = [position for position in positions if position not in found]
+    by_position = {position: payload(codec, body) for position, (codec, body) in stored.items()}
+    elsewhere = [position for position in positions if position not in by_position]
     hashes = await _hashes(session, elsewhere)
-    kept = await blobs(session, list(hashes.values()))
+    contents = await blobs(session, list(hashes.values()))
     for position, digest in hashes.items():
-        found[position] = payload(*kept[digest]) if digest in kept else {DROPPED: True}
-    return {position: body for position, body in found.items() if body is not None}
+        by_position[position] = payload(*contents[digest]) if digest in contents else {DROPPED: True}
+    return {position: body for position, body in by_position.items() if body is not None}
 
 
 async def _hashes(session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
     event = core_tables.events.c
-    found: dict[int, str] = {}
+    hashes: dict[int, str] = {}
     for start in range(0, len(positions), _AT_ONCE):
         # Positions come from the database, so it is safe to make them a part of the statement.
-        wanted: list[ColumnElement[int]] = [
+        literals: list[ColumnElement[int]] = [
             literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
-        shown: list[ColumnElement[Any]] = [event.position, event.body_hash]
-        sql = session.dialect.sql(select(*shown).where(event.position.in_(wanted), event.body_hash.is_not(None)))
-        found |= {position: bytes(digest).hex() for position, digest in await session.fetch(sql, {})}
-    return found
+        columns: list[ColumnElement[Any]] = [event.position, event.body_hash]
+        sql = session.dialect.sql(select(*columns).where(event.position.in_(literals), event.body_hash.is_not(None)))
+        hashes |= {position: bytes(digest).hex() for position, digest in await session.fetch(sql, {})}
+    return hashes
 
 
 async def blobs(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
@@ -61,22 +61,22 @@ async def blobs(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[
     blob = core_tables.blobs.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
-        return select(*shown).where(session.dialect.any_of(blob.hash, "wanted"))
+        columns: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
+        return select(*columns).where(session.dialect.any_of(blob.hash, "wanted"))
 
-    found: dict[str, tuple[int, bytes]] = {}
-    wanted = sorted(set(hashes))
-    for start in range(0, len(wanted), _AT_ONCE):
+    by_hash: dict[str, tuple[int, bytes]] = {}
+    distinct = sorted(set(hashes))
+    for start in range(0, len(distinct), _AT_ONCE):
         sql = compiled(session, "blobs", build)
-        rows = await session.fetch(sql, {"wanted": session.dialect.list_param(wanted[start : start + _AT_ONCE])})
-        found |= {row.hash: (row.codec, bytes(row.body)) for row in rows}
-    return found
+        rows = await session.fetch(sql, {"wanted": session.dialect.list_param(distinct[start : start + _AT_ONCE])})
+        by_hash |= {row.hash: (row.codec, bytes(row.body)) for row in rows}
+    return by_hash
 
 
 async def texts(session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
     """Return long texts, which are stored as blobs, by hash. Hashes without a blob are left out."""
-    kept = await blobs(session, hashes)
-    return {digest: raw_json(codec, body).decode() for digest, (codec, body) in kept.items()}
+    contents = await blobs(session, hashes)
+    return {digest: raw_json(codec, body).decode() for digest, (codec, body) in contents.items()}
 
 
 async def attempts(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
@@ -88,9 +88,9 @@ async def attempts(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
 
     def build() -> Select[Any]:
         names = ("sequence_id", "attempt_id", "status", "start_at", "rerun_seq", "base", "fork_version", "via")
-        shown: list[ColumnElement[Any]] = [attempt[name] for name in names]
+        columns: list[ColumnElement[Any]] = [attempt[name] for name in names]
         of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
-        return select(*shown).where(of_it).order_by(attempt.sequence_id)
+        return select(*columns).where(of_it).order_by(attempt.sequence_id)
 
     return await session.fetch(compiled(session, "run_attempts", build), {"rollout": rollout_id})
 
@@ -100,8 +100,8 @@ async def event_counts(session: ReadSession, rollout_id: str) -> dict[int, int]:
     told = core_tables.run_events.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [told.attempt, func.count().label("events")]
-        return select(*shown).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
+        columns: list[ColumnElement[Any]] = [told.attempt, func.count().label("events")]
+        return select(*columns).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
 
     rows = await session.fetch(compiled(session, "run_events_told", build), {"rollout": rollout_id})
     return {row.attempt: row.events for row in rows}
@@ -115,10 +115,10 @@ async def forks(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
     fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [fork.c.version, event.c.position, event.c.data, fork.c.request_id]
+        columns: list[ColumnElement[Any]] = [fork.c.version, event.c.position, event.c.data, fork.c.request_id]
         of_it = and_(fork.c.rollout_id == bindparam("rollout", type_=Text), event.c.type == literal(AttemptForked.type))
         source = fork.join(event, event.c.position == fork.c.position)
-        return select(*shown).select_from(source).where(of_it).order_by(fork.c.version)
+        return select(*columns).select_from(source).where(of_it).order_by(fork.c.version)
 
     return await session.fetch(compiled(session, "run_forks", build), {"rollout": rollout_id})
 
@@ -157,7 +157,7 @@ async def companions(session: ReadSession, group_id: str, scope: str, name: str)
     rollout, saved, body = core_tables.rollouts.c, core_tables.checkpoints.c, core_tables.bodies
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [rollout.rollout_id, body.c.codec, body.c.body]
+        columns: list[ColumnElement[Any]] = [rollout.rollout_id, body.c.codec, body.c.body]
         named = and_(
             saved.rollout_id == rollout.rollout_id,
             saved.scope == bindparam("scope", type_=Text),
@@ -165,7 +165,7 @@ async def companions(session: ReadSession, group_id: str, scope: str, name: str)
         )
         source = core_tables.rollouts.join(body, body.c.position == rollout.input_position)
         has_saved = select(saved.version).where(named).exists()
-        return select(*shown).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
+        return select(*columns).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
 
     params = {"group": group_id, "scope": check_text(scope, "scope", LONGEST_ID), "name": name}
     return await session.fetch(compiled(session, "run_companions", build), params)
@@ -176,13 +176,13 @@ async def input_of(session: ReadSession, rollout_id: str) -> Any:
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [body.codec, body.body]
+        columns: list[ColumnElement[Any]] = [body.codec, body.body]
         source = core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position)
-        return select(*shown).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
+        return select(*columns).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
     rows = await session.fetch(compiled(session, "run_input", build), {"rollout": rollout_id})
-    found = payload(rows[0].codec, rows[0].body) if rows else None
-    return None if found is None else found.get("input")
+    body_payload = payload(rows[0].codec, rows[0].body) if rows else None
+    return None if body_payload is None else body_payload.get("input")
 
 
 async def made_for(session: ReadSession, scope: str, name: str | None, limit: int, until: int) -> Sequence[NamedRow]:
@@ -192,26 +192,44 @@ async def made_for(session: ReadSession, scope: str, name: str | None, limit: in
     media_type, and the position of the event that retracted the artifact, or null. With a negative limit, all artifacts
     are returned.
     """
-    made, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events
+    artifact, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events
     retraction = core_tables.events.alias("retraction")
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [made.artifact_id, made.rollout_id, rollout.c.group_id, made.version]
-        shown += [made.position, event.c.at, made.attempt, made.scope, made.name, made.phase, made.media_type]
+        columns: list[ColumnElement[Any]] = [
+            artifact.artifact_id,
+            artifact.rollout_id,
+            rollout.c.group_id,
+            artifact.version,
+        ]
+        columns += [
+            artifact.position,
+            event.c.at,
+            artifact.attempt,
+            artifact.scope,
+            artifact.name,
+            artifact.phase,
+            artifact.media_type,
+        ]
         of_retraction = and_(
-            retraction.c.stream == literal_column("'rollout/'", Text) + made.rollout_id,
-            retraction.c.version == made.retracted,
+            retraction.c.stream == literal_column("'rollout/'", Text) + artifact.rollout_id,
+            retraction.c.version == artifact.retracted,
         )
         source = (
-            core_tables.artifacts.join(rollout, rollout.c.rollout_id == made.rollout_id)
-            .join(event, event.c.position == made.position)
+            core_tables.artifacts.join(rollout, rollout.c.rollout_id == artifact.rollout_id)
+            .join(event, event.c.position == artifact.position)
             .outerjoin(retraction, of_retraction)
         )
-        terms = [made.scope == bindparam("scope", type_=Text), made.position <= bindparam("until", type_=BigInteger)]
+        terms = [
+            artifact.scope == bindparam("scope", type_=Text),
+            artifact.position <= bindparam("until", type_=BigInteger),
+        ]
         if name is not None:
-            terms.append(made.name == bindparam("name", type_=Text))
-        statement = select(*shown, retraction.c.position.label("retracted_position")).select_from(source).where(*terms)
-        statement = statement.order_by(made.position.desc())
+            terms.append(artifact.name == bindparam("name", type_=Text))
+        statement = (
+            select(*columns, retraction.c.position.label("retracted_position")).select_from(source).where(*terms)
+        )
+        statement = statement.order_by(artifact.position.desc())
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params = {"scope": check_text(scope, "scope", LONGEST_ID), "until": until, "most": limit, "name": name}

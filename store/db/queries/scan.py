@@ -393,8 +393,8 @@ async def _at(session: ReadSession, table: Table, column: str, numbers: Sequence
         return select(*table.c).where(session.dialect.any_of(table.c[column], "numbers"))
 
     sql = compiled(session, ("rows_at", table.name, column), build)
-    found: list[NamedRow] = []
+    rows: list[NamedRow] = []
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
         part = session.dialect.list_param(list(numbers[start : start + _NUMBERS_AT_ONCE]))
-        found.extend(await session.fetch(sql, {"numbers": part}))
-    return found
+        rows.extend(await session.fetch(sql, {"numbers": part}))
+    return rows

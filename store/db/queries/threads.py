@@ -50,12 +50,12 @@ async def checkpoints(
         limit: the maximum number of rows; -1 for all.
     """
     row = core_tables.thread_checkpoints.c
-    given = {"thread_id": thread_id, "ns": ns, "checkpoint_id": checkpoint_id}
+    equal = {"thread_id": thread_id, "ns": ns, "checkpoint_id": checkpoint_id}
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = list(row)
-        statement = select(*shown)
-        for name, value in given.items():
+        columns: list[ColumnElement[Any]] = list(row)
+        statement = select(*columns)
+        for name, value in equal.items():
             if value is not None:
                 statement = statement.where(row[name] == _text(f"of_{name}"))
         if before is not None:
@@ -68,12 +68,12 @@ async def checkpoints(
 
     shape = (
         "thread_checkpoints",
-        *(value is None for value in given.values()),
+        *(value is None for value in equal.values()),
         before is None,
         after is None,
         limit < 0,
     )
-    params: dict[str, Any] = {f"of_{name}": value for name, value in given.items()}
+    params: dict[str, Any] = {f"of_{name}": value for name, value in equal.items()}
     params |= {"before": before, "at_most": limit}
     params |= {f"after_{index}": part for index, part in enumerate(after or ())}
     return await session.fetch(compiled(session, shape, build), params)
