@@ -88,10 +88,7 @@ class Changes:
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the log, read while the transaction holds the write lock.
-
-    A position is the place of an event in the log.
-    """
+    """The end of the log, read while the transaction holds the write lock."""
 
     commit_id: int
     """The id of the last commit; 0 in an empty log."""

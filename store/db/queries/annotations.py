@@ -1,7 +1,4 @@
-"""Reads of labels, and of the notes of one rollout, at present or at an earlier position of the log.
-
-A rollout is a task for an agent. A position is the place of an event in the log of the store.
-"""
+"""Reads of labels, and of the notes of one rollout, at present or at an earlier position of the log."""
 
 from __future__ import annotations
 

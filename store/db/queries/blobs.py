@@ -1,8 +1,4 @@
-"""Reads of the table `blobs`, and comparisons of blobs with the events that refer to them.
-
-The body of an event is its stored payload. A body or text that may occur repeatedly is stored only once, as a blob. The
-key of a blob is the SHA-256 of its uncompressed bytes, in hex.
-"""
+"""Reads of the table `blobs`, and comparisons of blobs with the events that refer to them. Keys are hashes in hex."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,34 +14,31 @@ from store.domain.run_commands import IN_BLOBS
 _AT_ONCE = 500
 
 
-async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Return codec, raw_len and bytes of blobs, by hash. Hashes without a blob are left out."""
+async def blob_rows(session: ReadSession, hashes: Sequence[str], *columns: ColumnElement[Any]) -> list[NamedRow]:
+    """Return rows with the hash and some columns of blobs. Hashes without a blob are left out."""
 
     def build() -> Select[Any]:
-        return select(*core_tables.blobs.c).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
+        name = core_tables.blobs.c.hash
+        return select(name, *columns).where(session.dialect.any_of(name, "hashes"))
 
-    by_hash: dict[str, tuple[Any, ...]] = {}
+    sql = compiled(session, ("blobs", *map(str, columns)), build)
+    rows: list[NamedRow] = []
     for start in range(0, len(hashes), _AT_ONCE):
-        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(session, "blobs_named", build), {"hashes": listed})
-        by_hash.update((row.hash, (row.codec, row.raw_len, row.body)) for row in rows)
-    return by_hash
+        part = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        rows += await session.fetch(sql, {"hashes": part})
+    return rows
+
+
+async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Return codec, raw_len and bytes of blobs, by hash. Hashes without a blob are left out."""
+    blob = core_tables.blobs.c
+    rows = await blob_rows(session, hashes, blob.codec, blob.raw_len, blob.body)
+    return {row.hash: (row.codec, row.raw_len, row.body) for row in rows}
 
 
 async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
     """Return the numbers of uncompressed bytes of blobs, by hash. Hashes without a blob are left out."""
-
-    def build() -> Select[Any]:
-        blob = core_tables.blobs.c
-        columns: list[ColumnElement[Any]] = [blob.hash, blob.raw_len]
-        return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
-
-    by_hash: dict[str, int] = {}
-    for start in range(0, len(hashes), _AT_ONCE):
-        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(session, "blob_sizes", build), {"hashes": listed})
-        by_hash.update((row.hash, row.raw_len) for row in rows)
-    return by_hash
+    return {row.hash: row.raw_len for row in await blob_rows(session, hashes, core_tables.blobs.c.raw_len)}
 
 
 async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: bool) -> Sequence[NamedRow]:
@@ -88,17 +81,7 @@ async def blobs_after(session: ReadSession, after: str, limit: int) -> Sequence[
 
 async def existing(session: ReadSession, hashes: Sequence[str]) -> set[str]:
     """Return the given hashes for which there is a blob."""
-
-    def build() -> Select[Any]:
-        return select(core_tables.blobs.c.hash).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
-
-    present: set[str] = set()
-    for start in range(0, len(hashes), _AT_ONCE):
-        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        present.update(
-            row.hash for row in await session.fetch(compiled(session, "blobs_existing", build), {"hashes": listed})
-        )
-    return present
+    return {row.hash for row in await blob_rows(session, hashes)}
 
 
 async def unclaimed(session: ReadSession) -> list[str]:

@@ -1,4 +1,4 @@
-"""Decoding of stored bodies. The body of an event is its stored payload, which is a JSON object."""
+"""Decoding of stored bodies, which are JSON objects."""
 
 from __future__ import annotations
 

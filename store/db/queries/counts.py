@@ -1,7 +1,4 @@
-"""The current counts of a store, for metrics.
-
-A rollout is a task for an agent. It waits in a queue until a worker claims it, which starts an attempt to execute it.
-"""
+"""The current counts of a store, for metrics."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -182,22 +182,10 @@ async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: S
 
 
 def _cell(row: NamedRow) -> Cell:
-    rest, bin_ = divmod(row.cell, _MOST_EDGES + 2)
+    figures = row._asdict()
+    rest, bin_ = divmod(figures.pop("cell"), _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))
-    return Cell(
-        bucket=bucket,
-        mode=_MODES[mode],
-        bin=None if bin_ > _MOST_EDGES else bin_,
-        rollouts=row.rollouts,
-        reward_sum=row.reward_sum,
-        reward_min=row.reward_min,
-        reward_max=row.reward_max,
-        tokens_out=row.tokens_out,
-        succeeded=row.succeeded,
-        failed=row.failed,
-        ended=row.ended,
-        seconds=row.seconds,
-    )
+    return Cell(bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_, **figures)
 
 
 def _mode() -> ColumnElement[int]:

@@ -1,4 +1,4 @@
-"""Reads for the compression of bodies with dictionaries. A body is the stored payload of an event."""
+"""Reads for the compression of bodies with dictionaries."""
 
 from array import array
 from collections.abc import Collection, Iterable, Sequence

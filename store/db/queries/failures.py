@@ -31,15 +31,12 @@ class FailedAttempt:
     """The end time of the attempt, in µs since the epoch. Without an end time, the time of the attempt's last event."""
 
 
-async def failed_attempts(session: ReadSession, *, limit: int, rollout_id: str | None = None) -> list[FailedAttempt]:
-    """Return the newest failed attempts, newest first.
-
-    If `rollout_id` is given, only attempts of this rollout count.
-    """
+async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAttempt]:
+    """Return the newest failed attempts, newest first."""
     attempt, event = core_tables.attempts.c, core_tables.events.c
     newest = (
         select(*columns_of(FailedAttempt, dict(attempt)), attempt.end_at, attempt.last_position)
-        .where(_has_failed() if rollout_id is None else _has_failed() & (attempt.rollout_id == rollout_id))
+        .where(_has_failed())
         .order_by(attempt.last_position.desc())
         .limit(big(limit))
         .subquery()

@@ -78,13 +78,13 @@ class FilterQuery:
     """A query whose arguments were checked."""
 
     noun: Noun
-    conditions: tuple[FilterCondition, ...]
-    logic: Literal["and", "or"]
-    sort_by: str | None
-    is_descending: bool
-    limit: int
+    conditions: tuple[FilterCondition, ...] = ()
+    logic: Literal["and", "or"] = "and"
+    sort_by: str | None = None
+    is_descending: bool = False
+    limit: int = -1
     """The maximum number of rows; -1 for all rows."""
-    offset: int
+    offset: int = 0
     is_newest_first: bool = False
     """Whether rows with equal sort values, or all rows if `sort_by` is None, are in reverse order of creation."""
 

@@ -1,12 +1,8 @@
 """Reads of the log: events by position and by stream, commits, and the bodies of events.
 
-The log is the list of all events of a store, and the position of an event is its place in the log. A stream contains
-the events of one object, such as a rollout, and the version of an event is its number in the stream. The body of an
-event is its stored payload. A fact is the typed content of an event without payload; the shape of a fact is the version
-of its fields.
-
-Long reads fetch one page after another by key. They need little memory and no cursor, on SQLite and Postgres, inside
-and outside of a transaction. Functions return rows of the tables. `event_of` converts a row to an `Event`.
+The shape of a fact is the version of its fields. Long reads fetch one page after another by key. They need little
+memory and no cursor, on SQLite and Postgres, inside and outside of a transaction. Functions return rows of the tables.
+`event_of` converts a row to an `Event`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -147,9 +143,11 @@ async def stream_events(
     session: ReadSession,
     stream: str,
     *,
+    types: Sequence[str] = (),
     after: int = 0,
     until: int | None = None,
     limit: int = BATCH,
+    newest: bool = False,
     bodies: bool = False,
 ) -> Sequence[NamedRow]:
     """Return rows of `events` of one stream, in the order of versions.
@@ -157,9 +155,11 @@ async def stream_events(
     Args:
         session: a connection to the database.
         stream: the name of the stream, such as `rollout/ro-…`.
+        types: only events of these types; an empty sequence means all types.
         after: only events with greater versions than this one.
         until: only events with positions up to this one; None for all.
         limit: the maximum number of rows.
+        newest: whether to return the last rows instead of the first ones. The order is the same.
         bodies: whether to add codec and bytes of each event's body. They are null if the event has no body.
     """
 
@@ -168,14 +168,23 @@ async def stream_events(
         statement = (
             select(*event)
             .where(event.stream == _text("of_stream"), event.version > _int("after"), event.position <= _int("until"))
-            .order_by(event.version)
+            .order_by(event.version.desc() if newest else event.version)
             .limit(_int("at_most"))
         )
+        if types:
+            statement = statement.where(session.dialect.any_of(event.type, "types"))
         return _with_body(statement) if bodies else statement
 
-    sql = compiled(session, ("stream_events", bodies), build)
-    params = {"of_stream": stream, "after": after, "until": _END if until is None else until, "at_most": limit}
-    return await session.fetch(sql, params)
+    sql = compiled(session, ("stream_events", bool(types), newest, bodies), build)
+    params = {
+        "of_stream": stream,
+        "types": session.dialect.list_param(list(types)),
+        "after": after,
+        "until": _END if until is None else until,
+        "at_most": limit,
+    }
+    rows = await session.fetch(sql, params)
+    return rows[::-1] if newest else rows
 
 
 async def events_by_stream(

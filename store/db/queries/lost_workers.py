@@ -1,7 +1,4 @@
-"""Queries for workers that no longer send heartbeats: their last heartbeats, and the open attempts.
-
-A worker is a process that executes attempts at rollouts, which are tasks for an agent.
-"""
+"""Queries for workers that no longer send heartbeats: their last heartbeats, and the open attempts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Reads of the store: pages of rows, single rows, and some counts. Each read takes one or two statements.
 
-A rollout is a task for an agent. It waits in a queue until a worker claims it, which starts an attempt to execute it. A
-claim can be released: the attempt then no longer counts. A span is a step of an attempt. A signal contains heartbeats
-of an attempt or a worker that are not events of the log. A body is the stored payload of an event, and a position is
-the place of an event in the log.
+A claim can be released: the attempt then no longer counts. A signal contains heartbeats of an attempt or a worker that
+are not events of the log.
 
 Statements are compiled once for each shape of a query, which is all that determines the SQL text. The function `make`
 of a caller converts the rows one by one, so that no list of rows is in memory beside the list of results.

@@ -1,7 +1,6 @@
 """Reads for the removal of payload: rollouts that a policy selects, and the payload of their events.
 
-The payload of an event is stored in its body, and in blobs, which are values that are stored once under their hash. The
-table `dropped` contains the positions of the events whose payload was removed.
+The table `dropped` contains the positions of the events whose payload was removed.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,6 +12,7 @@ from sqlalchemy.types import BigInteger
 
 from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, NamedRow, ReadSession
+from store.db.queries.blobs import blob_rows
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
@@ -206,19 +206,8 @@ async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
 
 async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
     """Return the stored sizes of those blobs that exist, in bytes, by hash."""
-
-    def build() -> Select[Any]:
-        blob = core_tables.blobs.c
-        columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body).label("size")]
-        return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
-
-    by_hash: dict[str, int] = {}
-    for start in range(0, len(hashes), _AT_ONCE):
-        params = {"hashes": session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
-        by_hash.update(
-            (row.hash, row.size) for row in await session.fetch(compiled(session, "stored_blob_sizes", build), params)
-        )
-    return by_hash
+    size = func.length(core_tables.blobs.c.body).label("size")
+    return {row.hash: row.size for row in await blob_rows(session, hashes, size)}
 
 
 async def has_blobs(session: ReadSession) -> bool:

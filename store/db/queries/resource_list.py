@@ -78,7 +78,7 @@ async def resources_rows(
 ) -> tuple[list[ResourcesRow], int]:
     """Return a page of resources ids, the last published first, and the number of all matching ids."""
     conditions = (FilterCondition("resources_id", "contains", contains),) if contains else ()
-    filter_query = FilterQuery(_BY_PUBLICATION, conditions, "and", None, False, limit, offset, is_newest_first=True)
+    filter_query = FilterQuery(_BY_PUBLICATION, conditions, limit=limit, offset=offset, is_newest_first=True)
     listing = Listing(filter_query, dict(core_tables.resources.c), core_tables.resources, _listed, shape="listed")
     page: Page[NamedRow] = await make_page(session, listing, lambda row: row)
     uses = await _uses(session, [row.resources_id for row in page.items])
@@ -184,14 +184,11 @@ async def _attempts_with(session: ReadSession, resources_id: str) -> dict[int | 
         .where(rollout.resources_id == literal(resources_id, Str))
         .group_by(attempt.resources_version)
     )
-    return {
-        row.resources_version: {
-            "attempts": row.attempts,
-            "first_use_at": row.first_use_at,
-            "last_use_at": row.last_use_at,
-        }
-        for row in await session.fetch(session.dialect.sql(statement), {})
-    }
+    attempts: dict[int | None, dict[str, int]] = {}
+    for row in await session.fetch(session.dialect.sql(statement), {}):
+        figures = row._asdict()
+        attempts[figures.pop("resources_version")] = figures
+    return attempts
 
 
 async def published_before(session: ReadSession, resources_id: str) -> str | None:

@@ -1,12 +1,9 @@
 """Queries for the rewards of rollouts, and an SQL expression for the final reward of a rollout. Decision 55.
 
-A rollout is a task for an agent, an attempt is one execution of it, and a span is a step of an attempt. A reward has
-one or more named values; the first is the primary value. A position is the place of an event in the log.
-
-The last reward of an attempt is that of its last span with a reward. Spans are ordered as in `query_spans`: by number,
-and among equal numbers by start and then by end, with null last. The order in which spans arrive does not matter. The
-numbers and times of spans are read from their events, which can be found by position. The table `spans` has no index on
-the position.
+A reward has one or more named values; the first is the primary value. The last reward of an attempt is that of its last
+span with a reward. Spans are ordered as in `query_spans`: by number, and among equal numbers by start and then by end,
+with null last. The order in which spans arrive does not matter. The numbers and times of spans are read from their
+events, which can be found by position. The table `spans` has no index on the position.
 """
 
 from collections import defaultdict

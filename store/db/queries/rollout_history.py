@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.paging import compiled
 from store.db.queries.records import records
@@ -26,18 +26,6 @@ def _int(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=BigInteger)
 
 
-def _within(dialect: Dialect, *, typed: bool, newest: bool) -> Select[Any]:
-    event = core_tables.events.c
-    statement = select(*event).where(
-        event.stream == bindparam("of_stream", type_=Text),
-        event.version > _int("after"),
-        event.position <= _int("until"),
-    )
-    if typed:
-        statement = statement.where(dialect.any_of(event.type, "types"))
-    return statement.order_by(event.version.desc() if newest else event.version).limit(_int("at_most"))
-
-
 async def events(
     session: ReadSession,
     rollout_id: str,
@@ -50,26 +38,12 @@ async def events(
 ) -> list[dict[str, Any]]:
     """Return events of a rollout in order, as the fields of `HistoryEvent` without the body.
 
-    Args:
-        session: a connection to the database.
-        rollout_id: the id of the rollout.
-        types: only events of these types; an empty sequence means all types.
-        after: only events with greater numbers than this one.
-        until: only events up to this position of the log; None for all.
-        limit: the maximum number of events.
-        newest: whether to return the last `limit` events instead of the first ones. The order is the same.
+    The other arguments are those of `stream_events`.
     """
-    key = ("rollout_events", bool(types), newest)
-    sql = compiled(session, key, lambda: _within(session.dialect, typed=bool(types), newest=newest))
-    params: dict[str, Any] = {"types": session.dialect.list_param(list(types))} if types else {}
-    params |= {
-        "of_stream": f"rollout/{rollout_id}",
-        "after": after,
-        "until": END if until is None else until,
-        "at_most": limit,
-    }
-    rows = [log_queries.described(row, None) for row in await session.fetch(sql, params)]
-    return rows[::-1] if newest else rows
+    rows = await log_queries.stream_events(
+        session, f"rollout/{rollout_id}", types=types, after=after, until=until, limit=limit, newest=newest
+    )
+    return [log_queries.described(row, None) for row in rows]
 
 
 async def event_types(session: ReadSession, rollout_id: str, until: int | None = None) -> list[tuple[str, int]]:

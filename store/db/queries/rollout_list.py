@@ -187,11 +187,10 @@ def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[b
     filter_query = FilterQuery(
         LISTED,
         tuple(_conditions(query)),
-        "and",
-        None if query.is_keyed else query.sort,
-        is_descending,
-        query.limit,
-        query.offset,
+        sort_by=None if query.is_keyed else query.sort,
+        is_descending=is_descending,
+        limit=query.limit,
+        offset=query.offset,
         is_newest_first=is_descending or not query.is_keyed,
     )
     return listed_rollouts(filter_query, RolloutRow, *window, *_of_attempts(dialect, query))

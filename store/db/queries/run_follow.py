@@ -1,8 +1,4 @@
-"""The first reads of a caller that follows a run: the last event, and the events that determine the state of the run.
-
-A run is the execution of a rollout, which is a task for an agent. The stream of a run contains its events. The version
-of an event is its number in the stream; the position of an event is its place in the log of the store.
-"""
+"""The first reads of a caller that follows a run: the last event, and the events that determine its state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Search for runs by name.
 
-A run is the execution of a rollout, which is a task for an agent. Each run has a rollout id. An imported run is also
-found by the id that it had before the import. A flow is a group of runs, which are found by the id of the flow.
+An imported run is also found by the id that it had before the import. The runs of a flow are found by the id of the
+flow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Reads of single checkpoints and artifacts of runs, for the results of the calls that save them.
-
-A run is the execution of a rollout, which is a task for an agent. A version is the number of an event in its rollout. A
-scope is the subject of a checkpoint or artifact, such as a ticker.
-"""
+"""Reads of single checkpoints and artifacts of runs, for the results of the calls that save them."""
 
 from typing import Any
 

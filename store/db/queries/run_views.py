@@ -1,14 +1,8 @@
 """Views of a run, read with SQL: the events, checkpoints and artifacts that belong to the view of an attempt.
 
-A run is the execution of a rollout, which is a task for an agent. A run has one or more attempts. A fork starts an
-attempt that builds on an earlier attempt, its base, up to a version of the base. The masks of a fork hide the rows that
-the new attempt replaces. The view of an attempt contains the attempt's own rows. From the view of its base, it also
-contains the rows up to this version, except rows that a mask hides. The lineage of a view consists of the attempt, its
+The view of an attempt contains the attempt's own rows. From the view of its base, it also contains the rows up to the
+version at which the fork was made, except rows that a mask hides. The lineage of a view consists of the attempt, its
 base, the base of this base, and so on. One recursive statement determines the view for all three tables.
-
-The head is the attempt whose view is the current state of the run. A version is the number of an event in its run; a
-position is the place of an event in the log of the store. A node is a step of the run, such as one agent, a phase is a
-group of nodes, and a scope is the subject of an event, such as a ticker.
 """
 
 from __future__ import annotations

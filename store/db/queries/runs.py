@@ -1,9 +1,4 @@
-"""Reads of runs: attempts, forks, long texts, inputs, and the artifacts of all runs for a scope.
-
-A run is the execution of a rollout, which is a task for an agent. A run has one or more attempts, numbered by
-`sequence_id`. A fork starts an attempt that builds on an earlier attempt. A scope is a subject of runs, such as a
-ticker. A version is the number of an event in its rollout; a position is the place of an event in the log of the store.
-"""
+"""Reads of runs: attempts, forks, long texts, inputs, and the artifacts of all runs for a scope."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
+from store.db.queries.blobs import blob_rows
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
@@ -59,18 +55,8 @@ async def _hashes(session: ReadSession, positions: Sequence[int]) -> dict[int, s
 async def blobs(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
     """Return codec and bytes of blobs by hash. Hashes without a blob are left out."""
     blob = core_tables.blobs.c
-
-    def build() -> Select[Any]:
-        columns: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
-        return select(*columns).where(session.dialect.any_of(blob.hash, "wanted"))
-
-    by_hash: dict[str, tuple[int, bytes]] = {}
-    distinct = sorted(set(hashes))
-    for start in range(0, len(distinct), _AT_ONCE):
-        sql = compiled(session, "blobs", build)
-        rows = await session.fetch(sql, {"wanted": session.dialect.list_param(distinct[start : start + _AT_ONCE])})
-        by_hash |= {row.hash: (row.codec, bytes(row.body)) for row in rows}
-    return by_hash
+    rows = await blob_rows(session, sorted(set(hashes)), blob.codec, blob.body)
+    return {row.hash: (row.codec, bytes(row.body)) for row in rows}
 
 
 async def texts(session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:

@@ -1,9 +1,6 @@
 """Reads of whole tables for `verify`, in the order of keys and in limited memory.
 
-`verify` compares the tables with the log, which is the list of all events. The session must read from one snapshot of
-the database. A position is the place of an event in the log. A stream contains the events of one object, such as a
-rollout; a version is the number of an event in its stream. A body is the stored payload of an event. A fold computes
-the state of an object from the events of its stream.
+The session must read from one snapshot of the database.
 """
 
 from collections.abc import AsyncIterator, Sequence

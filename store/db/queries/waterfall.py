@@ -74,7 +74,7 @@ async def span_rows(session: ReadSession, query: SpanRowQuery) -> list[SpanRow]:
         "until": END if query.until is None else query.until,
     }
     listing = Listing(
-        FilterQuery(SPANS, (), "and", sort_by=None, is_descending=False, limit=query.limit, offset=0),
+        FilterQuery(SPANS, limit=query.limit),
         dict(core_tables.spans.c),
         core_tables.spans,
         _with_events,

@@ -170,14 +170,7 @@ async def attempts_of(session: ReadSession, worker_id: str) -> tuple[list[Attemp
     attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
     listing = Listing(
         FilterQuery(
-            ATTEMPTS,
-            (FilterCondition("worker_id", "is", worker_id),),
-            "and",
-            sort_by=None,
-            is_descending=False,
-            limit=MOST_ATTEMPTS,
-            offset=0,
-            is_newest_first=True,
+            ATTEMPTS, (FilterCondition("worker_id", "is", worker_id),), limit=MOST_ATTEMPTS, is_newest_first=True
         ),
         dict(attempt),
         core_tables.attempts.join(core_tables.rollouts, rollout.rollout_id == attempt.rollout_id),

@@ -284,7 +284,7 @@ def _with_signals(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
-    """Select the bodies (stored payload) that contain the input and the metadata of rollouts."""
+    """Select the bodies that contain the input and the metadata of rollouts."""
     positions = (
         select(rollouts.c.input_position.label("position"))
         .where(of_rollouts)
