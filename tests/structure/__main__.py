@@ -56,7 +56,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "most parameters outside of interface/": (14, 14),
     "variables named by a participle": (467, 200),
     "tests named by a pronoun": (0, 0),
-    "rows read by position": (52, 0),
+    "rows read by position": (0, 0),
     "lines of code": (None, 57_000),
     "files": (None, None),
     "lines of code in testing/": (None, None),
