@@ -24,7 +24,4 @@ class Adapter(Generic[S_contra, R_co]):
 
 
 class TraceAdapter(Adapter[Sequence[Span], R_co], Generic[R_co]):
-    """Base class of adapters for `Trainer(adapter=…)`. They convert the spans of an attempt to training data.
-
-    An attempt is one execution of a task by an agent.
-    """
+    """Base class of adapters for `Trainer(adapter=…)`. They convert the spans of an attempt to training data."""

@@ -1,6 +1,6 @@
-"""Conversion of training rows to the fields of verl's `DataProto`, in the form of Agent-lightning's verl trainer.
+"""Conversion of training rows to the fields of verl's `DataProto`, as Agent-lightning's trainer for verl expects them.
 
-A row is one prompt with its response, made of one or several triplets.
+A row is one prompt with its response. It is made from one or several triplets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class DataProtoFields:
     probabilities."""
     non_tensor_batch: dict[str, Any]
     """Numpy arrays of objects, each (B,): `data_id_list` and `uid` both contain the task, which several rollouts may
-    share; `rollout_id_list`; and `turn_index_list`, the index of the row's first call among the calls of its attempt,
-    from 0."""
+    share. `rollout_id_list` contains the rollout ids. `turn_index_list` contains the index of the row's first call
+    among the calls of its attempt, from 0."""
     meta_info: dict[str, Any]
     """Settings that verl's workers read, such as `temperature`."""
 
@@ -57,20 +57,24 @@ def data_proto_fields(
     """Return rows as the fields of a `DataProto`.
 
     Args:
-        made: the rows, as lists or as arrays.
-        triplets: the triplets of which the rows were made, in the same order.
+        trajectories: the rows, as lists or as arrays.
+        triplets: the triplets that were passed to `trajectories()`, in that order.
         data_ids: the id of the task of each rollout, by rollout id. verl compares the rewards of rollouts with the same
-            task. A rollout without an entry has a task of its own.
+            task. For a rollout without an entry, the rollout id is used as the id of its task.
         meta_info: the settings for verl's workers.
 
     Raises:
-        Invalid: a row was made of a triplet that is not in `triplets`, or numpy is not installed.
+        Invalid: a row was made from a triplet that is not in `triplets`, or numpy is not installed.
     """
     numpy = _imported("numpy", "verl")
-    if any(place >= len(triplets) for places in trajectories.rows for place in places):
-        raise Invalid("triplets", f"there are {len(triplets)}, and a row was made of a later one; pass those of `made`")
-    firsts = [places[0] for places in trajectories.rows]
-    rollout_ids = [str(triplets[place].metadata.get("rollout_id")) for place in firsts]
+    if any(index >= len(triplets) for indexes in trajectories.rows for index in indexes):
+        raise Invalid(
+            "triplets",
+            f"there are {len(triplets)} triplets, but a row refers to a higher index; "
+            "pass the triplets from which `trajectories` was made",
+        )
+    firsts = [indexes[0] for indexes in trajectories.rows]
+    rollout_ids = [str(triplets[index].metadata.get("rollout_id")) for index in firsts]
     tasks = [(data_ids or {}).get(rollout_id, rollout_id) for rollout_id in rollout_ids]
     turns = _turns(triplets)
     truncated = {omission.triplet for omission in trajectories.left_out if omission.reason == "prompt_truncated"}
@@ -91,17 +95,17 @@ def data_proto_fields(
         "position_ids": array(trajectories.position_ids, numpy.int64, total),
         "response_mask": array(trajectories.response_mask, numpy.int64, response),
         "token_level_scores": array(trajectories.token_level_scores, numpy.float32, response),
-        "is_drop_mask": array([place in truncated for place in firsts], numpy.bool_),
+        "is_drop_mask": array([index in truncated for index in firsts], numpy.bool_),
     }
     if all(trajectories.has_log_probs):
         batch["rollout_log_probs"] = array(trajectories.old_log_probs, numpy.float32, response)
-    named = {
+    values_by_name = {
         "data_id_list": tasks,
         "uid": tasks,
         "rollout_id_list": rollout_ids,
-        "turn_index_list": [turns[place] for place in firsts],
+        "turn_index_list": [turns[index] for index in firsts],
     }
-    objects = {name: numpy.asarray(values, object) for name, values in named.items()}
+    objects = {name: numpy.asarray(values, object) for name, values in values_by_name.items()}
     return DataProtoFields(batch, objects, dict(meta_info or {}))
 
 
@@ -113,12 +117,12 @@ def _width(rows: Any) -> int:
 
 def _turns(triplets: Sequence[Triplet]) -> list[int]:
     """Return for each triplet the number of earlier triplets of the same attempt."""
-    seen: Counter[tuple[Any, Any]] = Counter()
+    turn_counts: Counter[tuple[Any, Any]] = Counter()
     turns: list[int] = []
     for triplet in triplets:
         attempt = (triplet.metadata.get("rollout_id"), triplet.metadata.get("attempt_id"))
-        turns.append(seen[attempt])
-        seen[attempt] += 1
+        turns.append(turn_counts[attempt])
+        turn_counts[attempt] += 1
     return turns
 
 

@@ -87,35 +87,36 @@ def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
             continue
         groups.setdefault((span.rollout_id, span.attempt_id), {}).setdefault(span.span_id, []).append(span)
     attempts = [
-        (_with_times([_choose(same, refused) for same in by_id.values()]), ids) for ids, by_id in sorted(groups.items())
+        (_with_times([_choose(duplicates, refused) for duplicates in by_id.values()]), ids)
+        for ids, by_id in sorted(groups.items())
     ]
     attempts.sort(key=lambda attempt: (attempt[0][0].place, attempt[1]))
     return [AttemptSpans(spans) for spans, _ in attempts], sorted(refused)
 
 
-def _choose(same: list[Span], refused: list[Unusable]) -> Span:
+def _choose(spans: list[Span], refused: list[Unusable]) -> Span:
     """Return one of several spans with the same id. The choice does not depend on the order of the spans."""
-    if len(same) == 1:
-        return same[0]
-    same.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
-    refused += [Unusable(span.span_id, "duplicate_span", f"sequence id {span.sequence_id}") for span in same[1:]]
-    return same[0]
+    if len(spans) == 1:
+        return spans[0]
+    spans.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
+    refused += [Unusable(span.span_id, "duplicate_span", f"sequence id {span.sequence_id}") for span in spans[1:]]
+    return spans[0]
 
 
 def _with_times(spans: list[Span]) -> list[Timed]:
     starts = sorted((span.sequence_id, start) for span in spans if (start := _finite(span.start_time)) is not None)
-    numbers = [number for number, _ in starts]
+    sequence_ids = [number for number, _ in starts]
     latest = list(accumulate((start for _, start in starts), max))
     earliest = min((start for _, start in starts), default=0.0)
 
-    def placed(span: Span) -> Timed:
+    def with_times(span: Span) -> Timed:
         start, end = _finite(span.start_time), _finite(span.end_time)
         if start is None:
-            before = bisect_right(numbers, span.sequence_id)
+            before = bisect_right(sequence_ids, span.sequence_id)
             start = latest[before - 1] if before else earliest
         return Timed(span, start, start if end is None else max(start, end))
 
-    return sorted((placed(span) for span in spans), key=lambda timed: timed.place)
+    return sorted((with_times(span) for span in spans), key=lambda timed: timed.place)
 
 
 def _finite(time: Any) -> float | None:
@@ -137,7 +138,7 @@ def as_span(item: Any) -> Span | None:
         return item if _is_sound(item) else None
     try:
         if hasattr(item, "get_span_context"):
-            # A missing id becomes empty.
+            # A missing id becomes an empty text.
             attributes: dict[str, Any] = {**item.resource.attributes, **(item.attributes or {})}
             number = str(attributes.get(SPAN_SEQUENCE_ID, 0))
             span = Span.from_opentelemetry(
@@ -154,7 +155,7 @@ def as_span(item: Any) -> Span | None:
 
 
 def _is_sound(span: Span) -> bool:
-    """Return whether the fields of a span have the right types, because a span may have been built unvalidated."""
+    """Return whether the fields of a span have the right types. A caller may have built the span without validation."""
     fields = vars(span)
     texts = (fields.get(name) for name in ("rollout_id", "attempt_id", "span_id", "name"))
     return (

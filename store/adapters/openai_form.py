@@ -16,9 +16,10 @@ _ROLES: Final = frozenset({"assistant", "developer", "function", "system", "tool
 
 
 def prompt_messages(message: Message) -> list[Json]:
-    """Return the messages for a message of a prompt; empty if its role is unknown.
+    """Return a message of a prompt as messages of the Chat API.
 
-    Each tool result becomes a message of the role `tool`, before the rest of its message. Reasoning is left out.
+    Each tool result becomes a message of the role `tool`, before the rest of the message. Reasoning is left out. If the
+    role of the message is unknown, only the tool results are returned.
     """
     results = [_result(part, message) for part in message.parts if part.kind == "tool_result"]
     content = [part for part in message.parts if part.kind not in {"tool_call", "tool_result", "reasoning"}]
@@ -32,11 +33,11 @@ def prompt_messages(message: Message) -> list[Json]:
 
 
 def answer_message(message: Message, calls: Sequence[Json]) -> Json | None:
-    """Return a message of a response; None if its role is not `assistant`.
+    """Return a message of a response as a message of the Chat API; None if its role is not `assistant`.
 
     Args:
         message: the message.
-        calls: the tool calls, if spans of tools describe them; otherwise the calls of the message are used.
+        calls: the tool calls that spans of tools describe. If empty, the tool calls of the message are used.
     """
     if message.role != "assistant":
         return None
@@ -44,14 +45,14 @@ def answer_message(message: Message, calls: Sequence[Json]) -> Json | None:
     answer: Json = {"role": "assistant", "content": "".join(texts) if texts else None}
     if refusal := "".join(part.text for part in message.parts if part.kind == "refusal"):
         answer["refusal"] = refusal
-    used = list(calls) or [call for part in message.tool_calls if (call := tool_call(part)) is not None]
-    return {**answer, "tool_calls": used} if used else answer
+    tool_calls = list(calls) or [call for part in message.tool_calls if (call := tool_call(part)) is not None]
+    return {**answer, "tool_calls": tool_calls} if tool_calls else answer
 
 
 def tool_call(part: MessagePart) -> Json | None:
     """Return a tool call; None if a call of a function has no id or no name, because OpenAI requires both.
 
-    For a tool that is not a function, the result has the tool's type, and the item under the name of that type.
+    For any other tool, `type` is the tool's type, and the field with the name of this type contains the call.
     """
     if part.tool == FUNCTION:
         return function_call(part.call_id, part.name, part.text or "{}")
@@ -62,7 +63,7 @@ def tool_call(part: MessagePart) -> Json | None:
 
 
 def function_call(call_id: Any, name: Any, arguments: str) -> Json | None:
-    """Return the call of a function; None if the id or the name is missing."""
+    """Return the call of a function; None if the id or the name is missing or invalid."""
     if not isinstance(call_id, str) or not isinstance(name, str) or not name:
         return None
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -97,7 +98,7 @@ def _content_part(part: MessagePart) -> Json:
 
 
 def openai_tool(tool: Mapping[str, Any]) -> Json:
-    """Return a tool of a request: a function, or else the tool as received."""
+    """Return a tool of a request in the form of the Chat API. A tool that is not a function is returned as received."""
     if "definition" in tool:
         return as_object(_parsed(tool["definition"])) or {"type": tool.get("name")}
     parameters = _parsed(tool.get("parameters"))

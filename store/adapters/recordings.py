@@ -8,7 +8,7 @@ numbers. Two spans with one response id record the same call if
 
 - they come from different recorders,
 - they overlap in time, or one is a descendant of the other, and
-- their answers are equal, as far as both contain an answer.
+- their answers are equal, in the parts that both spans contain.
 
 If several pairs meet these conditions, pairs with equal answers are joined first, then nested pairs, then pairs with
 the least difference in time. A call has at most one span of each recorder. Decision 77 contains the reasons and the
@@ -105,7 +105,7 @@ class _Recording:
 
     @property
     def clock(self) -> str:
-        """The clock of the recorder. Both spans of LiteLLM have one clock."""
+        """The name of the recorder's clock. The two spans of LiteLLM share one clock. Empty for the agent's clock."""
         return "litellm" if self.span.name in PROXY_NAMES else self.proxy
 
     @cached_property
@@ -143,7 +143,7 @@ class _Pair(NamedTuple):
     is_apart: bool
     """Whether neither span is a descendant of the other."""
     seconds: float
-    """The sum of the differences of the starts and of the ends."""
+    """The difference of the starts plus the difference of the ends."""
     places: tuple[SpanPlace, SpanPlace]
 
 
@@ -197,10 +197,11 @@ def group_recordings(spans: Sequence[Timed]) -> list[list[Timed]]:
 
 
 def repeated_calls(spans: Iterable[Span]) -> dict[tuple[str, str], Span]:
-    """Return the spans that record a call that an earlier span of their attempt records already.
+    """Return the spans whose call is already recorded by an earlier span of the attempt.
 
     Returns:
-        By attempt id and span id, the span that recorded the call first, in the order of sequence numbers.
+        A dict. The key is the attempt id and the span id of such a span. The value is the first span of the call, by
+        sequence id.
     """
     repeated: dict[tuple[str, str], Span] = {}
     attempts, _ = sort_in(spans)
@@ -263,7 +264,7 @@ def _pair(one: _Recording, other: _Recording) -> _Pair | None:
 def _is_bare_repeat(one: _Recording, other: _Recording) -> bool:
     """Return whether two spans of one tracer are nested in time, and neither contains an answer.
 
-    Such spans are one call, because nothing in them shows that the model answered twice.
+    Such spans are one call, because the data do not show that the model answered twice.
     """
     if not (one.answer.is_empty and other.answer.is_empty):
         return False
@@ -275,7 +276,8 @@ def _is_bare_repeat(one: _Recording, other: _Recording) -> bool:
 def _compared_answers(one: _Answer, other: _Answer) -> int | None:
     """Return the evidence that two answers are the same; None if they differ.
 
-    Token ids decide if both answers have them. Otherwise, parts that only one answer has are ignored.
+    If both answers have token ids, only the token ids are compared. Otherwise, parts that only one answer has are
+    ignored.
     """
     if one.tokens and other.tokens:
         return _compared((one.tokens, one.is_cut), (other.tokens, other.is_cut))
@@ -344,9 +346,10 @@ def _align_clocks(repeated: Sequence[Sequence[_Recording]]) -> None:
 def _clock_difference(pairs: Sequence[tuple[_Recording, _Recording]]) -> float:
     """Return the seconds by which the clock of a proxy is ahead of the agent's clock.
 
-    The result is 0 if a span of the proxy overlaps the agent's span with the same response id. It is also 0 unless at
-    least one pair is certainly one call: its response id is random, the proxy's span lies outside of the spans around
-    the agent's span, or several pairs have equal answers and the same difference of their starts.
+    The result is 0 if a span of the proxy overlaps the agent's span with the same response id. The result is also 0 if
+    no pair is certainly one call. A pair is certainly one call if the response id is random, or if the proxy's span
+    lies outside of the spans around the agent's span. If there are several pairs, all are certain if every pair has
+    equal answers and the same difference of the starts.
 
     Args:
         pairs: for each response id that both recorders have, the first span of the agent and of the proxy.

@@ -42,7 +42,7 @@ _NOT_FINAL: Final = "not_the_last_reward"
 
 
 class RewardMatchPolicy(StrEnum):
-    """The policy for rewards that do not belong to a call by their span or link; see the module docstring."""
+    """The policy for rewards that are neither on the span of a call nor link to a call; see the module docstring."""
 
     FIRST_SIBLING = "first_sibling"
     FIRST_OCCURRENCE = "first_occurrence"
@@ -55,7 +55,7 @@ class Rewarded(Protocol):
 
     @property
     def node(self) -> TraceTree:
-        """The span with which the agent made the call."""
+        """The tracer's span of the call. If there is none, the proxy's span."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Rewarded(Protocol):
 
     @property
     def sequence_id(self) -> int:
-        """The sequence id of the call among the spans of its attempt, one execution of a task by an agent."""
+        """The sequence id of the call."""
         ...
 
 
@@ -136,9 +136,9 @@ def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMa
 def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matching:
     """Return the assignment of rewards to calls by sequence ids instead of times.
 
-    Each reward that does not belong to a call by its span or link goes to the call with the greatest sequence id that
-    is smaller than the reward's and that has no reward yet. Times cannot be compared if clocks differ, such as those of
-    the agent and of a proxy on another machine.
+    A reward on the span of a call, or with a link to a call, goes to this call. Any other reward goes to the last call
+    before the reward that has no reward yet. Times are not compared, because the clocks of the agent and of a proxy on
+    another machine may differ.
 
     Args:
         calls: the calls, in the order of their sequence ids.
@@ -147,23 +147,23 @@ def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matc
     matching, free = _explicit(calls, sorted(rewards, key=lambda reward: reward.node.span.sequence_id))
     for reward in free:
         number = reward.node.span.sequence_id
-        waiting = (place for place in reversed(range(len(calls))) if place not in matching.by_call)
-        _give(next((place for place in waiting if calls[place].sequence_id < number), None), reward, matching)
+        waiting = (index for index in reversed(range(len(calls))) if index not in matching.by_call)
+        _assign(next((index for index in waiting if calls[index].sequence_id < number), None), reward, matching)
     return matching
 
 
 def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Matching, list[Reward]]:
     """Assign the rewards that are on the span of a call or link to a call, and return the other rewards."""
     matching, free = Matching(), list[Reward]()
-    by_node = {id(node): place for place, call in enumerate(calls) for node in call.nodes}
+    by_node = {id(node): index for index, call in enumerate(calls) for node in call.nodes}
     for reward in rewards:
         holder = by_node.get(id(reward.node))
         if holder is None and not reward.links:
             free.append(reward)
             continue
-        named = [holder] if holder is not None else _linked(calls, reward.links)
-        unrewarded = [place for place in named if place not in matching.by_call]
-        _give(unrewarded[-1] if unrewarded else None, reward, matching, _TAKEN if named else _LINKED_MISSING)
+        candidates = [holder] if holder is not None else _linked(calls, reward.links)
+        unrewarded = [index for index in candidates if index not in matching.by_call]
+        _assign(unrewarded[-1] if unrewarded else None, reward, matching, _TAKEN if candidates else _LINKED_MISSING)
     return matching, free
 
 
@@ -172,8 +172,8 @@ def _linked(calls: Sequence[Rewarded], links: tuple[tuple[str, Any], ...]) -> li
 
     If the links match no call, return the indexes of the calls below a span that the links match.
     """
-    direct = [place for place, call in enumerate(calls) if any(_has(node, links) for node in call.nodes)]
-    return direct or [place for place, call in enumerate(calls) if any(_has(node, links) for node in _above(call.node))]
+    direct = [index for index, call in enumerate(calls) if any(_has(node, links) for node in call.nodes)]
+    return direct or [index for index, call in enumerate(calls) if any(_has(node, links) for node in _above(call.node))]
 
 
 def _above(node: TraceTree) -> Iterable[TraceTree]:
@@ -204,7 +204,7 @@ def _look_back(calls: Sequence[tuple[int, Rewarded]], rewards: Iterable[Reward],
 
     Calls and rewards must be in the order of time.
     """
-    ahead = iter([*((place, call) for place, call in calls if place not in matching.by_call), None])
+    ahead = iter([*((index, call) for index, call in calls if index not in matching.by_call), None])
     upcoming = next(ahead)
     waiting: list[tuple[int, Rewarded]] = []
     for reward in rewards:
@@ -212,37 +212,42 @@ def _look_back(calls: Sequence[tuple[int, Rewarded]], rewards: Iterable[Reward],
             waiting.append(upcoming)
             upcoming = next(ahead)
         chosen = next(
-            (at for at in reversed(range(len(waiting))) if waiting[at][1].node.end_time <= reward.node.start_time), None
+            (
+                position
+                for position in reversed(range(len(waiting)))
+                if waiting[position][1].node.end_time <= reward.node.start_time
+            ),
+            None,
         )
-        _give(None if chosen is None else waiting.pop(chosen)[0], reward, matching)
+        _assign(None if chosen is None else waiting.pop(chosen)[0], reward, matching)
 
 
 def _among_siblings(calls: Sequence[Rewarded], rewards: Iterable[Reward], matching: Matching) -> None:
     families: dict[int, tuple[list[tuple[int, Rewarded]], list[Reward]]] = {}
-    for place, call in enumerate(calls):
-        families.setdefault(id(call.node.parent), ([], []))[0].append((place, call))
+    for index, call in enumerate(calls):
+        families.setdefault(id(call.node.parent), ([], []))[0].append((index, call))
     for reward in rewards:
         families.setdefault(id(reward.node.parent), ([], []))[1].append(reward)
-    for siblings, theirs in families.values():
-        _look_back(siblings, theirs, matching)
+    for siblings, sibling_rewards in families.values():
+        _look_back(siblings, sibling_rewards, matching)
 
 
 def _final(last: int, rewards: Sequence[Reward], matching: Matching) -> None:
     if rewards:
-        _give(last if last >= 0 and last not in matching.by_call else None, rewards[-1], matching)
+        _assign(last if last >= 0 and last not in matching.by_call else None, rewards[-1], matching)
     matching.left += [(reward, _NOT_FINAL) for reward in rewards[:-1]]
 
 
 def _broadcast(count: int, rewards: Sequence[Reward], matching: Matching) -> None:
     if rewards and not count:
-        _give(None, rewards[-1], matching)
+        _assign(None, rewards[-1], matching)
     elif rewards:
         matching.by_call = dict.fromkeys(range(count), rewards[-1]) | matching.by_call
     matching.left += [(reward, _NOT_FINAL) for reward in rewards[:-1]]
 
 
-def _give(place: int | None, reward: Reward, matching: Matching, otherwise: str = _NO_CALL) -> None:
-    if place is None:
+def _assign(index: int | None, reward: Reward, matching: Matching, otherwise: str = _NO_CALL) -> None:
+    if index is None:
         matching.left.append((reward, otherwise))
     else:
-        matching.by_call[place] = reward
+        matching.by_call[index] = reward

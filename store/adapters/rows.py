@@ -65,10 +65,10 @@ class Trajectories:
     token_level_scores: Any
     """(B, R) float32: the reward at the last token of each response, 0 at other tokens."""
     rows: list[list[int]]
-    """For each row, the indexes in the input of the triplets of which the row was made."""
+    """For each row, the triplets from which the row was made, as indexes in the input."""
     has_log_probs: list[bool]
-    """For each row, whether `old_log_probs` are known for all generated tokens. If not, the trainer must compute
-    them."""
+    """For each row, whether `old_log_probs` are known for all generated tokens. If false, the trainer must compute the
+    log probabilities."""
     left_out: list[LeftOut]
     """The triplets that were dropped or are incomplete, with the reasons."""
 
@@ -101,37 +101,38 @@ def trajectories(
         max_prompt: the length P of each prompt, including padding.
         max_response: the length R of each response, including padding. A longer response is truncated. Its reward is
             then at the last remaining token.
-        long_prompts: what happens to a prompt of more than P tokens. "drop" leaves out the call. "truncate" keeps only
+        long_prompts: the handling of a prompt of more than P tokens. "drop" leaves out the call. "truncate" keeps only
             the last P tokens of the prompt; the row then has a prompt that the model never received.
-        missing_reward: the reward of a row without a reward. With None, such a row is left out. With `merge_turns`, a
-            row has a reward if at least one of its calls has a reward.
-        merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt, which
-            is one execution of a rollout. In a conversation, each prompt begins with the prompt and the response of the
-            previous call. Tokens between two responses are part of the row's response, with a `response_mask` of 0. The
-            reward of each call is at the last token of its response. A reward that the adapter copied to all calls
-            would therefore count several times, so use the adapter's reward policy `final_only`.
+        missing_reward: the reward for a row whose triplets have no reward. With None, such a row is left out.
+        merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt. In a
+            conversation, each prompt begins with the prompt and the response of the previous call. Tokens between two
+            responses are part of the row's response, with a `response_mask` of 0. The reward of each call is at the
+            last token of its response. A reward that the adapter copied to all calls would therefore count several
+            times, so use the adapter's reward policy `final_only`.
         as_numpy: whether to return numpy arrays instead of nested lists; numpy must then be installed.
 
     Raises:
         Invalid: a number or `long_prompts` is not valid, or numpy is required and not installed.
     """
     limits = (("pad_token_id", pad_token_id, 0), ("max_prompt", max_prompt, 1), ("max_response", max_response, 1))
-    for field, value, least in limits:
-        if type(value) is not int or value < least:
-            raise Invalid(field, f"{value!r} is not an integer from {least} on; take your tokenizer's or model's value")
+    for field, value, minimum in limits:
+        if type(value) is not int or value < minimum:
+            raise Invalid(
+                field, f"{value!r} is not an integer from {minimum} on; take your tokenizer's or model's value"
+            )
     if long_prompts not in {"drop", "truncate"}:
         raise Invalid("long_prompts", f"{long_prompts!r} is neither drop nor truncate")
     rows = _Rows(pad_token_id, max_prompt, max_response, truncates=long_prompts == "truncate")
-    for turns in _conversations([_turn(place, triplet) for place, triplet in enumerate(triplets)], merge=merge_turns):
+    for turns in _conversations([_turn(index, triplet) for index, triplet in enumerate(triplets)], merge=merge_turns):
         rows.add(turns, missing_reward)
-    return _in_numpy(rows.made, max_prompt, max_response) if as_numpy else rows.made
+    return _in_numpy(rows.batch, max_prompt, max_response) if as_numpy else rows.batch
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The data of a triplet that a row is made of."""
+    """The data of a triplet from which a row is made."""
 
-    place: int
+    index: int
     """The index of the triplet in the input."""
     prompt: list[int]
     response: list[int]
@@ -140,16 +141,16 @@ class _Turn:
     attempt: tuple[Any, Any]
 
     @property
-    def whole(self) -> list[int]:
+    def tokens(self) -> list[int]:
         return self.prompt + self.response
 
 
-def _turn(place: int, triplet: Triplet) -> _Turn:
+def _turn(index: int, triplet: Triplet) -> _Turn:
     response = _ids(triplet.response)
     reward = _finite(triplet.reward)
     metadata = triplet.metadata
     attempt = (metadata.get("rollout_id"), metadata.get("attempt_id"))
-    return _Turn(place, _ids(triplet.prompt), response, _log_probs(triplet.response, len(response)), reward, attempt)
+    return _Turn(index, _ids(triplet.prompt), response, _log_probs(triplet.response, len(response)), reward, attempt)
 
 
 def _ids(side: Any) -> list[int]:
@@ -159,7 +160,7 @@ def _ids(side: Any) -> list[int]:
 
 
 def _log_probs(side: Any, tokens: int) -> list[float] | None:
-    """Return the log probabilities of a response, or None unless every token has a log probability."""
+    """Return the log probabilities of a response; None if a token has no log probability."""
     value: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
     if not isinstance(value, (list, tuple)) or len(cast("Sequence[Any]", value)) != tokens:
         return None
@@ -190,9 +191,13 @@ def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
     conversations: list[list[_Turn]] = []
     open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
     for turn in turns:
-        going_on = [one for one in open_in.get(turn.attempt, ()) if merge and _continues(one[-1], turn)]
-        if going_on:
-            max(going_on, key=lambda one: len(one[-1].whole)).append(turn)
+        continued = [
+            conversation
+            for conversation in open_in.get(turn.attempt, ())
+            if merge and _continues(conversation[-1], turn)
+        ]
+        if continued:
+            max(continued, key=lambda conversation: len(conversation[-1].tokens)).append(turn)
         else:
             conversations.append([turn])
             open_in.setdefault(turn.attempt, []).append(conversations[-1])
@@ -200,16 +205,16 @@ def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
 
 
 def _continues(before: _Turn, turn: _Turn) -> bool:
-    earlier = before.whole
-    both = before.prompt and before.response and turn.response
-    return bool(both) and len(turn.prompt) > len(earlier) and turn.prompt[: len(earlier)] == earlier
+    tokens = before.tokens
+    are_complete = before.prompt and before.response and turn.response
+    return bool(are_complete) and len(turn.prompt) > len(tokens) and turn.prompt[: len(tokens)] == tokens
 
 
 class _Rows:
     """Builder of the rows of a batch. With `truncates`, prompts that are too long are truncated instead of dropped."""
 
     def __init__(self, pad: int, max_prompt: int, max_response: int, *, truncates: bool) -> None:
-        self.made = Trajectories([], [], [], [], [], [], [], [], [], [])
+        self.batch = Trajectories([], [], [], [], [], [], [], [], [], [])
         self._pad = pad
         self._max_prompt = max_prompt
         self._max_response = max_response
@@ -218,32 +223,32 @@ class _Rows:
     def add(self, turns: list[_Turn], missing_reward: float | None) -> None:
         """Make a row of the turns of one conversation, or record the reason why no row is made."""
         reward = None if any(turn.reward is not None for turn in turns) else missing_reward
-        if why := self._why_not(turns, reward):
-            self.made.left_out.extend(LeftOut(turn.place, why) for turn in turns)
+        if reason := self._drop_reason(turns, reward):
+            self.batch.left_out.extend(LeftOut(turn.index, reason) for turn in turns)
             return
         prompt = turns[0].prompt[-self._max_prompt :]
         if len(prompt) < len(turns[0].prompt):
-            self.made.left_out.append(LeftOut(turns[0].place, "prompt_truncated"))
+            self.batch.left_out.append(LeftOut(turns[0].index, "prompt_truncated"))
         response, mask, log_probs, ends = _joined(turns)
         scores = [0.0] * self._max_response
         for turn, end in zip(turns, ends, strict=True):
             if turn.reward is not None:
                 scores[self._last(mask, end)] += turn.reward
             if end > self._max_response:
-                self.made.left_out.append(LeftOut(turn.place, "response_truncated"))
+                self.batch.left_out.append(LeftOut(turn.index, "response_truncated"))
             if turn.log_probs is None:
-                self.made.left_out.append(LeftOut(turn.place, "no_log_probs"))
+                self.batch.left_out.append(LeftOut(turn.index, "no_log_probs"))
         if reward is not None:
             scores[self._last(mask, ends[-1])] = reward
         self._append(prompt, response[: self._max_response], mask, log_probs, scores)
-        self.made.rows.append([turn.place for turn in turns])
-        self.made.has_log_probs.append(all(turn.log_probs is not None for turn in turns))
+        self.batch.rows.append([turn.index for turn in turns])
+        self.batch.has_log_probs.append(all(turn.log_probs is not None for turn in turns))
 
     def _last(self, mask: list[int], end: int) -> int:
-        """Return the index of the last token before `end` that the model generated and that is not truncated."""
-        return max(place for place in range(min(end, self._max_response)) if mask[place])
+        """Return the index of the last generated token before `end`. Truncated tokens are not counted."""
+        return max(index for index in range(min(end, self._max_response)) if mask[index])
 
-    def _why_not(self, turns: list[_Turn], reward: float | None) -> str | None:
+    def _drop_reason(self, turns: list[_Turn], reward: float | None) -> str | None:
         if not turns[0].prompt:
             return "no_prompt_tokens"
         if not turns[0].response:
@@ -255,16 +260,16 @@ class _Rows:
     def _append(
         self, prompt: list[int], response: list[int], mask: list[int], log_probs: list[float], scores: list[float]
     ) -> None:
-        trajectories, before = self.made, self._max_prompt - len(prompt)
-        after = self._max_response - len(response)
-        attention = [0] * before + [1] * (len(prompt) + len(response)) + [0] * after
-        responses = response + [self._pad] * after
-        trajectories.input_ids.append([self._pad] * before + prompt + responses)
+        trajectories, left_padding = self.batch, self._max_prompt - len(prompt)
+        right_padding = self._max_response - len(response)
+        attention = [0] * left_padding + [1] * (len(prompt) + len(response)) + [0] * right_padding
+        responses = response + [self._pad] * right_padding
+        trajectories.input_ids.append([self._pad] * left_padding + prompt + responses)
         trajectories.attention_mask.append(attention)
-        trajectories.position_ids.append([max(seen - 1, 0) for seen in accumulate(attention)])
+        trajectories.position_ids.append([max(count - 1, 0) for count in accumulate(attention)])
         trajectories.responses.append(responses)
-        trajectories.response_mask.append(mask[: self._max_response] + [0] * after)
-        trajectories.old_log_probs.append(log_probs[: self._max_response] + [0.0] * after)
+        trajectories.response_mask.append(mask[: self._max_response] + [0] * right_padding)
+        trajectories.old_log_probs.append(log_probs[: self._max_response] + [0.0] * right_padding)
         trajectories.token_level_scores.append(scores)
 
 

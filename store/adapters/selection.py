@@ -1,8 +1,8 @@
 """Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
 A tracer in the agent and a proxy in front of the model may both record a call, with different data. Spans that record
-one call are merged (see `recordings`): token ids come from the proxy's span, the place in the tree and the texts come
-from the tracer's span.
+one call are merged (see `recordings`). The token ids come from the proxy's span. The place in the tree and the texts
+come from the tracer's span.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from store.model_calls.attributes import VERSION
 from store.model_calls.nested import indexed
 from store.model_calls.recorded import PROXY_NAMES, CallAttributes, may_have_tokens, read
 
-__all__ = ["CallChoice", "ChosenCalls", "MergedCall", "Rules", "Seen", "choose"]
+__all__ = ["CallChoice", "CallSpan", "ChosenCalls", "MergedCall", "Rules", "choose"]
 
 _SAME_RESPONSE: Final = "same_response"
 _SAME_TOKENS: Final = "same_tokens"
@@ -42,8 +42,8 @@ class Rules:
     """The conditions under which calls are used.
 
     Args:
-        is_call: function that returns whether a span with a given name is a call. Independent of its name, a span with
-            token ids is a call.
+        is_call: function that returns whether a span with a given name is a call. A span with token ids is a call
+            regardless of its name.
         is_agent: function that returns whether the calls of an agent with a given name are used. With None, all calls
             are used, also calls without an agent.
         without_judges: whether to leave out calls below a span that computes a reward. Such a call is a call of a
@@ -58,17 +58,18 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One span of a call, with the data that the spans above it determine."""
+class CallSpan:
+    """A span that records a call. `label`, `in_reward` and `above` are derived from the spans above it."""
 
     node: TraceTree
     reading: CallAttributes
     label: str | None
     """The name of the agent that made the call; None if the calls of this agent are not used."""
     in_reward: bool
-    """Whether the span is below a span that computes a reward."""
-    above: Seen | None
-    """The nearest span above this span that is also a span of a call."""
+    """Whether the span is below a span that computes a reward. False for every span if `Rules.without_judges` is
+    false."""
+    above: CallSpan | None
+    """The nearest span above this span that also records a call."""
 
     @property
     def of_proxy(self) -> bool:
@@ -79,51 +80,51 @@ class Seen:
 class MergedCall:
     """A call with all spans that recorded it. The first span is the span of the agent's tracer, if there is one."""
 
-    def __init__(self, seen: Sequence[Seen]) -> None:
-        self._seen = list(seen)
+    def __init__(self, call_spans: Sequence[CallSpan]) -> None:
+        self._spans = list(call_spans)
 
     @property
     def node(self) -> TraceTree:
-        """The span with which the agent made the call."""
-        return self._seen[0].node
+        """The tracer's span of the call. If there is none, the proxy's span."""
+        return self._spans[0].node
 
     @property
     def nodes(self) -> list[TraceTree]:
         """All spans that recorded the call."""
-        return [seen.node for seen in self._seen]
+        return [call_span.node for call_span in self._spans]
 
     @property
     def label(self) -> str:
         """The name of the agent."""
-        return self._seen[0].label or EVERY_AGENT
+        return self._spans[0].label or EVERY_AGENT
 
     @property
     def sequence_id(self) -> int:
         """The sequence id of the proxy's span, which the proxy reserved when the call began.
 
-        If no proxy recorded the call, it is the sequence id of the tracer's span.
+        If no proxy recorded the call: the sequence id of the tracer's span.
         """
         return min(
-            (seen.node.span.sequence_id for seen in self._seen if seen.of_proxy),
+            (call_span.node.span.sequence_id for call_span in self._spans if call_span.of_proxy),
             default=self.node.span.sequence_id,
         )
 
     @property
     def failed(self) -> bool:
         """Whether at least one span of the call has the status ERROR."""
-        return any(has_failed(seen.node.span) for seen in self._seen)
+        return any(has_failed(call_span.node.span) for call_span in self._spans)
 
     @property
     def model_version(self) -> str | None:
         """The version of the weights that generated the response; None if no proxy recorded the version."""
-        versions = (seen.node.span.attributes.get(VERSION) for seen in self._seen)
+        versions = (call_span.node.span.attributes.get(VERSION) for call_span in self._spans)
         return next((version for version in versions if isinstance(version, str)), None)
 
     @cached_property
     def reading(self) -> CallAttributes:
         """The merged data of all spans of the call."""
-        readings = [seen.reading for seen in self._seen]
-        ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
+        readings = [call_span.reading for call_span in self._spans]
+        ids = [call_span.reading for call_span in sorted(self._spans, key=lambda call_span: not call_span.of_proxy)]
         # The token ids of the prompt and of the response should come from one span. So spans with both come before
         # spans with only one of them.
         ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
@@ -146,15 +147,15 @@ class MergedCall:
     @cached_property
     def choices(self) -> list[CallChoice]:
         """The first choice of the response, and the later choices with token ids, in order."""
-        several = [CallChoice(self, number, choice) for number, choice in self._later if choice.token_ids]
-        if not several or not self.reading.prompt_ids:
+        later = [CallChoice(self, number, choice) for number, choice in self._later if choice.token_ids]
+        if not later or not self.reading.prompt_ids:
             return [CallChoice(self, 0, None)]
         contents = indexed(self.reading.response)
         first = LaterChoice(self.reading.response_ids, self.reading.logprobs, contents[0] if contents else None)
-        return [CallChoice(self, 0, first), *several]
+        return [CallChoice(self, 0, first), *later]
 
     def unused_choices(self) -> list[Unusable]:
-        """Return the choices that are left out because they have no token ids, or the prompt has none."""
+        """Return the choices that are left out. A choice is left out if the choice or the prompt has no token ids."""
         used = {choice.number for choice in self.choices}
         return [
             Unusable(self.node.id, _BARE_CHOICE, f"choice {number}") for number, _ in self._later if number not in used
@@ -163,8 +164,8 @@ class MergedCall:
     @cached_property
     def _later(self) -> list[tuple[int, LaterChoice]]:
         """The later choices with their numbers. Contents come from the tracer, and token ids from the proxy."""
-        spans = sorted(self._seen, key=lambda seen: not seen.of_proxy)
-        recorded = [later_choices(seen.node.span.attributes, seen.reading.response) for seen in spans]
+        spans = sorted(self._spans, key=lambda call_span: not call_span.of_proxy)
+        recorded = [later_choices(call_span.node.span.attributes, call_span.reading.response) for call_span in spans]
         contents = indexed(self.reading.response)
         later: list[tuple[int, LaterChoice]] = []
         for number, choices in enumerate(zip_longest(*recorded, fillvalue=LaterChoice()), start=1):
@@ -175,16 +176,16 @@ class MergedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """One choice of a call's response, which becomes a triplet."""
+    """A choice of a call's response that becomes a triplet."""
 
     call: MergedCall
     number: int
-    several: LaterChoice | None
-    """The data of the choice; None if it is the only choice of the call that becomes a triplet."""
+    data: LaterChoice | None
+    """The data of the choice; None if no other choice of the call becomes a triplet."""
 
     @property
     def node(self) -> TraceTree:
-        """The span with which the agent made the call."""
+        """The tracer's span of the call. If there is none, the proxy's span."""
         return self.call.node
 
     @property
@@ -200,7 +201,7 @@ class CallChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenCalls:
-    """The calls of an attempt in the order of time, and the spans of calls that were left out."""
+    """The used calls of an attempt in the order of time, and the spans that were left out."""
 
     calls: list[MergedCall]
     dropped: list[Unusable]
@@ -208,8 +209,8 @@ class ChosenCalls:
     def choices(self) -> list[CallChoice]:
         """Return the choices of all calls: calls in order, and the choices of each call from the last to the first.
 
-        The assignment of rewards gives a reward to the latest entry without a reward. So the first choice gets the
-        first reward of its call, and the second choice the second reward.
+        A reward is assigned to the last entry of the list that has no reward yet. Because the choices are reversed, the
+        first choice gets the first reward of its call.
         """
         return [choice for call in self.calls for choice in reversed(call.choices)]
 
@@ -217,23 +218,24 @@ class ChosenCalls:
 def choose(tree: TraceTree, spans: Sequence[Timed], rules: Rules) -> ChosenCalls:
     """Return the calls in the tree of spans.
 
-    Every span of a call is in a call or in `dropped`; merged spans are in both.
+    Every span that records a call is in `calls` or in `dropped`. A span that was merged into another span's call is in
+    both.
     """
     call_of = {timed.span.span_id: number for number, call in enumerate(group_recordings(spans)) for timed in call}
-    groups: dict[int, list[Seen]] = {}
-    alone: list[Seen] = []
-    for seen in _sightings(tree, rules):
-        call = call_of.get(seen.node.id)
+    groups: dict[int, list[CallSpan]] = {}
+    ungrouped: list[CallSpan] = []
+    for call_span in _call_spans(tree, rules):
+        call = call_of.get(call_span.node.id)
         if call is None:
-            alone.append(seen)
+            ungrouped.append(call_span)
         else:
-            groups.setdefault(call, []).append(seen)
+            groups.setdefault(call, []).append(call_span)
     builder = _CallBuilder([], {}, [])
     for group in groups.values():
-        builder.add_answer(group)
-    for seen in alone:
-        builder.add_alone(seen)
-    calls = [MergedCall(seen) for seen in builder.calls]
+        builder.add_group(group)
+    for call_span in ungrouped:
+        builder.add_ungrouped(call_span)
+    calls = [MergedCall(call_spans) for call_spans in builder.calls]
     calls.sort(key=lambda call: call.node.place)
     usable = [call for call in calls if _is_usable(call, rules, builder.dropped)]
     builder.dropped.extend(unused for call in usable for unused in call.unused_choices())
@@ -244,73 +246,74 @@ def choose(tree: TraceTree, spans: Sequence[Timed], rules: Rules) -> ChosenCalls
 class _CallBuilder:
     """Builder of calls from the spans that recorded them."""
 
-    calls: list[list[Seen]]
-    of: dict[int, list[Seen]]
-    """The call of each span, by the identity of its `Seen`."""
+    calls: list[list[CallSpan]]
+    call_by_span: dict[int, list[CallSpan]]
+    """The call that contains each span. The key is the `id()` of the `CallSpan`."""
     dropped: list[Unusable]
 
-    def add_answer(self, group: list[Seen]) -> None:
+    def add_group(self, group: list[CallSpan]) -> None:
         """Build a call from the spans that recorded it, unless the call is left out.
 
         The spans of the tracer determine the agent, and whether the call is a call of a judge. A proxy knows neither.
         """
-        of_agent = [seen for seen in group if not seen.of_proxy] or group
-        fit = [seen for seen in of_agent if seen.label is not None and not seen.in_reward]
-        if not fit:
-            why = _drop_reason(of_agent)
-            self.dropped += [Unusable(seen.node.id, why, "") for seen in group]
+        of_agent = [call_span for call_span in group if not call_span.of_proxy] or group
+        candidates = [call_span for call_span in of_agent if call_span.label is not None and not call_span.in_reward]
+        if not candidates:
+            reason = _drop_reason(of_agent)
+            self.dropped += [Unusable(call_span.node.id, reason, "") for call_span in group]
             return
-        first = min(fit, key=lambda seen: seen.node.place)
+        first = min(candidates, key=lambda call_span: call_span.node.place)
         others = sorted(
-            (seen for seen in group if seen is not first), key=lambda seen: (seen.of_proxy, seen.node.place)
+            (call_span for call_span in group if call_span is not first),
+            key=lambda call_span: (call_span.of_proxy, call_span.node.place),
         )
         self._add([first, *others])
-        self.dropped += [Unusable(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
+        self.dropped += [Unusable(call_span.node.id, _SAME_RESPONSE, first.node.id) for call_span in others]
 
-    def add_alone(self, seen: Seen) -> None:
+    def add_ungrouped(self, call_span: CallSpan) -> None:
         """Build a call from a span without a response id, unless the span is left out or records an existing call.
 
-        The span records an existing call if it is below a span of that call. It also does so if it is above a span of
-        that call and has the same token ids.
+        The span records an existing call if it is below a span of that call, or if it is above a span of that call and
+        has the same token ids.
         """
-        if id(seen) in self.of:
+        if id(call_span) in self.call_by_span:
             return
-        if seen.label is None or seen.in_reward:
-            self.dropped.append(Unusable(seen.node.id, _drop_reason([seen]), ""))
+        if call_span.label is None or call_span.in_reward:
+            self.dropped.append(Unusable(call_span.node.id, _drop_reason([call_span]), ""))
             return
-        above = seen.above
-        while above is not None and id(above) not in self.of:
+        above = call_span.above
+        while above is not None and id(above) not in self.call_by_span:
             above = above.above
         if above is None:
-            self._add([seen])
+            self._add([call_span])
             return
-        call = self.of[id(above)]
-        self.dropped.append(Unusable(seen.node.id, _INSIDE_A_CALL, call[0].node.id))
+        call = self.call_by_span[id(above)]
+        self.dropped.append(Unusable(call_span.node.id, _INSIDE_A_CALL, call[0].node.id))
         if not any(other.reading.has_tokens for other in call):
-            call.append(seen)
+            call.append(call_span)
 
-    def _add(self, call: list[Seen]) -> None:
+    def _add(self, call: list[CallSpan]) -> None:
         self.calls.append(call)
-        self.of |= {id(seen): call for seen in call}
-        for above in [above for seen in call for above in _around(seen)]:
-            if id(above) not in self.of and above.reading.response_id is None and _same_tokens(above, call):
-                self.of[id(above)] = call
+        self.call_by_span |= {id(call_span): call for call_span in call}
+        for above in [above for call_span in call for above in _enclosing(call_span)]:
+            if id(above) not in self.call_by_span and above.reading.response_id is None and _same_tokens(above, call):
+                self.call_by_span[id(above)] = call
                 call.append(above)
                 self.dropped.append(Unusable(above.node.id, _SAME_TOKENS, call[0].node.id))
 
 
-def _sightings(tree: TraceTree, rules: Rules) -> Iterator[Seen]:
-    """Yield every span of a call; a span comes before its descendants."""
+def _call_spans(tree: TraceTree, rules: Rules) -> Iterator[CallSpan]:
+    """Yield all spans that record calls. A span comes before its descendants."""
     start = EVERY_AGENT if rules.is_agent is None else None
-    waiting: list[tuple[TraceTree, str | None, bool, Seen | None]] = [(tree, start, False, None)]
+    waiting: list[tuple[TraceTree, str | None, bool, CallSpan | None]] = [(tree, start, False, None)]
     while waiting:
         node, label, in_reward, above = waiting.pop()
         span = node.span
-        named = rules.is_call(span.name)
-        if named or span.name in PROXY_NAMES or may_have_tokens(span.attributes):
+        has_call_name = rules.is_call(span.name)
+        if has_call_name or span.name in PROXY_NAMES or may_have_tokens(span.attributes):
             reading = read(span.attributes)
-            if named or reading.has_tokens or (span.name in PROXY_NAMES and reading.response_id):
-                above = Seen(node, reading, label, in_reward, above)
+            if has_call_name or reading.has_tokens or (span.name in PROXY_NAMES and reading.response_id):
+                above = CallSpan(node, reading, label, in_reward, above)
                 yield above
         agent = node.agent_name()
         if agent is not None:
@@ -319,22 +322,22 @@ def _sightings(tree: TraceTree, rules: Rules) -> Iterator[Seen]:
         waiting += [(child, label, in_reward, above) for child in reversed(node.children)]
 
 
-def _around(seen: Seen) -> Iterator[Seen]:
-    above = seen.above
+def _enclosing(call_span: CallSpan) -> Iterator[CallSpan]:
+    above = call_span.above
     while above is not None:
         yield above
         above = above.above
 
 
-def _same_tokens(one: Seen, call: list[Seen]) -> bool:
+def _same_tokens(one: CallSpan, call: list[CallSpan]) -> bool:
     tokens = (one.reading.prompt_ids, one.reading.response_ids)
     return one.reading.has_tokens and any(
         tokens == (other.reading.prompt_ids, other.reading.response_ids) for other in call
     )
 
 
-def _drop_reason(seen: Sequence[Seen]) -> str:
-    return _OF_A_JUDGE if any(one.in_reward for one in seen) else _OTHER_AGENT
+def _drop_reason(call_spans: Sequence[CallSpan]) -> str:
+    return _OF_A_JUDGE if any(call_span.in_reward for call_span in call_spans) else _OTHER_AGENT
 
 
 def _is_usable(call: MergedCall, rules: Rules, dropped: list[Unusable]) -> bool:

@@ -98,8 +98,10 @@ def _or_invalid(adapt: Callable[P, list[Triplet]]) -> Callable[P, list[Triplet]]
     return guarded
 
 
-def _no_result(why: str) -> Invalid:
-    return Invalid("source", f"Agent-lightning 0.3 raises an error for these spans ({why}); leave out strict_upstream")
+def _no_result(reason: str) -> Invalid:
+    return Invalid(
+        "source", f"Agent-lightning 0.3 raises an error for these spans ({reason}); leave out strict_upstream"
+    )
 
 
 @_or_invalid
@@ -131,15 +133,15 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
     key: Callable[[Span], Any] = lambda span: (span.sequence_id, span.start_time)  # noqa: E731 - its type matters
     spans = sorted(_spans(source), key=key)
     calls: list[tuple[Span, Triplet]] = []
-    seen: set[str] = set()
+    response_ids: set[str] = set()
     for span in spans:
         prompt, response = _proxy_tokens(span)
         if not (prompt and response):
             continue
-        given_id = span.attributes.get("gen_ai.response.id") or span.attributes.get(f"{_VLLM}id")
-        response_id = given_id if isinstance(given_id, str) and given_id else None
-        if response_id is None or response_id not in seen:
-            seen |= {response_id} if response_id else set()
+        recorded_id = span.attributes.get("gen_ai.response.id") or span.attributes.get(f"{_VLLM}id")
+        response_id = recorded_id if isinstance(recorded_id, str) and recorded_id else None
+        if response_id is None or response_id not in response_ids:
+            response_ids |= {response_id} if response_id else set()
             metadata = {"response_id": response_id}
             triplet = Triplet(prompt={"token_ids": prompt}, response={"token_ids": response}, metadata=metadata)
             calls.append((span, triplet))
@@ -207,7 +209,7 @@ def _repair(tree: _Node) -> None:
             if other is tree or other.id == node.id:
                 continue
             if other.start <= node.start and other.end >= node.end:
-                # The order of the additions is that of 0.3, because two results may differ only by rounding.
+                # The terms are added in the order of 0.3. Another order may round differently and select another span.
                 slack = other.end - node.end + node.start - other.start
                 if 0 < slack < least:
                     tightest, least = other, slack
@@ -218,16 +220,16 @@ def _repair(tree: _Node) -> None:
 
 def _calls(tree: _Node, rules: Rules) -> list[tuple[_Node, str]]:
     calls: list[tuple[_Node, str]] = []
-    seen: set[str] = set()
+    response_ids: set[str] = set()
     start = EVERY_AGENT if rules.is_agent is None else None
     waiting: list[tuple[_Node, str | None, bool, bool]] = [(tree, start, False, False)]
     while waiting:
         node, label, in_reward, in_call = waiting.pop()
         if label is not None and not in_reward and rules.is_call(node.span.name):
             response_id = _text(node.span.attributes, _RESPONSE_IDS)
-            if not in_call if response_id is None else response_id not in seen:
+            if not in_call if response_id is None else response_id not in response_ids:
                 calls.append((node, label))
-                seen |= set() if response_id is None else {response_id}
+                response_ids |= set() if response_id is None else {response_id}
                 in_call = True
         agent = agent_name(node.span.name, node.span.attributes)
         if agent is not None:
@@ -246,16 +248,16 @@ def _triplet(span: Span, label: str) -> Triplet:
             for name in extra:
                 cast("dict[str, Any]", parts).pop(name, None)
     prompt = _nested(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages")
-    answered: dict[str, Any] = {
+    response_fields: dict[str, Any] = {
         "token_ids": _ids(attributes, _RESPONSE_TOKENS),
         "raw_content": _nested(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices"),
     }
     logprobs = attributes.get("logprobs.content")
     if isinstance(logprobs, str):
-        answered["logprobs"] = json.loads(logprobs)
+        response_fields["logprobs"] = json.loads(logprobs)
     return Triplet(
         prompt={"token_ids": _ids(attributes, _PROMPT_TOKENS), "raw_content": prompt, "image_urls": image_urls(prompt)},
-        response=answered,
+        response=response_fields,
         metadata={
             "request": request,
             "response": response,
@@ -320,8 +322,8 @@ def _literal(value: Any) -> Any:
 
 
 def _is_reward(span: Span) -> bool:
-    named = span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN
-    return _reward(span) is not None or named
+    is_reward_operation = span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN
+    return _reward(span) is not None or is_reward_operation
 
 
 def _reward(span: Span) -> Any:
@@ -361,7 +363,7 @@ def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[st
 
 
 def _look_back(nodes: Iterable[_Node], calls: set[str], rewards: dict[str, float]) -> None:
-    """Assign each reward to the latest call before it in the list that had ended and has no reward yet."""
+    """Assign each reward to the last call before the reward in the list that had ended and has no reward yet."""
     before: list[_Node] = []
     for node in nodes:
         if node.id in calls:

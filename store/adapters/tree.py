@@ -35,7 +35,7 @@ class TraceTree:
     def __init__(self, span: Span, start_time: float, end_time: float) -> None:
         self.span = span
         self.start_time = start_time
-        """Start in seconds. If the span has no start, it is the latest start of the spans before it by sequence id."""
+        """The start in seconds. `Timed` describes the start of a span without a recorded start."""
         self.end_time = end_time
         self.children: list[TraceTree] = []
         self.parent: TraceTree | None = None
@@ -87,9 +87,9 @@ class TraceTree:
     def repair_hierarchy(self, may_hold: Callable[[TraceTree], bool] = lambda _: True) -> None:
         """Move each span below the shortest span that encloses it in time.
 
-        Only descendants of the span's parent are considered. A span encloses another span if it starts no later, ends
-        no earlier, and is longer. The repair is needed because the instrumentation of an LLM client often records calls
-        as children of the session instead of the agent that made the calls.
+        Only descendants of the span's parent are considered. An enclosing span starts no later than the enclosed span,
+        ends no earlier, and is longer. The repair is needed because the instrumentation of an LLM client often records
+        calls as children of the session instead of the agent that made the calls.
 
         Args:
             may_hold: function that returns whether a span may get new children. It should return False for calls,
@@ -110,21 +110,21 @@ class TraceTree:
         )
         ahead = iter([*(node for node in movable if may_hold(node)), None])
         upcoming = next(ahead)
-        # Only spans that have begun and have not ended can enclose the next span. So only these few spans are searched.
-        going_on: list[TraceTree] = []
+        # Only spans that have begun and have not ended can enclose the next span. Only these few spans are searched.
+        open_spans: list[TraceTree] = []
         for node in movable:
             while upcoming is not None and upcoming.start_time <= node.start_time:
-                going_on.append(upcoming)
+                open_spans.append(upcoming)
                 upcoming = next(ahead)
-            going_on = [holder for holder in going_on if holder.end_time >= node.start_time]
+            open_spans = [holder for holder in open_spans if holder.end_time >= node.start_time]
             parent = node.parent
             if parent is not None and len(parent.children) > 1:
-                fit = (
+                candidates = (
                     holder
-                    for holder in going_on
+                    for holder in open_spans
                     if _encloses(holder, node) and was_below(holder, parent) and not was_below(holder, node)
                 )
-                tightest = sorted(fit, key=lambda holder: (holder.end_time - holder.start_time, holder.place))
+                tightest = sorted(candidates, key=lambda holder: (holder.end_time - holder.start_time, holder.place))
                 holder = next((holder for holder in tightest if not holder.is_below(node)), None)
                 if holder is not None:
                     _move(node, holder)
@@ -144,7 +144,7 @@ def tree_of(spans: list[Timed]) -> TraceTree:
         if not parent_id or parent_id == _NO_PARENT or node.id in heads:
             roots.append(node)
         elif parent_id in nodes:
-            _hang(node, nodes[parent_id])
+            _attach(node, nodes[parent_id])
         else:
             orphans.setdefault(parent_id, []).append(node)
     roots += [_virtual(parent_id, VIRTUAL_SPAN, children) for parent_id, children in orphans.items()]
@@ -155,7 +155,7 @@ def tree_of(spans: list[Timed]) -> TraceTree:
 def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
     """Return the name of the agent that a span describes, or None.
 
-    The attributes are those of the frameworks that Agent-lightning 0.3 supports.
+    The function reads the attributes of the frameworks that Agent-lightning 0.3 supports.
     """
     agent = attributes.get("agent.name")
     if agent is None and attributes.get("agentops.span.kind") == "agent":
@@ -172,17 +172,17 @@ def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
 def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
     """Return, for each cycle that parent ids form, the id of the span with the smallest sequence id."""
     heads: set[str] = set()
-    done: set[str] = set()
+    visited: set[str] = set()
     for start in nodes:
         path: dict[str, int] = {}
         current: str | None = start
-        while current is not None and current in nodes and current not in done and current not in path:
+        while current is not None and current in nodes and current not in visited and current not in path:
             path[current] = len(path)
             current = nodes[current].span.parent_id
         if current is not None and current in path:
             cycle = list(path)[path[current] :]
             heads.add(min(cycle, key=lambda span_id: (nodes[span_id].span.sequence_id, span_id)))
-        done.update(path)
+        visited.update(path)
     return heads
 
 
@@ -203,11 +203,11 @@ def _virtual(span_id: str, name: str, children: list[TraceTree]) -> TraceTree:
     )
     node = TraceTree(span, start, end)
     for child in children:
-        _hang(child, node)
+        _attach(child, node)
     return node
 
 
-def _hang(node: TraceTree, parent: TraceTree) -> None:
+def _attach(node: TraceTree, parent: TraceTree) -> None:
     node.parent = parent
     parent.children.append(node)
 
@@ -215,7 +215,7 @@ def _hang(node: TraceTree, parent: TraceTree) -> None:
 def _move(node: TraceTree, holder: TraceTree) -> None:
     if node.parent is not None:
         node.parent.children.remove(node)
-    _hang(node, holder)
+    _attach(node, holder)
     holder.children.sort(key=lambda child: child.place)
 
 

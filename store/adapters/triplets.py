@@ -29,7 +29,7 @@ _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, Rewar
 
 
 class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
-    """Adapter that converts the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
+    """Adapter that converts spans to triplets. A tracer in the agent recorded the spans, and maybe also a proxy.
 
     A call is a span whose name matches `llm_call_match`, or a span with token ids. If a tracer and a proxy recorded the
     same call, token ids and log probabilities come from the proxy's span; the place in the tree, the agent and the
@@ -51,7 +51,7 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
             order of the input. Only the highest level with more than one span is repaired. The proxy's spans and the
             links of rewards are ignored, and `metadata` contains only the keys of 0.3. The report contains only
             triplets.
-        _skip_empty_token_spans: whether to leave out a call unless both its prompt and its response have token ids.
+        _skip_empty_token_spans: whether to leave out a call if its prompt or its response has no token ids.
 
     Raises:
         Invalid: an expression or a policy is invalid.
@@ -114,13 +114,13 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
 class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
     """Adapter that converts the spans of a proxy to triplets.
 
-    A call is a span with token ids of both prompt and response. A reward goes to the call to which the reward links.
-    Without a link, it goes to the call with the greatest sequence id that is smaller than the reward's and that has no
-    reward yet. The adapter compares sequence ids instead of times, because the clocks of proxy and agent may differ.
+    A call is a span with token ids of both prompt and response. A reward goes to the call to which the reward links. A
+    reward without a link goes to the last call before the reward that has no reward yet. "Before" refers to sequence
+    ids, not to times, because the clocks of proxy and agent may differ.
 
     Args:
-        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. The adapter then reads only spans
-            of LiteLLM, and only those for the provider hosted_vllm.
+        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. The adapter then reads only the
+            spans that LiteLLM recorded for the provider hosted_vllm.
     """
 
     def __init__(self, *, strict_upstream: bool = False) -> None:
@@ -159,25 +159,25 @@ def _report(source: Iterable[Any], adapt: Callable[[TraceTree, Sequence[Timed]],
     report = AdaptReport([], [Dropped(*refusal) for refusal in refused], [])
     for attempt in attempts:
         choices, dropped, matching = adapt(tree_of(attempt.spans), attempt.spans)
-        rewarded = [(choice, matching.by_call.get(place)) for place, choice in enumerate(choices)]
-        for _, of_call in groupby(rewarded, key=lambda pair: id(pair[0].call)):
-            report.triplets.extend(_triplet(choice, reward) for choice, reward in reversed(list(of_call)))
+        rewarded = [(choice, matching.by_call.get(index)) for index, choice in enumerate(choices)]
+        for _, pairs in groupby(rewarded, key=lambda pair: id(pair[0].call)):
+            report.triplets.extend(_triplet(choice, reward) for choice, reward in reversed(list(pairs)))
         report.dropped.extend(Dropped(*drop) for drop in dropped)
         report.lost_rewards.extend(Lost(reward.node.id, reward.value, reason) for reward, reason in matching.left)
     return report
 
 
 def _triplet(choice: CallChoice, reward: Reward | None) -> Triplet:
-    call, several = choice.call, choice.several
+    call, data = choice.call, choice.data
     reading, span = call.reading, call.node.span
     rewards: dict[str, float] = {}
     for name, value in reward.dimensions if reward is not None else ():
         rewards.setdefault(name, value)
     response: dict[str, Any] = {"token_ids": list(reading.response_ids), "raw_content": reading.response}
     logprobs = reading.logprobs
-    if several is not None:
-        contents = None if several.content is None else [several.content]
-        response, logprobs = {"token_ids": list(several.token_ids), "raw_content": contents}, several.logprobs
+    if data is not None:
+        contents = None if data.content is None else [data.content]
+        response, logprobs = {"token_ids": list(data.token_ids), "raw_content": contents}, data.logprobs
     if logprobs is not None:
         response["logprobs"] = logprobs
     metadata: dict[str, Any] = {
@@ -192,7 +192,7 @@ def _triplet(choice: CallChoice, reward: Reward | None) -> Triplet:
         "model_version": call.model_version,
         "span_ids": [node.id for node in call.nodes],
     }
-    if several is not None:
+    if data is not None:
         metadata["choice"] = choice.number
     return Triplet(
         prompt={

@@ -103,7 +103,7 @@ def test_no_rows_are_arrays_without_rows(as_numpy: bool) -> None:
 
 
 def test_rows_of_other_triplets_are_refused() -> None:
-    with pytest.raises(Invalid, match="there are 2, and a row was made of a later one"):
+    with pytest.raises(Invalid, match="there are 2 triplets, but a row refers to a higher index"):
         data_proto_fields(rows(), CALLS[:2])
 
 
