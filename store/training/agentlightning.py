@@ -1,7 +1,7 @@
 """Adapters for the trainer of Agent-lightning 0.3: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
 
 An adapter converts spans to training data. These adapters take the same arguments as the adapters of this package, and
-return the record types of Agent-lightning. They need the extra `agentlightning`.
+return the record types of Agent-lightning. The module needs the extra `agentlightning`.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false

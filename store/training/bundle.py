@@ -56,8 +56,10 @@ class RunnerBundle:
         max_rollouts: the maximum number of attempts per worker; None for no limit.
         seed: seed of Python's `random` in child processes, combined with the worker's id; ignored in the main process.
         trainer: the agent's trainer, or None. Another process receives a copy with the settings of the trainer.
-        name: the name of the workers in the store, before their numbers; None for the host and the process id.
-        announce: function of a module that is called with a line of text about the work; None to announce nothing.
+        name: the prefix of the workers' names in the store; the number of the worker follows. None for the host and the
+            process id.
+        announce: function at the top level of a module. It is called with lines of text about the work. None to
+            announce nothing.
     """
 
     agent: LitAgent[Any]
@@ -81,7 +83,8 @@ class RunnerBundle:
         if self.seed is not None and multiprocessing.parent_process() is not None:
             random.seed(f"{self.seed}/{worker_id}")
         if self.trainer is not None:
-            # The agent's reference to its trainer is weak, so it is not sent to another process.
+            # The agent's reference to its trainer is weak, so the trainer is not sent to another process with the
+            # agent.
             self.agent.set_trainer(self.trainer)
             if self._was_sent:
                 self.trainer.use_store(store)
@@ -96,7 +99,7 @@ class RunnerBundle:
         fill = {"tracer": tracer, "max_rollouts": self.max_rollouts, **options}
         built = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts, **options), fill=fill)
         assert built is not None  # there is a default
-        # A runner that the caller built is copied, because each worker sets its own id and store on it.
+        # A runner that the caller built is copied, because each worker sets its own id and store on its runner.
         return copy.copy(built) if built is self.runner else built
 
 
@@ -138,7 +141,7 @@ class AlgorithmBundle:
 
         Raises:
             AgentFails: the first attempts all failed.
-            Exception: the algorithm raised it.
+            Exception: an exception that the algorithm raised.
         """
         if self.seed is not None:
             random.seed(self.seed)
@@ -161,24 +164,24 @@ class AlgorithmBundle:
         if isinstance(store, AlgorithmStore):
             store.plans = self.plans
         async with _proxy_running(self.llm_proxy, store):
-            begin = await newest_cursor(store)
+            cursor = await newest_cursor(store)
             training = asyncio.ensure_future(self._run(algorithm))
-            failing = asyncio.ensure_future(first_attempts_fail(store, begin))
+            failure_watch = asyncio.ensure_future(first_attempts_fail(store, cursor))
             try:
-                await asyncio.wait({training, failing}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({training, failure_watch}, return_when=asyncio.FIRST_COMPLETED)
                 if not training.done():
-                    raise failing.result()
+                    raise failure_watch.result()
                 training.result()
             finally:
                 training.cancel()
-                failing.cancel()
-                await asyncio.wait({training, failing})
+                failure_watch.cancel()
+                await asyncio.wait({training, failure_watch})
 
     async def _run(self, algorithm: Algorithm) -> None:
         if algorithm.is_async():
-            running = algorithm.run(self.train_dataset, self.val_dataset)
-            assert running is not None  # `run` is a coroutine function
-            await running
+            training = algorithm.run(self.train_dataset, self.val_dataset)
+            assert training is not None  # `run` is a coroutine function
+            await training
             return
         # A daemon thread does not delay the exit of the process.
         await future_of(

@@ -22,8 +22,8 @@ class Components(Generic[T]):
 
     Args:
         name: the name of the argument in error messages.
-        kind: the type of the component: a class, a runtime-checkable protocol, or the dotted path of either. The path
-            is imported when a component is checked.
+        kind: the type of the component: a class, a runtime-checkable protocol, or the dotted path of a class or
+            protocol. The path is imported when a component is checked.
         registry: dotted paths by short name.
         default_type: the class or function, or its dotted path, that creates the component if a dict has neither
             `type` nor `name`.
@@ -54,8 +54,8 @@ class Components(Generic[T]):
         - None: the result of `default`.
         - a string: the object with this short name or dotted path (`package.module.Class` or `package.module:Class`) is
           the specification.
-        - a dict: the key `type` (a class, a function or a dotted path) or the key `name` (a short name) selects what
-          creates the component; the other keys are its arguments.
+        - a dict: the key `type` (a class, a function or a dotted path) or the key `name` (a short name) selects the
+          class or function that creates the component. The other keys are its arguments.
         - an instance of the kind: the instance itself.
         - a class: a new instance.
         - another callable: its result.
@@ -92,16 +92,16 @@ class Components(Generic[T]):
         raise Invalid(self._name, f"{spec!r} is not a specification; pass an instance, a class, a name or a dict")
 
     def _from_settings(self, settings: dict[str, Any], fill: Mapping[str, Any]) -> Any:
-        named = settings.pop("type", None)
-        if named is None and "name" in settings:
-            named = settings.pop("name")
-        if named is None:
-            named = self._default_type
-        if named is None:
+        factory_spec = settings.pop("type", None)
+        if factory_spec is None and "name" in settings:
+            factory_spec = settings.pop("name")
+        if factory_spec is None:
+            factory_spec = self._default_type
+        if factory_spec is None:
             raise Invalid(self._name, "the dict names no type; add type='package.module.Class'")
-        factory = self._import(named) if isinstance(named, str) else named
+        factory = self._import(factory_spec) if isinstance(factory_spec, str) else factory_spec
         if not callable(factory):
-            raise Invalid(self._name, f"{named!r} is neither a class nor a function")
+            raise Invalid(self._name, f"{factory_spec!r} is neither a class nor a function")
         return _instance(factory, settings, fill)
 
     def _import(self, name: str) -> Any:

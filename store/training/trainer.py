@@ -69,8 +69,9 @@ class Trainer:
         adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
         strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
             process. None for "cs".
-        llm_proxy: the proxy through which agents call models; None for no proxy. `fit` starts it before the runners,
-            and stops it after them. Unfinished rollouts of an earlier training get its address.
+        llm_proxy: the proxy through which agents call models; None for no proxy. `fit` starts the proxy before the
+            runners, and stops the proxy after them. Unfinished rollouts of an earlier training get the address of the
+            proxy.
         hooks: one or several hooks, called for each attempt.
         initial_resources: the resources that the algorithm starts from and publishes.
         n_runners: the number of runners; None for the strategy's number, or 1.
@@ -124,15 +125,15 @@ class Trainer:
         if port is not None:
             fill["server_port"] = port
         spec = ClientServerExecutionStrategy if spec is None else spec
-        built = _STRATEGIES.build(spec, fill=fill)
-        assert built is not None  # there is a specification
-        if port is not None and not isinstance(built, ClientServerExecutionStrategy):
-            raise Invalid("port", f"{type(built).__name__} has no server; leave port out, or use strategy='cs'")
-        if port is not None and isinstance(built, ClientServerExecutionStrategy):
-            built.server_port = port
-        if n_runners is not None and built is spec and built.n_runners != n_runners:
-            logger.warning("the given strategy has %d runners; n_runners=%d is ignored", built.n_runners, n_runners)
-        return built
+        strategy = _STRATEGIES.build(spec, fill=fill)
+        assert strategy is not None  # there is a specification
+        if port is not None and not isinstance(strategy, ClientServerExecutionStrategy):
+            raise Invalid("port", f"{type(strategy).__name__} has no server; leave port out, or use strategy='cs'")
+        if port is not None and isinstance(strategy, ClientServerExecutionStrategy):
+            strategy.server_port = port
+        if n_runners is not None and strategy is spec and strategy.n_runners != n_runners:
+            logger.warning("the given strategy has %d runners; n_runners=%d is ignored", strategy.n_runners, n_runners)
+        return strategy
 
     def copy_for_runner(self) -> Trainer:
         """Return a copy for the process of a runner. The copy has the settings, but neither components nor store."""
@@ -144,7 +145,7 @@ class Trainer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error. If the name is that of a component that a copy lacks, the message contains advice."""
+            """Raise an error. For a component that a copy lacks, the message contains advice."""
             message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in _OF_THE_ALGORITHM:
                 message = (
@@ -202,14 +203,14 @@ class Trainer:
     ) -> FitReport:
         """Train the agent, print the report, and return it.
 
-        The report contains the rollouts that ended during the training, and all ended rollouts of the plans that the
-        algorithm used, also those of earlier trainings.
+        The report contains the rollouts that ended during the training. It also contains all ended rollouts of the
+        plans that the algorithm used, including rollouts of earlier trainings.
 
         Args:
             agent: a `LitAgent`, or a function as for `rollout`.
             train_dataset: tasks to train on; each becomes the input of rollouts.
             val_dataset: tasks for validation.
-            quiet: print nothing.
+            quiet: whether to print nothing.
 
         Raises:
             AgentFails: the first attempts all failed; the message contains the reason.
@@ -218,7 +219,7 @@ class Trainer:
             RunnersGone: no runner is left, but the algorithm needs one.
             PortTaken: the server or the proxy has a fixed port, and another program listens on it.
             KeyboardInterrupt: Ctrl+C was pressed; runners and algorithm have ended, and open attempts are closed.
-            Exception: the algorithm raised it.
+            Exception: an exception that the algorithm raised.
         """
         return self._fit(agent, self.algorithm, train_dataset, val_dataset, quiet=quiet)
 
@@ -249,12 +250,12 @@ class Trainer:
         *,
         quiet: bool,
     ) -> FitReport:
-        acting: LitAgent[Any] = cast("LitAgent[Any]", agent) if isinstance(agent, LitAgent) else rollout(agent)
-        acting.set_trainer(self)
-        store, began = self.store, time.monotonic()
-        self._check_resources(acting, algorithm, store)
-        begin = run_blocking(lambda: newest_cursor(store))
-        learning = AlgorithmBundle(
+        lit_agent: LitAgent[Any] = cast("LitAgent[Any]", agent) if isinstance(agent, LitAgent) else rollout(agent)
+        lit_agent.set_trainer(self)
+        store, started_at = self.store, time.monotonic()
+        self._check_resources(lit_agent, algorithm, store)
+        cursor = run_blocking(lambda: newest_cursor(store))
+        algorithm_side = AlgorithmBundle(
             algorithm,
             self.adapter,
             self.llm_proxy,
@@ -265,16 +266,16 @@ class Trainer:
             weakref.ref(self),
             self._adapter_spec,
         )
-        running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
+        runner_side = RunnerBundle(lit_agent, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
         with self._proxy_running(store):
-            execution = self.strategy.execute(learning, running, store)
+            execution = self.strategy.execute(algorithm_side, runner_side, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
             # The algorithm runs in another process, which reads the report.
-            return FitReport(seconds=time.monotonic() - began, execution=execution)
-        seconds = time.monotonic() - began
-        # An algorithm in another process enqueues its rollouts there.
-        plans = learning.plans if self._has_algorithm_here() else None
-        report = run_blocking(lambda: read_report(store, begin, seconds, execution, plans))
+            return FitReport(seconds=time.monotonic() - started_at, execution=execution)
+        seconds = time.monotonic() - started_at
+        # If the algorithm runs in another process, this process does not have the names of its plans.
+        plans = algorithm_side.plans if self._has_algorithm_here() else None
+        report = run_blocking(lambda: read_report(store, cursor, seconds, execution, plans))
         if not quiet:
             sys.stdout.write(f"{report}\n")
         return report

@@ -123,7 +123,7 @@ class Algorithm:
         """Return the trainer.
 
         Raises:
-            ValueError: no trainer was set, or it was garbage collected.
+            ValueError: no trainer was set, or the trainer was garbage collected.
         """
         return _alive(self._trainer, "trainer")
 
@@ -135,7 +135,7 @@ class Algorithm:
         """Return the adapter.
 
         Raises:
-            ValueError: no adapter was set, or it was garbage collected.
+            ValueError: no adapter was set, or the adapter was garbage collected.
         """
         return _alive(self._adapter, "adapter")
 
@@ -144,15 +144,15 @@ class Algorithm:
         self._llm_proxy = None if llm_proxy is None else weakref.ref(llm_proxy)
 
     def get_llm_proxy(self) -> LLMProxy | None:
-        """Return the proxy, or None if there is none.
+        """Return the proxy; None if the training has no proxy.
 
         Raises:
-            ValueError: a proxy was set, but it was garbage collected.
+            ValueError: a proxy was set, but the proxy was garbage collected.
         """
         return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
 
     def set_initial_resources(self, resources: Mapping[str, ResourceUnion] | None) -> None:
-        """Set the resources that training starts from. They reach the agents only if the algorithm publishes them."""
+        """Set the resources that training starts from. Agents receive them only if the algorithm publishes them."""
         self._initial_resources = None if resources is None else dict(resources)
 
     def get_initial_resources(self) -> NamedResources | None:
@@ -163,9 +163,9 @@ class Algorithm:
 def _alive(reference: weakref.ref[R] | None, name: str) -> R:
     if reference is None:
         raise ValueError(f"the algorithm has no {name}; a trainer sets it, or call set_{name}(...)")
-    if (held := reference()) is None:
+    if (target := reference()) is None:
         raise ValueError(f"the {name} was garbage collected; keep a reference to it, because algorithms hold it weakly")
-    return held
+    return target
 
 
 class FastAlgorithm(Algorithm):
@@ -201,11 +201,11 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> Awaitable[None] | None:
-        """Call the function with those components and datasets that it has parameters for.
+        """Call the function. Its arguments are the components and datasets for which it has parameters.
 
         Raises:
-            TypeError: a dataset was given, but the function has no parameter for it.
-            ValueError: the function has a parameter for a store or an adapter, and none was set.
+            TypeError: a dataset was passed, but the function has no parameter for this dataset.
+            ValueError: the function has a parameter for a store or an adapter that was not set.
         """
         values: dict[str, Callable[[], Any]] = {
             "store": self.get_store,
@@ -225,8 +225,8 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
 def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
     """Return an algorithm that calls a function. The function may be plain or async.
 
-    The function receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and
-    `val_dataset` that it declares as parameters.
+    The function may declare any of the parameters `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset`
+    and `val_dataset`. It receives only the arguments that it declares.
     """
     return FunctionAlgorithm(function)
 
@@ -234,7 +234,7 @@ def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
 def with_store(
     method: Callable[Concatenate[A, Store, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[A, P], Coroutine[Any, Any, R]]:
-    """Decorate an async method of an algorithm, so that it receives the store as its first argument."""
+    """Decorate an async method of an algorithm, so that the method receives the store as its first argument."""
 
     @functools.wraps(method)
     async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -250,11 +250,11 @@ def with_llm_proxy(
     [Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]]],
     Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ]:
-    """Decorate an async method of an algorithm, so that it receives the LLM proxy, or None, as its first argument.
+    """Decorate an async method of an algorithm. The method receives the LLM proxy, or None, as its first argument.
 
     Args:
-        required: raise ValueError if there is no proxy, instead of passing None.
-        auto_start: start a proxy that is not running before the call, and stop it afterwards.
+        required: whether a call without a proxy raises ValueError. If false, the method receives None.
+        auto_start: whether to start a proxy that does not run before the call, and to stop the proxy afterwards.
     """
 
     def decorate(

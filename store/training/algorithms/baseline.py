@@ -62,12 +62,12 @@ class Baseline(FastAlgorithm):
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Run all tasks `n_epochs` times, and return when all rollouts have ended."""
-        parts: list[tuple[RolloutMode, Dataset[Any]]] = []
+        datasets: list[tuple[RolloutMode, Dataset[Any]]] = []
         if train_dataset is not None:
-            parts.append(("train", train_dataset))
+            datasets.append(("train", train_dataset))
         if val_dataset is not None:
-            parts.append(("val", val_dataset))
-        if not parts:
+            datasets.append(("val", val_dataset))
+        if not datasets:
             logger.error("there are no tasks to run; pass a train_dataset or a val_dataset")
             return
         store = self.get_store()
@@ -75,7 +75,7 @@ class Baseline(FastAlgorithm):
             await store.update_resources(RESOURCES_ID, resources)
         async with asyncio.TaskGroup() as watchers:
             for epoch in range(self.n_epochs):
-                for mode, dataset in parts:
+                for mode, dataset in datasets:
                     for index in range(len(dataset)):
                         await self._wait_for_room(store)
                         rollout = await store.enqueue_rollout(dataset[index], mode=mode, config=STEADY)

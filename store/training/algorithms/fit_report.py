@@ -52,7 +52,8 @@ class Rewards:
     step: int | None
     """The training step: `rollbook.step` in the metadata of the rollouts."""
     version: Version
-    """The version of the resources; the first one, if further versions differ only in the addresses of models."""
+    """The version of the resources. Successive versions that differ only in the addresses of models count as one
+    version, the first one."""
     rollouts: int
     """The number of rollouts that succeeded."""
     rewarded: int
@@ -63,7 +64,7 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Results of the rollouts that ended during a training, and of all ended rollouts of its plans."""
+    """Results of the rollouts that ended during a training. All ended rollouts of the training's plans are included."""
 
     rewards: list[Rewards] = field(default_factory=list[Rewards])
     """Rows by mode, step and version, in the order in which their first rollouts ended."""
@@ -76,7 +77,7 @@ class FitReport:
     drops: dict[str, int] = field(default_factory=dict[str, int])
     """How many rollouts have no training data, by reason: the type of the error, the status, or `no reward`."""
     best: Version | None = None
-    """The version with the greatest mean reward: in validation or, if there are no rewards there, in training."""
+    """The version with the greatest mean reward in validation. Without rewards in validation: in training."""
     seconds: float = 0.0
     """The duration of this training, without earlier trainings."""
     execution: ExecutionReport = field(default_factory=ExecutionReport)
@@ -84,7 +85,7 @@ class FitReport:
 
     @property
     def retries(self) -> int:
-        """The number of attempts that were not the first of their rollout."""
+        """The number of retries: all attempts except the first attempt of each rollout."""
         return self.attempts - self.rollouts
 
     def __str__(self) -> str:
@@ -93,7 +94,7 @@ class FitReport:
 
 @dataclass(slots=True)
 class _RolloutProgress:
-    """State of one rollout, as far as the log was read."""
+    """State of one rollout after the events that were read so far."""
 
     plan: str | None = None
     mode: Any = None
@@ -106,7 +107,7 @@ class _RolloutProgress:
     attempts: int = 0
     latest: str = ""
     trouble: str = ""
-    """The error type or status of the latest attempt, unless it succeeded."""
+    """The error type or status of the latest attempt; empty if the attempt succeeded."""
     reward: float | None = None
     """The final reward of the latest attempt."""
 
@@ -190,7 +191,7 @@ async def read_report(
 
 
 async def _ended(store: Store, after: str | None) -> dict[str, _RolloutProgress]:
-    """Return the rollouts that ended after a cursor, in the order of their first ends.
+    """Return the rollouts that ended after a cursor, in the order in which they first ended.
 
     A rollout that was reopened, and has not ended again, is left out.
     """
@@ -206,27 +207,30 @@ async def _ended(store: Store, after: str | None) -> dict[str, _RolloutProgress]
 
 
 async def _unite_versions(store: Store, rollouts: Collection[_RolloutProgress]) -> None:
-    """Give a version that differs from its predecessor only in addresses the number of the predecessor."""
+    """Replace the number of each version that differs from the version before only in addresses of models.
+
+    The version gets the number of the version before.
+    """
     versions: dict[str, set[int]] = defaultdict(set)
     for progress in rollouts:
         if progress.resources_id is not None and progress.version is not None:
             versions[progress.resources_id].add(progress.version)
-    several = {resources_id for resources_id, numbers in versions.items() if len(numbers) > 1}
-    if not several:
+    multi_version_ids = {resources_id for resources_id, numbers in versions.items() if len(numbers) > 1}
+    if not multi_version_ids:
         return
-    same: dict[tuple[str | None, int | None], int] = {}
+    first_numbers: dict[tuple[str | None, int | None], int] = {}
     latest: dict[str, tuple[int, Any]] = {}
     async for event in store.log.tail(types=_RESOURCES):
         resources_id, number = event.stream.removeprefix("resources/"), event.data["version"]
-        if resources_id not in several:
+        if resources_id not in multi_version_ids:
             continue
         update = await store.get_resources_by_id(resources_id, as_at=event.position)
         content = None if update is None else meaning(update.resources)
         first, before = latest.get(resources_id, (number, None))
         latest[resources_id] = (first if content == before and content is not None else number, content)
-        same[resources_id, number] = latest[resources_id][0]
+        first_numbers[resources_id, number] = latest[resources_id][0]
     for progress in rollouts:
-        progress.version = same.get((progress.resources_id, progress.version), progress.version)
+        progress.version = first_numbers.get((progress.resources_id, progress.version), progress.version)
 
 
 async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None:
@@ -234,11 +238,11 @@ async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None
     for rollout_id, progress in rollouts.items():
         if progress.is_known:
             continue
-        so_far = _RolloutProgress()
+        complete = _RolloutProgress()
         async for event in store.log.tail(rollout_id=rollout_id, types=_TYPES):
-            so_far.apply(event)
+            complete.apply(event)
         for name in _RolloutProgress.__slots__:
-            setattr(progress, name, getattr(so_far, name))
+            setattr(progress, name, getattr(complete, name))
 
 
 def _rewards_of(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:

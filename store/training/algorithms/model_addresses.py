@@ -40,8 +40,8 @@ def meaning(resources: NamedResources) -> dict[str, Any]:
 def with_addresses(stored: NamedResources, current: Mapping[str, ResourceUnion]) -> NamedResources | None:
     """Return stored resources with the addresses and keys of the current models of the same names.
 
-    The address of a model that is not behind a proxy is taken only if the name of the model is equal. Everything else
-    stays as stored. Return None if nothing changes.
+    A model that is not behind a proxy keeps its address if the current model has another name. All other content stays
+    as stored. Return None if nothing changes.
     """
     moved: NamedResources = {}
     for name, resource in stored.items():
@@ -59,9 +59,9 @@ def with_addresses(stored: NamedResources, current: Mapping[str, ResourceUnion])
 async def move_to_proxy(store: Store, proxy: LLMProxy) -> list[str]:
     """Publish the address of a proxy for unfinished rollouts whose former proxy no longer answers.
 
-    Resources get a new version if they contain a model behind a proxy that does not answer, and if a rollout that has
-    neither succeeded nor been cancelled uses them. A model that the backends of the proxy do not declare keeps its
-    address. The latest resources stay the latest.
+    Resources get a new version on two conditions. They contain a model behind a proxy that does not answer. And they
+    are the latest resources, or a rollout that uses them is unfinished or has failed. A model that the backends of the
+    new proxy do not declare keeps its address. The latest resources stay the latest.
 
     Returns:
         The ids of the resources that have a new version.
@@ -126,9 +126,10 @@ async def _is_used(store: Store, resources_id: str) -> bool:
 
 
 def _answers(endpoint: str, other: str, store_id: str | None) -> bool:
-    """Return whether a proxy for this store answers at an endpoint; on other hosts, any HTTP server counts.
+    """Return whether a proxy for this store answers at an endpoint.
 
-    On the host of the new proxy, another program may have taken the port of the former proxy.
+    On another host than that of the new proxy, the answer of any HTTP server counts. On the same host, only the answer
+    of a proxy counts, because another program may have taken the port of the former proxy.
     """
     try:
         url = urlsplit(endpoint)

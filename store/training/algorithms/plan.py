@@ -1,6 +1,6 @@
 """Plans of rollouts. Each rollout has a key, so that a restarted algorithm enqueues only the missing rollouts.
 
-Here, a run is a training with a name, an epoch is one pass over the items of a dataset, and the replicas of an item are
+Here, a run is a training with a name. An epoch is one pass over the items of a dataset. The replicas of an item are
 several rollouts with this item as their task.
 """
 
@@ -75,7 +75,7 @@ class Plan:
         self.seed = seed
         self.config = config
         self._inherited: set[str] = set()
-        """Ids of rollouts that were being executed when they were enqueued again, perhaps by a dead process."""
+        """Ids of rollouts that were already being executed when `enqueue` returned them. Their worker may be dead."""
 
     def planned(
         self, items: Dataset[Any], *, epoch: int = 0, replicas: int = 1, mode: RolloutMode = "train"
@@ -146,22 +146,22 @@ class Plan:
         requeues = Counter[str]()
         pending = list(rollouts)
         while pending:
-            again: list[Rollout] = []
+            requeued: list[Rollout] = []
             async with aclosing(finished(store, pending)) as ends:
                 async for rollout in ends:
                     if requeues[rollout.rollout_id] < _REQUEUES and self._is_cut_short(rollout):
                         requeues[rollout.rollout_id] += 1
-                        again.append(await store.update_rollout(rollout.rollout_id, status="requeuing"))
+                        requeued.append(await store.update_rollout(rollout.rollout_id, status="requeuing"))
                     else:
                         yield rollout
-            pending = again
+            pending = requeued
 
     def _is_cut_short(self, rollout: Rollout) -> bool:
         if not _may_be_cut_short(rollout):
             return False
         if rollout.attempt.status != "unresponsive" or _has_reason(rollout):
             return True
-        # A silent attempt of this training was retried as often as the config permits.
+        # A rollout that was first executed in this training has been retried as often as the config permits.
         is_inherited = rollout.rollout_id in self._inherited
         self._inherited.discard(rollout.rollout_id)
         return is_inherited
@@ -171,11 +171,11 @@ class Plan:
         return f"{self.run}/{step}"
 
     async def publish(self, store: Store, resources: Mapping[str, ResourceUnion], *, step: int) -> ResourcesUpdate:
-        """Publish the resources of a step unless the step has resources already, and return those of the step.
+        """Publish the resources of a step if the step has none, and return the resources of the step.
 
         If the step has resources, only the addresses and keys of models are taken from `resources`: the proxy or the
-        model server of a restarted training has another address. If an address differs, it is published as the next
-        version.
+        model server of a restarted training has another address. If an address or a key differs, the resources are
+        published as the next version.
         """
         resources_id = self.resources_id(step)
         stored = await store.get_resources_by_id(resources_id)
@@ -186,7 +186,7 @@ class Plan:
 
 
 async def _requeue_failed(store: Store, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-    """Requeue the failed rollouts whose failure the agent did not cause, and return them by id."""
+    """Requeue the failed rollouts whose failure the agent did not cause, and return these rollouts by id."""
     requeued: dict[str, Rollout] = {}
     for start in range(0, len(rollout_ids), _ENQUEUED_AT_ONCE):
         failed = await store.query_rollouts(rollout_id_in=rollout_ids[start : start + _ENQUEUED_AT_ONCE])

@@ -1,4 +1,4 @@
-"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling."""
+"""Functions that wait for the ends of rollouts. They follow the log, so they report each end once and do not poll."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ async def follow(
         store: a store with a log.
         after: the cursor of the last batch that was processed; None begins with the first rollout of the store.
         min_rollouts: the minimum size of a batch.
-        timeout: seconds after which a batch is yielded even if it is smaller or empty; None waits for `min_rollouts`.
+        timeout: seconds after which a batch is yielded even if the batch is smaller or empty; None waits for
+            `min_rollouts`.
 
     Raises:
         Invalid: `min_rollouts` is below 1, or `timeout` is not above 0.
@@ -68,25 +69,25 @@ async def follow(
         cursor, upcoming = after, None
         try:
             while True:
-                seen: dict[str, None] = {}
+                ended_ids: dict[str, None] = {}
                 deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-                while len(seen) < min_rollouts:
+                while len(ended_ids) < min_rollouts:
                     upcoming = upcoming or asyncio.ensure_future(anext(endings))
-                    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-                    done, _ = await asyncio.wait({upcoming}, timeout=left)
+                    remaining = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+                    done, _ = await asyncio.wait({upcoming}, timeout=remaining)
                     if not done:
                         break
                     (rollout_id, cursor), upcoming = upcoming.result(), None
                     # A rollout that ended twice is placed at its last end.
-                    seen.pop(rollout_id, None)
-                    seen[rollout_id] = None
-                yield Finished(await _ended(store, seen), cursor)
+                    ended_ids.pop(rollout_id, None)
+                    ended_ids[rollout_id] = None
+                yield Finished(await _ended(store, ended_ids), cursor)
         finally:
             await _stop_waiting(upcoming)
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:
-    """Yield each of these rollouts, with its latest attempt, when it has ended.
+    """Yield each rollout of `rollouts`, with its latest attempt, when the rollout has ended.
 
     Rollouts that ended before the call come first.
 
@@ -126,8 +127,8 @@ async def left_the_queue(store: Store, rollout: Rollout) -> None:
             if event.data["to"] in QUEUED:
                 continue
             # The rollout may have been requeued after this event, so its current status decides.
-            now = await store.get_rollout_by_id(rollout.rollout_id)
-            if now is None or now.status not in QUEUED:
+            current = await store.get_rollout_by_id(rollout.rollout_id)
+            if current is None or current.status not in QUEUED:
                 return
 
 
@@ -152,7 +153,7 @@ async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str,
     """Yield the id of each rollout that ends, with the cursor after the event of its end."""
     async with aclosing(_tail(store, after, [_CHANGED], None)) as events:
         async for event in events:
-            # A change from one end status to another is not a new end.
+            # A change from one end status to another end status is not a new end.
             if event.data["to"] in ENDED and event.data["from"] not in ENDED:
                 yield event.stream.removeprefix(_STREAM), event.cursor
 
@@ -165,15 +166,15 @@ async def _batched(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[l
     try:
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(endings))
-            seen = {(await upcoming)[0]: None}
+            ended_ids = {(await upcoming)[0]: None}
             while True:
                 upcoming = asyncio.ensure_future(anext(endings))
                 # One step of the event loop completes the future if the log's reader has loaded the next event.
                 await asyncio.sleep(0)
-                if not upcoming.done() or len(seen) == _READ_AT_ONCE:
+                if not upcoming.done() or len(ended_ids) == _READ_AT_ONCE:
                     break
-                seen[upcoming.result()[0]] = None
-            yield list(seen)
+                ended_ids[upcoming.result()[0]] = None
+            yield list(ended_ids)
     finally:
         await _stop_waiting(upcoming)
 
@@ -196,13 +197,13 @@ async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:
 def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
-    # `tail` returns a generator. A caller that does not read it to its end must close it.
+    # `tail` returns a generator. A caller that does not read the generator to its end must close it.
     tail = cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
     return store.checked_tail(tail) if follow and isinstance(store, AlgorithmStore) else tail
 
 
 async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:
-    """Return the rollouts that have ended, in the given order."""
+    """Return the rollouts that have ended, in the order of `rollout_ids`."""
     ids = list(rollout_ids)
     rollouts: dict[str, Rollout] = {}
     for start in range(0, len(ids), _READ_AT_ONCE):

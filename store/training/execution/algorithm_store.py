@@ -1,4 +1,4 @@
-"""Store for an algorithm. If the algorithm waits for rollouts that no runner can execute, the store ends the wait."""
+"""Store for an algorithm. If the algorithm waits for rollouts that no runner can execute, the store raises an error."""
 # ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AlgorithmStore(DelegatingStore):
         self._target = target
         self._no_runner = no_runner
         self.plans: set[str] = set()
-        """The names of the plans whose rollouts the algorithm enqueued, also if all of them existed already."""
+        """The names of the plans whose rollouts the algorithm enqueued, even if all of the rollouts existed already."""
         self._standstill: tuple[float, float] | None = None
         """The times of the first and the last check at which the algorithm waited and no attempt was active."""
 

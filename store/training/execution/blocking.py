@@ -55,8 +55,8 @@ def on_sigterm(act: Callable[[], object]) -> Generator[None]:
     Do nothing if this is not the main thread, or if the signal has another handler.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM) if is_main else None
-    if before is not signal.SIG_DFL:
+    handler = signal.getsignal(signal.SIGTERM) if is_main else None
+    if handler is not signal.SIG_DFL:
         yield
         return
     loop = asyncio.get_running_loop()

@@ -33,7 +33,7 @@ _LOOK_SECONDS: Final = 5.0
 
 
 class ClientServerExecutionStrategy(ExecutionStrategy):
-    """Strategy that runs the algorithm with a server for its store, and each runner in a process that uses the server.
+    """Strategy that runs the algorithm with a server for the store. Each runner is a process that uses the server.
 
     The runners may run on this machine (role `both`) or on other machines: start the same program there with role
     `runner`, and here with role `algorithm`. Objects for a process are pickled, so agents must be defined at the top
@@ -41,12 +41,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
     Args:
         role: the sides that this process starts; None for the value of `AGL_CURRENT_ROLE`, by default both.
-        server_host: the host on which the server listens or is reached; None for the value of `AGL_SERVER_HOST`, by
-            default localhost.
+        server_host: the host on which the server listens, or at which this process reaches the server. None for the
+            value of `AGL_SERVER_HOST`, by default localhost.
         server_port: the port of the server, 0 for any free port; None for the value of `AGL_SERVER_PORT`, by default
             any free port for the role `both`, and 4747 for the other roles.
         managed_store: whether to start a server for the store; None for the value of `AGL_MANAGED_STORE`, by default
-            true. If false, each process opens the given store itself, from a server or a database.
+            true. If false, each process opens the store itself, from a server or a database.
         n_runners: the number of runners that this process starts.
         main_process: the side that runs in this process and not in a child process: "algorithm", or "runner" to debug
             with a single runner.
@@ -105,7 +105,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         Raises:
             Invalid: a side cannot be sent to another process, or another process cannot open this store.
-            RuntimeError: the port is in use; the message contains the program that uses it.
+            RuntimeError: the port is in use; the message contains the program that uses the port.
             Unavailable: with role `runner`, the server cannot be reached.
         """
         if self.role == "runner":
@@ -115,8 +115,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     async def _run_algorithm(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         closed: list[str] = []
         try:
-            async with self._served(store) as place:
-                supervisor = self._supervisor(algorithm, runner, store, place)
+            async with self._served(store) as target:
+                supervisor = self._supervisor(algorithm, runner, store, target)
                 grace = 0.0
                 try:
                     await supervisor.run()
@@ -124,7 +124,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 finally:
                     closed += await close_open(store, supervisor.workers)
                     if self.managed_store:
-                        # Runners on other machines lose the store when the server stops, so attempts may finish first.
+                        # Runners on other machines lose the store when the server stops. So attempts may end first.
                         await settle(store, grace)
         finally:
             if self.managed_store:
@@ -133,18 +133,20 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         supervisor.report.closed += closed
         return supervisor.report
 
-    def _supervisor(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, place: str | Store) -> Supervisor:
+    def _supervisor(
+        self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, target: str | Store
+    ) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
         stopped = threading.Event()
         assignments: list[ProcessAssignment] = []
         if self._main_process == "runner":
             assignment = ProcessAssignment(
-                "algorithm", pack("algorithm", algorithm), 0, pack("managed_store", place), store_id
+                "algorithm", pack("algorithm", algorithm), 0, pack("managed_store", target), store_id
             )
             training: Part = ProcessPart("the algorithm", assignment)
             runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
         else:
-            assignments = self._assignments(runner, place, store_id) if self.role == "both" else []
+            assignments = self._assignments(runner, target, store_id) if self.role == "both" else []
             work = partial(algorithm, AlgorithmStore(store, stopped), stopped)
             training = TaskPart("the algorithm", work, stopped)
             runners = [_runner(assignment) for assignment in assignments]
@@ -179,8 +181,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         finally:
             await server.stop()
 
-    def _assignments(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[ProcessAssignment]:
-        work, store = pack("agent", runner), pack("managed_store", place)
+    def _assignments(self, runner: RunnerSide, target: str | Store, store_id: str) -> list[ProcessAssignment]:
+        work, store = pack("agent", runner), pack("managed_store", target)
         return [ProcessAssignment("runner", work, number, store, store_id) for number in range(self.n_runners)]
 
     def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
@@ -197,34 +199,34 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             StoreError: the store refused the last runner.
             RunnersGone: all runners ended with other errors.
         """
-        there = place or f"http://{self.server_host}:{self.server_port}"
-        return run_blocking(lambda: self._run_runners(runner, there))
+        target = place or f"http://{self.server_host}:{self.server_port}"
+        return run_blocking(lambda: self._run_runners(runner, target))
 
-    async def _run_runners(self, runner: RunnerSide, place: str | Store) -> ExecutionReport:
+    async def _run_runners(self, runner: RunnerSide, target: str | Store) -> ExecutionReport:
         stopped = threading.Event()
-        async with opened(place) as ours:
-            assignments = self._assignments(runner, place, "") if self.n_runners > 1 else []
-            here = TaskPart("runner 0", partial(runner, ours, 0, stopped), stopped)
+        async with opened(target) as local_store:
+            assignments = self._assignments(runner, target, "") if self.n_runners > 1 else []
+            local_part = TaskPart("runner 0", partial(runner, local_store, 0, stopped), stopped)
             supervisor = self._watched(
-                None, [_runner(assignment) for assignment in assignments] or [here], ours, assignments
+                None, [_runner(assignment) for assignment in assignments] or [local_part], local_store, assignments
             )
             working = asyncio.ensure_future(supervisor.run())
-            url = str(place if isinstance(place, str) else getattr(place, "url", ""))
-            gone = asyncio.ensure_future(self._server_gone(url))
+            url = str(target if isinstance(target, str) else getattr(target, "url", ""))
+            server_gone = asyncio.ensure_future(self._server_gone(url))
             try:
-                await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    raise gone.result()
+                await asyncio.wait({working, server_gone}, return_when=asyncio.FIRST_COMPLETED)
+                if server_gone.done():
+                    raise server_gone.result()
                 return working.result()
             finally:
-                gone.cancel()
+                server_gone.cancel()
                 working.cancel()
-                await asyncio.wait({working, gone})
+                await asyncio.wait({working, server_gone})
 
     async def _server_gone(self, url: str) -> Unavailable:
         """Return an error after `server_patience` seconds without a response of the server.
 
-        If the URL is that of a database, never return.
+        If the URL belongs to a database, the call waits until it is cancelled.
         """
         if not url.startswith("http"):
             await asyncio.Event().wait()
@@ -232,15 +234,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         loop = asyncio.get_running_loop()
         async with HTTPStore(url, retry_seconds=0.0) as store:
-            answered = loop.time()
-            while loop.time() - answered <= self._server_patience:
+            answered_at = loop.time()
+            while loop.time() - answered_at <= self._server_patience:
                 await asyncio.sleep(min(_LOOK_SECONDS, self._server_patience / 4))
                 try:
                     await store.statistics()
                 except StoreError as error:
                     logger.warning("the server does not answer: %s", error)
                 else:
-                    answered = loop.time()
+                    answered_at = loop.time()
         return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
 
 

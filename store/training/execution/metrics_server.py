@@ -24,12 +24,12 @@ _HOST: Final = "127.0.0.1"
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request."""
-        text = metrics.text() if self.path == "/metrics" else b""
-        self.send_response(200 if text else 404)
+        body = metrics.text() if self.path == "/metrics" else b""
+        self.send_response(200 if body else 404)
         self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class
         """Log nothing."""
@@ -61,7 +61,9 @@ def served(port: int) -> Generator[int]:
 
 @dataclass
 class MeasuredBundle:
-    """The runners' side, whose workers serve metrics: the first worker on a port, the others on the following ports.
+    """The runners' side, whose workers serve metrics.
+
+    The first worker uses `port`, the other workers use the following ports.
 
     Attributes:
         side: the runners' side.

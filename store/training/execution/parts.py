@@ -72,7 +72,7 @@ class LocalPart(Part):
 
     Args:
         name: the name in messages.
-        work: function that returns the coroutine; it is called where the coroutine runs.
+        work: function that returns the coroutine. It is called in the thread of the coroutine.
         event: event that is set to stop the part.
     """
 

@@ -21,14 +21,14 @@ class _Pickler(pickle.Pickler):
         name: Any = getattr(obj, "__qualname__", None)
         if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
             return NotImplemented
-        # The name is used only if the module contains this object under it.
+        # The name is used only if the module contains this object under this name.
         value: Any = sys.modules.get(getattr(obj, "__module__", ""))
         for part in name.split("."):
             value = getattr(value, part, None)
         return name if value is obj else NotImplemented
 
 
-def pack(what: str, value: Any) -> bytes:
+def pack(name: str, value: Any) -> bytes:
     """Return a pickled value for another process.
 
     Raises:
@@ -39,7 +39,7 @@ def pack(what: str, value: Any) -> bytes:
         _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Invalid(
-            what,
+            name,
             f"cannot be sent to another process: {error}; define it at the top of a module, without open resources, "
             "or run everything in one process with strategy='shm'",
         ) from error

@@ -32,7 +32,7 @@ INTERRUPTED: Final = 130
 
 _STOP: Final = "stop"
 _INTERRUPT: Final = "interrupt"
-# A process whose parent died has most likely lost its store too, so its work gets little time to finish.
+# If the parent of a process died, the process has probably lost its store too. So its work gets little time to finish.
 _ORPHAN_GRACE_SECONDS: Final = 5.0
 _ORPHAN_SECONDS: Final = 10.0
 
@@ -63,13 +63,13 @@ class ProcessPart(Part):
 
     Args:
         name: the name in messages.
-        seat: the assignment of the process.
+        assignment: the arguments of the process.
     """
 
-    def __init__(self, name: str, seat: ProcessAssignment) -> None:
+    def __init__(self, name: str, assignment: ProcessAssignment) -> None:
         super().__init__(name)
-        self._seat = seat
-        self._ours: Connection | None = None
+        self._assignment = assignment
+        self._connection: Connection | None = None
         self._process: BaseProcess | None = None
         self._was_killed = False
 
@@ -79,24 +79,26 @@ class ProcessPart(Part):
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        self._ours, theirs = _CONTEXT.Pipe()
+        self._connection, child_connection = _CONTEXT.Pipe()
         # The process is not a daemon, because a daemon process must not start children, and an agent may start some.
-        self._process = _CONTEXT.Process(target=run_seat, args=(self._seat, theirs), name=self.name, daemon=False)
+        self._process = _CONTEXT.Process(
+            target=run_assignment, args=(self._assignment, child_connection), name=self.name, daemon=False
+        )
         with _sigint_blocked():
             self._process.start()
-        theirs.close()
+        child_connection.close()
         asyncio.get_running_loop().add_reader(self._process.sentinel, self._exited)
 
     def _exited(self) -> None:
-        process, ours = self._process, self._ours
+        process, connection = self._process, self._connection
         assert process is not None  # started
-        assert ours is not None  # started
+        assert connection is not None  # started
         asyncio.get_running_loop().remove_reader(process.sentinel)
         process.join()
         code, message = process.exitcode, None
         with contextlib.suppress(EOFError, OSError):
-            message = ours.recv() if ours.poll() else None
-        ours.close()
+            message = connection.recv() if connection.poll() else None
+        connection.close()
         if code == OK:
             self._end(End())
         elif code == INTERRUPTED:
@@ -104,8 +106,8 @@ class ProcessPart(Part):
         elif isinstance(message, StoreError):
             self._end(End(message))
         elif code is not None and code < 0:
-            how = f"{self.name} (process {process.pid}) was killed by {signal.Signals(-code).name}"
-            self._end(End(ProcessFailed(how), signal=-code))
+            text = f"{self.name} (process {process.pid}) was killed by {signal.Signals(-code).name}"
+            self._end(End(ProcessFailed(text), signal=-code))
         else:
             self._end(End(ProcessFailed(message or f"{self.name} (process {process.pid}) ended with code {code}")))
 
@@ -115,10 +117,10 @@ class ProcessPart(Part):
     def interrupt(self) -> None:
         self._send(_INTERRUPT)
 
-    def _send(self, what: str) -> None:
-        if self._ours is not None and not self.ended.done():
+    def _send(self, request: str) -> None:
+        if self._connection is not None and not self.ended.done():
             with contextlib.suppress(OSError):
-                self._ours.send(what)
+                self._connection.send(request)
 
     def kill(self) -> None:
         if self._process is not None and not self.ended.done():
@@ -140,20 +142,20 @@ def _sigint_blocked() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
+def run_assignment(assignment: ProcessAssignment, connection: Connection) -> None:
     """Run the assigned side in this process. Exit with status 0, with 1 after an error, or with 130 if interrupted."""
     # Ctrl+C reaches every process of the terminal, but the parent decides how to end, so this process ignores it.
     # SIG_IGN is not used, because programs that the agent starts would inherit it.
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        asyncio.run(_run(seat, connection))
+        asyncio.run(_run(assignment, connection))
     except asyncio.CancelledError:
         sys.exit(INTERRUPTED)
     except StoreError as error:
         if error.retryable:
             traceback.print_exc()
-        # The parent reports the error. The traceback of a refusal would contain none of the user's code.
+        # The parent reports the error. The traceback of a refusal is not printed, because it contains no user code.
         with contextlib.suppress(OSError):
             connection.send(error)
         sys.exit(FAILED)
@@ -164,7 +166,7 @@ def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
         sys.exit(FAILED)
 
 
-async def _run(seat: ProcessAssignment, connection: Connection) -> None:
+async def _run(assignment: ProcessAssignment, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     task: asyncio.Task[Any] | None = asyncio.current_task()
     assert task is not None  # coroutines run in a task
@@ -192,38 +194,38 @@ async def _run(seat: ProcessAssignment, connection: Connection) -> None:
         os._exit(FAILED)
 
     threading.Thread(target=listen, name="parent messages", daemon=True).start()
-    work, place = unpack(seat.work), unpack(seat.store)
-    async with opened(place, seat.store_id) as store:
-        if seat.side == "algorithm":
+    work, target = unpack(assignment.work), unpack(assignment.store)
+    async with opened(target, assignment.store_id) as store:
+        if assignment.side == "algorithm":
             await work(AlgorithmStore(store, stopped), stopped)
         else:
-            await work(store, seat.worker_id, stopped)
+            await work(store, assignment.worker_id, stopped)
 
 
 @contextlib.asynccontextmanager
-async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store]:
-    """Open the store at a URL and close it afterwards; yield a given store unchanged.
+async def opened(target: str | Store, store_id: str = "") -> AsyncGenerator[Store]:
+    """Open the store at a URL, and close the store afterwards. If `target` is a store, yield `target` unchanged.
 
     Raises:
         Incompatible: the store has another id.
     """
-    if isinstance(place, Store):
-        yield place
+    if isinstance(target, Store):
+        yield target
         return
     # Only one of the two modules is needed, and each takes a fraction of a second to import, so the imports are here.
-    if place.startswith("http"):
+    if target.startswith("http"):
         from store.client import HTTPStore
 
-        opening: Awaitable[Store] = HTTPStore.open(place)
+        opening: Awaitable[Store] = HTTPStore.open(target)
     else:
         from store.opening import open_store
 
-        opening = open_store(place, create=False)
+        opening = open_store(target, create=False)
     async with await opening as store:
-        there = str(getattr(store, "store_id", ""))
-        if store_id and there and there != store_id:
+        actual_id = str(getattr(store, "store_id", ""))
+        if store_id and actual_id and actual_id != store_id:
             raise Incompatible(
-                f"the store at {place} has the id {there}, but this training's store has {store_id}",
+                f"the store at {target} has the id {actual_id}, but this training's store has {store_id}",
                 "another training uses the port; give each training its own port",
             )
         yield store

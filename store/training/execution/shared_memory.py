@@ -61,12 +61,12 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
     async def _execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         stop_training, stop_running = threading.Event(), threading.Event()
-        runners_here = self._main_thread == "runner"
-        kind: type[TaskPart | ThreadPart] = ThreadPart if runners_here else TaskPart
+        is_runner_here = self._main_thread == "runner"
+        kind: type[TaskPart | ThreadPart] = ThreadPart if is_runner_here else TaskPart
         training = kind(
             "the algorithm", partial(algorithm, AlgorithmStore(store, stop_training), stop_training), stop_training
         )
-        kind = TaskPart if runners_here else ThreadPart
+        kind = TaskPart if is_runner_here else ThreadPart
         runners: list[Part] = [
             kind(f"runner {number}", partial(runner, store, number, stop_running), stop_running)
             for number in range(self.n_runners)

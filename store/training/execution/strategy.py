@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from store.training.running.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
-"""Function that runs the algorithm on a store. Its event is set when no runner is left, or at an interruption."""
+"""Function that runs the algorithm on a store. The event is set when no runner is left, or at an interruption."""
 
 RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
-"""Function that runs the rollouts of a store until its event is set.
+"""Function that runs the rollouts of a store until the event is set.
 
-Its second argument is the number of the worker. If the call is cancelled, the function closes its attempts as failed.
+The second argument is the number of the worker. If the call is cancelled, the function closes the worker's attempts as
+failed.
 """
 
 
@@ -56,5 +57,5 @@ class ExecutionStrategy(ABC):
             SystemExit: the process received SIGTERM, and the program has no handler for it. Both sides have ended. The
                 exit status is 143.
             RunnersGone: no runner is left, but the algorithm needs one.
-            Exception: the algorithm raised it.
+            Exception: an exception that the algorithm raised.
         """

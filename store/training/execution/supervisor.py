@@ -31,7 +31,8 @@ class Supervisor:
     """Supervisor of runners and, optionally, of the algorithm that uses them.
 
     Args:
-        algorithm: the algorithm; when it ends, the runners are ended. None: the execution ends with the last runner.
+        algorithm: the algorithm. The runners are ended after the algorithm. With None, the execution ends with the last
+            runner.
         runners: the runners, by worker id.
         store: the store that they share.
         graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
@@ -53,7 +54,7 @@ class Supervisor:
     ) -> None:
         self.report = ExecutionReport()
         self.workers: set[str] = set()
-        """The names of the workers that were started, including those that were replaced."""
+        """The names of the workers that were started, including the workers that were replaced."""
         self._algorithm = algorithm
         self._runners = list(runners)
         self._store = store
@@ -72,7 +73,7 @@ class Supervisor:
             RunnersGone: no runner is left, but the algorithm needs one.
             StoreError: there is no algorithm, and the store refused the last runner.
             CancelledError: the call was cancelled; all parts have ended.
-            Exception: the algorithm raised it.
+            Exception: an exception that the algorithm raised.
         """
         try:
             for number, part in enumerate(self._runners):
@@ -140,7 +141,8 @@ class Supervisor:
 
     async def _end_all(self) -> None:
         if self._algorithm is not None and not self._algorithm.ended.done():
-            # The algorithm may stop a model, after which the runners would fail the rest of the queue.
+            # The algorithm may stop a model when it ends. The runners would then fail all further rollouts, so they
+            # stop first.
             for part in self._runners:
                 part.stop()
             self._algorithm.interrupt()
@@ -160,16 +162,16 @@ class Supervisor:
             part.stop()
         # An execution that was cancelled does not wait until agents finish.
         await _wait(started, 0.0 if self._was_cancelled else self._graceful)
-        for part in (left := _left(started)):
+        for part in (active := _active(started)):
             if not self._was_cancelled:
                 logger.warning("%s is still active and is interrupted", part.name)
             part.interrupt()
-        await _wait(left, self._terminate)
-        for part in (left := _left(started)):
+        await _wait(active, self._terminate)
+        for part in (active := _active(started)):
             logger.error("%s does not end and is killed", part.name)
             self.report.killed.append(part.name)
             part.kill()
-        await _wait(left, _LAST_SECONDS)
+        await _wait(active, _LAST_SECONDS)
         for part in started:
             if (
                 part.ended.done()
@@ -184,9 +186,9 @@ def _is_refusal(error: BaseException | None) -> bool:
 
 
 def _ungrouped(error: BaseException) -> BaseException:
-    """Return the first error of a group that contains only `RunnersGone` and refusals of the store.
+    """Return the first error of a group that contains only `RunnersGone` and errors of the store.
 
-    All other errors are returned unchanged.
+    Any other error is returned unchanged.
     """
     while isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
@@ -196,7 +198,7 @@ def _ungrouped(error: BaseException) -> BaseException:
     return error
 
 
-def _left(parts: Iterable[Part]) -> list[Part]:
+def _active(parts: Iterable[Part]) -> list[Part]:
     return [part for part in parts if not part.ended.done()]
 
 
@@ -209,8 +211,10 @@ async def settle(store: Store, seconds: float) -> None:
     """Wait until no attempt is active, for at most `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     try:
-        while (left := deadline - asyncio.get_running_loop().time()) > 0 and (at_work := await _at_work(store, None)):
-            await store.wait_for_rollouts([rollout.rollout_id for rollout in at_work], timeout=left)
+        while (remaining := deadline - asyncio.get_running_loop().time()) > 0 and (
+            at_work := await _at_work(store, None)
+        ):
+            await store.wait_for_rollouts([rollout.rollout_id for rollout in at_work], timeout=remaining)
     except StoreError as error:
         logger.warning("active attempts cannot be read: %s", error)
 

@@ -1,1 +1,1 @@
-"""Instrumentation of SDKs of model providers and of LangChain."""
+"""Instrumentation of LangChain, and of the clients of OpenAI and Anthropic."""

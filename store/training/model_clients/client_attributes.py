@@ -57,7 +57,7 @@ class CallRecord:
         put_truncated(self._writer, call)
 
     def add_body(self, body: bytes) -> None:
-        """Add the body of a response without streaming."""
+        """Add the body of a response that was not streamed."""
         value, is_exact = parse(body)
         if not isinstance(value, dict):
             self._writer.put_long(RAW_ANSWER, body.decode(errors="replace"))

@@ -55,11 +55,11 @@ class ModelRun:
         """The OpenTelemetry context with the parent of the call's span."""
         self.is_recorded = False
         self.is_over = False
-        # A framework may report several calls before it makes the first of them. So a client's call marks all of them.
+        # A framework may report several calls before it makes the first of them. `mark_recorded` marks all of them.
         self._around = None if around is None or around.is_over else around
 
     def mark_recorded(self) -> None:
-        """Set `is_recorded` for this call, and for the earlier calls that were open when the framework reported it."""
+        """Set `is_recorded` for this call, and for the calls that were open when the framework reported this call."""
         self.is_recorded = True
         if self._around is not None:
             self._around.mark_recorded()
@@ -69,7 +69,7 @@ current_model_run: Final[ContextVar[ModelRun | None]] = ContextVar("rollbook_mod
 
 
 def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], Callable[..., Any]]:
-    """Return a function that wraps a method of a client, so that its calls are recorded."""
+    """Return a function that wraps a method of a client, so that calls of the method are recorded."""
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
         # The client's decorators hide which methods are coroutines, so the class name decides.
@@ -105,8 +105,8 @@ def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], C
 
 
 def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], Callable[..., Any]]:
-    """Return a function that wraps a method of a client. The method returns a context manager that sends its request
-    when it is entered.
+    """Return a function that wraps a method of a client. The method returns a context manager, which sends the request
+    at the start of the `with` block.
     """
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
@@ -128,7 +128,7 @@ def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], 
 
 
 def recording_conversion(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
-    """Return a function that wraps the conversion of a response by a client. If it fails, the response is recorded."""
+    """Return a wrapper of a client's conversion of responses. If the conversion fails, the response is recorded."""
     if is_async:
 
         @wraps(original)
@@ -177,7 +177,7 @@ async def _await(api: RecordedApi, request: Awaitable[Any], arguments: Mapping[s
 
 
 class _Request:
-    """Awaitable of a recorded request. Unlike a coroutine, it causes no warning if it is never awaited."""
+    """Awaitable of a recorded request. Unlike a coroutine, the object may stay unawaited without a warning."""
 
     def __init__(self, api: RecordedApi, request: Awaitable[Any], arguments: Mapping[str, Any]) -> None:
         self._api = api
@@ -191,7 +191,7 @@ class _Request:
 class ClientCall:
     """Recording of one call, from its request to the end of its response. No method raises an exception.
 
-    It implements `Reading` for a response that the caller reads piece by piece.
+    The class implements `Reading` for a response that the caller reads piece by piece.
     """
 
     def __init__(self, api: RecordedApi, scope: AttemptScope, span: trace.Span, attributes: CallRecord) -> None:
@@ -234,7 +234,7 @@ class ClientCall:
         return _Open(self, self._span)
 
     def answered(self, answer: Any, request: Mapping[str, Any]) -> None:
-        """Record a response, or arrange to record it while the caller reads it. Its type and values do not change."""
+        """Record a response now, or while the caller reads it. The type and values of the response do not change."""
         try:
             if hasattr(answer, "parse") and hasattr(answer, "http_response"):
                 self._take_raw(answer, is_stream=request.get("stream") is True)
@@ -287,8 +287,8 @@ class ClientCall:
         failure = None if error is None else record_exception(self._span, error)
         try:
             if self._is_read_later:
-                sent = self._record_reading()
-                failure = sent if failure is None else failure
+                server_error = self._record_reading()
+                failure = server_error if failure is None else failure
         except Exception:
             logger.exception("the response of a model could not be recorded completely")
             self._attributes.mark_incomplete()
@@ -342,7 +342,7 @@ thread, so only atomic operations change the dict."""
 
 
 def end_open_calls(scope: AttemptScope) -> None:
-    """End the calls of an attempt that are still open, and record the parts of their responses that the agent read."""
+    """End the open calls of an attempt, and record the parts of the responses that the agent read."""
     for call in list(_open_calls):
         if call.scope is scope:
             call.end()
@@ -357,11 +357,11 @@ def _request_attributes(protocol: Protocol, request: Mapping[str, Any]) -> CallR
 
 
 def _parsed(answer: Any) -> Any:
-    """Return the stream of a raw response. The client keeps it, so the caller gets the same stream."""
+    """Return the stream of a raw response. The client caches the stream, so the caller gets the same stream."""
     parsed = answer.parse()
     if not inspect.iscoroutine(parsed):
         return parsed
-    # Only the body of a response without a stream is awaited.
+    # `parse` waits only for the body of a response that is not a stream.
     try:
         parsed.send(None)
     except StopIteration as done:

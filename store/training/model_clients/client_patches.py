@@ -1,7 +1,7 @@
 """Replacement of methods of client packages. A package that is not imported yet is patched when it is imported.
 
-Importing a client takes a second, and most processes with a tracer use one client or none. Therefore a client is not
-imported only to be patched. Decision 42.
+Importing a client takes a second, and most processes with a tracer use one client or none. Therefore the
+instrumentation itself never imports a client. See decision 42.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recording of responses that a caller reads piece by piece: streams of events, and bodies of raw responses.
 
-The caller gets the client's objects. The iterator in a stream, or the body in an HTTP response, is replaced by one that
-also records the events or bytes. Decision 76 contains the reasons.
+The caller gets the client's objects. The iterator in a stream, or the body in an HTTP response, is replaced by an
+object that also records the events or bytes. Decision 76 contains the reasons.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def _source(stream: Any) -> Any:
     """Return the client's iterator over the events of a stream."""
     if "_iterator" not in vars(stream) or not type(stream).__module__.endswith("._streaming"):
         return stream._iterator  # noqa: SLF001
-    # The generator of `openai` refers to its stream, and the stream to the generator. The recording ends when the
-    # caller drops the stream, so the stream must not wait for the garbage collector: a copy takes its place in the
-    # cycle. The response is still closed when the collector finds the cycle, as without a recording.
-    twin = copy(stream)
-    twin._iterator = twin.__stream__()  # noqa: SLF001
-    return twin._iterator  # noqa: SLF001
+    # In `openai`, a stream and its generator refer to each other, so only the garbage collector frees them. The
+    # recording must end as soon as the caller drops the stream. So the generator gets a copy of the stream, and only
+    # the copy waits for the collector. The collector also closes the response, as without a recording.
+    stream_copy = copy(stream)
+    stream_copy._iterator = stream_copy.__stream__()  # noqa: SLF001
+    return stream_copy._iterator  # noqa: SLF001
 
 
 class _Events:
@@ -131,7 +131,7 @@ class _Events:
 
 
 def record_body(response: Any, reading: Reading, *, keeps: bool = False) -> None:
-    """Record the end of an HTTP response.
+    """Record the end of an HTTP response and, with `keeps`, its bytes.
 
     Args:
         response: the response of `httpx` or its successor.
@@ -186,7 +186,7 @@ class _Body:
             self._end(error)
             raise
         finally:
-            # The body of the client does the same, so that a connection is released at once.
+            # The client's body also closes its iterator, so that the connection is released at once.
             if isinstance(chunks, AsyncGenerator):
                 await chunks.aclose()
         self._end()
@@ -214,9 +214,9 @@ class _Body:
 
 @cache
 def _body_class(kind: type[Any]) -> Any:
-    """Return a subclass of `_Body` that is of the same abstract types as a body, because `httpx` checks them.
+    """Return a subclass of `_Body` with the abstract base classes of a body, because `httpx` checks these classes.
 
-    Return None for a body of other types, for example in a test double of a response.
+    Return None for a body without these base classes, for example in a test double of a response.
     """
     bases = [base for base in inspect.getmro(kind) if base.__name__ in _BYTE_STREAMS]
     return type("RecordedBody", (_Body, *bases), {}) if bases else None

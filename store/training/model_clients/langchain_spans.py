@@ -98,7 +98,7 @@ class LangChainHandler(BaseCallbackHandler):
         **details: Any,
     ) -> None:
         """Begin the span of a tool."""
-        # The name in `serialized` comes first, because the name of the run may be that of a chain around the tool.
+        # The name in `serialized` has priority, because the run may have the name of a chain around the tool.
         name = _name(serialized, {}) if serialized else _name(None, details)
         attributes = {"tool.name": name, "tool.parameters": input_str if inputs is None else inputs}
         if details.get("tool_call_id"):
@@ -131,7 +131,7 @@ class LangChainHandler(BaseCallbackHandler):
             return {**parameters, "messages": convert_to_openai_messages(messages)}
 
         try:
-            arguments = request([message for several in messages for message in several])
+            arguments = request([message for batch in messages for message in batch])
         except Exception:
             logger.exception("the messages of a call to a model are not recorded")
             arguments = {}
@@ -190,8 +190,8 @@ class LangChainHandler(BaseCallbackHandler):
         if scope is None:
             return
         self._forget_closed(parent_run_id)
-        names = (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name"))
-        facts = {name: metadata[key] for name, key in names if isinstance(metadata.get(key), str)}
+        attribute_keys = (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name"))
+        facts = {name: metadata[key] for name, key in attribute_keys if isinstance(metadata.get(key), str)}
         # Callbacks of one call may run in different contexts, so the variable is never reset. A `ModelRun` whose
         # call has ended has no effect on later calls.
         model = ModelRun(self._context(parent_run_id), current_model_run.get())
@@ -246,7 +246,7 @@ def _response(result: LLMResult) -> Json:
     """Return a result in the format of OpenAI's response to a chat completion or a completion."""
     response: Json = dict(result.llm_output or {})
     choices: list[Json] = []
-    for generation in (generation for several in result.generations for generation in several):
+    for generation in (generation for batch in result.generations for generation in batch):
         details: Json = dict(generation.generation_info or {})
         choice: Json = {"index": len(choices), "text": generation.text}
         message: Any = getattr(generation, "message", None)
@@ -255,7 +255,7 @@ def _response(result: LLMResult) -> Json:
             choice["message"] = _message(message)
             if message.id and not message.id.startswith(_OWN_IDS):
                 response.setdefault("id", message.id)
-            # LangChain counts 0 where the response contains no count, so the counts of the response come first.
+            # LangChain sets counts that the response lacks to 0. So the counts of the response have priority.
             response["usage"] = (
                 details.get("token_usage") or details.get("usage") or getattr(message, "usage_metadata", None)
             )
@@ -280,7 +280,7 @@ def _response(result: LLMResult) -> Json:
 
 
 def _message(message: BaseMessage) -> Json:
-    """Return a message of a response in the format of OpenAI, with everything that LangChain keeps of the response."""
+    """Return a message of a response in the format of OpenAI, with all data of the response that LangChain keeps."""
     extras: Json = message.additional_kwargs
     content: Any = message.content
     in_content = {as_text(item.get("type")) for item in as_objects(content)}

@@ -1,6 +1,7 @@
 """Instrumentation of the `openai` client. It records the client's calls as spans of the current attempt.
 
-It records chats, completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
+The instrumentation records chats, completions, calls of the Responses API, and embeddings. It patches only public
+classes of the client.
 """
 
 from __future__ import annotations

@@ -88,12 +88,12 @@ class LitAgent(Generic[T]):
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
-        """Those agents of a trace whose calls are used for training. The adapters of this package ignore this value."""
+        """The agents of a trace whose calls are used for training. The adapters of this package ignore this value."""
         self._runner: weakref.ref[Any] | None = None
         self._trainer: weakref.ref[Any] | None = None
 
     def is_async(self) -> bool:
-        """Return whether the runner calls the async methods, that is, whether the class overrides one of them."""
+        """Return whether the runner calls the async methods. It does so if the class overrides an async method."""
         return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in _ASYNC_METHODS)
 
     def set_runner(self, runner: AgentRunner) -> None:
@@ -152,13 +152,13 @@ class LitAgent(Generic[T]):
         return self.tracer
 
     def missing_resource(self, resources: NamedResources | None) -> str | None:
-        """Return what the agent needs and `resources` lacks, such as "an LLM"; None if nothing is missing.
+        """Return a required resource that `resources` lacks, such as "an LLM"; None if no resource is missing.
 
         A runner claims no rollouts until the store has resources that the agent can use. By default, any resources are
         enough. An agent that needs no resources overrides this method and returns None.
 
         Args:
-            resources: the resources; None if the store has none.
+            resources: the resources; None if the store has no resources.
         """
         return "resources" if resources is None else None
 
@@ -196,10 +196,10 @@ class LitAgent(Generic[T]):
 class FunctionalLitAgent(LitAgent[Any]):
     """Agent that calls a function. Calling the agent calls the function directly.
 
-    The function receives `task`, and those of these arguments that it declares: `llm`, the first language model among
-    the resources; `prompt_template`, the first prompt template among them; `resources`, all resources; `rollout`. A
-    parameter `llm` or `prompt_template` with a default keeps its default if there is no such resource. A function that
-    declares none of `llm`, `prompt_template` and `resources` needs no resources.
+    The function receives `task`, and may declare further parameters: `llm`, the first language model among the
+    resources; `prompt_template`, the first prompt template among the resources; `resources`, all resources; and
+    `rollout`. A parameter `llm` or `prompt_template` with a default keeps its default if there is no such resource. A
+    function that declares none of `llm`, `prompt_template` and `resources` needs no resources.
 
     Args:
         function: a sync or async function.
@@ -227,7 +227,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         return self._is_async
 
     def missing_resource(self, resources: NamedResources | None) -> str | None:
-        """Return the first declared resource that has no default and that `resources` lacks; None if there is none."""
+        """Return the first declared resource that has no default and that `resources` lacks; None if all exist."""
         for name, kind in _KINDS.items():
             if name in self._required and not _of_kind(resources or {}, kind):
                 return f"{'an' if name == 'llm' else 'a'} {kind.__name__}"
@@ -318,7 +318,7 @@ def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = T
         strip_proxy: whether to pass a `ProxyLLM` as an `LLM` whose endpoint is the proxy's address for the attempt.
 
     Raises:
-        UnsupportedSignature: as for `rollout`; or the function has no parameter `llm`.
+        UnsupportedSignature: the function has no parameter `llm`, or one of the reasons of `rollout` applies.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -338,7 +338,8 @@ def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
     The further parameters are those of `rollout`.
 
     Raises:
-        UnsupportedSignature: as for `rollout`; or the function has no parameter `prompt_template`.
+        UnsupportedSignature: the function has no parameter `prompt_template`, or one of the reasons of `rollout`
+            applies.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -376,7 +377,7 @@ def _check(function: Callable[..., Any], needed: str | None = None) -> None:
 
 
 def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | None:
-    """Return the reason why a function with these parameters cannot be an agent; None if it can."""
+    """Return the reason why a function with these parameters cannot be an agent; None for the function of an agent."""
     names = {parameter.name for parameter in parameters}
     if not parameters or parameters[0].name != "task" or parameters[0].kind not in _POSITIONAL:
         first = parameters[0].name if parameters else ""
@@ -391,8 +392,8 @@ def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | 
                 return f"there is no value for {parameter.name}, which has no default" + _suggestion(
                     parameter.name, unused
                 )
-            if meant := _suggestion(parameter.name, unused, _MISSPELT):
-                return f"the runner passes no {parameter.name}" + meant
+            if suggestion := _suggestion(parameter.name, unused, _MISSPELT):
+                return f"the runner passes no {parameter.name}" + suggestion
     if needed is not None and needed not in names:
         return f"no parameter is {needed}"
     return None

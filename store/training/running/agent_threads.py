@@ -41,10 +41,10 @@ class AgentThreads:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
             inbox = SimpleQueue[_Work]()
-            threading.Thread(target=self._live, args=(inbox,), name="rollbook-agent", daemon=True).start()
+            threading.Thread(target=self._run_loop, args=(inbox,), name="rollbook-agent", daemon=True).start()
         inbox.put(work)
 
-    def _live(self, inbox: SimpleQueue[_Work]) -> None:
+    def _run_loop(self, inbox: SimpleQueue[_Work]) -> None:
         while True:
             try:
                 work = inbox.get(timeout=self._idle_seconds)

@@ -36,8 +36,8 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     """Return an error once `PATIENCE` attempts have failed and none has succeeded.
 
     If an attempt succeeds first, or the log cannot be read, the call waits until it is cancelled. Only attempts that
-    began after the cursor count. An attempt that an earlier, killed training left open does not count: it may fail
-    after the cursor, because the next training closes such attempts when it begins.
+    began after the cursor count. An attempt that an earlier, killed training left open does not count. Such an attempt
+    may fail after the cursor, because the next training closes it at the beginning.
 
     Args:
         store: the store of the attempts.
@@ -59,7 +59,7 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
                 if event.data["to"] in _FAILED and _error(event).get("type") not in _INTERRUPTED:
                     failures.append(event)
                 if len(failures) >= PATIENCE:
-                    return await _explained(store, failures)
+                    return await _agent_fails(store, failures)
     except (Unsupported, Incompatible) as error:
         logger.info("failing attempts are not watched: %s", error)
     except StoreError as error:
@@ -68,15 +68,15 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     raise AssertionError
 
 
-async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
+async def _agent_fails(store: Store, failures: list[LoggedEvent]) -> AgentFails:
     """Return an error that describes the most common failure."""
     messages = [_message(event) for event in failures]
-    commonest, times = Counter(messages).most_common(1)[0]
-    text = f"the first {len(failures)} attempts all failed, {times} of them with {commonest}"
-    event = failures[messages.index(commonest)]
+    most_common, times = Counter(messages).most_common(1)[0]
+    text = f"the first {len(failures)} attempts all failed, {times} of them with {most_common}"
+    event = failures[messages.index(most_common)]
     rollout_id = event.stream.removeprefix("rollout/")
     spans = await store.query_spans(rollout_id, event.data["attempt_id"])
-    # The traceback in the span in which the attempt failed comes first.
+    # The span in which the attempt failed is searched for a traceback first.
     failed_span = _error(event).get("span_id")
     for span in sorted(spans, key=lambda span: span.span_id != failed_span):
         for attributes in (span.attributes, *(event.attributes for event in span.events)):

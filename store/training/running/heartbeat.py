@@ -41,7 +41,8 @@ class Beating:
 
     rollout: AttemptedRollout
     stop: Callable[[Reason], None]
-    """Function that stops the attempt. Any thread calls it when the store reports that the attempt has ended."""
+    """Function that stops the attempt. It is called, in any thread, when the store reports that the attempt has
+    ended."""
     claimed_at: float = field(default_factory=time.monotonic)
     """The time of the claim on this machine's monotonic clock."""
 
@@ -145,11 +146,11 @@ class Heartbeat:
             ended.set_result(None)
 
     async def _quietly(
-        self, what: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()
+        self, activity: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()
     ) -> None:
         """Await work for a limited number of seconds, by default one interval.
 
-        A failure is logged, except one of the type `raises`, which is raised.
+        An exception of the type `raises` is raised. Other exceptions are logged.
         """
         limit = self._interval if seconds is None else seconds
         try:
@@ -158,9 +159,9 @@ class Heartbeat:
         except raises:
             raise
         except TimeoutError:
-            logger.warning("%s, %s, took longer than %g s", what, self._label, limit)
+            logger.warning("%s, %s, took longer than %g s", activity, self._label, limit)
         except Exception as error:  # noqa: BLE001 - a worker continues without a heartbeat
-            self._limited.warning(f"{what}, {self._label}, failed", error)
+            self._limited.warning(f"{activity}, {self._label}, failed", error)
 
     async def _beat_worker(self, *, stopped: bool = False) -> None:
         state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)
@@ -177,24 +178,26 @@ class Heartbeat:
     async def _close_orphans(self) -> None:
         """Report the open attempts of dead runners of this machine as unresponsive.
 
-        The store would do the same later, because their heartbeats are missing. Rollouts without limits are left to the
-        store, which retries them. The others are retried if their config permits it. Runners of pipelines close the
-        attempts of pipelines.
+        The store would do the same later, because the heartbeats of these attempts are missing. Attempts of rollouts
+        without limits are left to the store, which retries the rollouts. Other rollouts are retried if their config
+        permits it. Runners of pipelines close the attempts of pipelines.
         """
-        gone = {
+        dead_worker_pids = {
             worker.worker_id: (worker.heartbeat_stats or {}).get("pid")
             for worker in await self._store.query_workers(status_in=["busy"])
             if is_gone(worker.heartbeat_stats or {}) and pipeline_of(worker) is None
         }
-        if not gone:
+        if not dead_worker_pids:
             return
         for rollout in await self._store.query_rollouts(status_in=list(_AT_WORK)):
-            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id not in gone:
+            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id not in dead_worker_pids:
                 continue
             if rollout.attempt.status not in _AT_WORK or rollout.config.is_unlimited:
                 continue
             worker_id = rollout.attempt.worker_id
-            error = AttemptError(type=WORKER_GONE, message=f"process {gone[worker_id]} of worker {worker_id} is gone")
+            error = AttemptError(
+                type=WORKER_GONE, message=f"process {dead_worker_pids[worker_id]} of worker {worker_id} is gone"
+            )
             with contextlib.suppress(StoreError):
                 await self._store.update_attempt(
                     rollout.rollout_id,

@@ -34,11 +34,11 @@ _BY_NAME_AT_END: Final = ("status", "error", *_BY_NAME)
 class Hook:
     """Base class of hooks, called when an attempt and its trace start and end. Exceptions are logged and ignored.
 
-    A hook need not derive from this class. It may define any of the four methods, async or not. A method may declare
-    any of the arguments below, by keyword or by position, and also `tracer` and `task`, the input of the rollout.
-    `on_rollout_end` may also declare `status`, the status of the attempt, `outcome`, its result, and `error`, the
-    exception that ended the attempt or None. The parameters are inspected once, when the hook is passed to a runner or
-    trainer, which refuses a parameter of another name without a default.
+    A hook need not derive from this class. A hook may define any of the four methods, async or not. A method may
+    declare any of the arguments below, by keyword or by position, and also `tracer` and `task`, the input of the
+    rollout. `on_rollout_end` may also declare `status`, the status of the attempt, `outcome`, its result, and `error`,
+    the exception that ended the attempt or None. The parameters are inspected once, when the hook is passed to a runner
+    or trainer, which refuses a parameter of another name without a default.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
@@ -60,7 +60,10 @@ class Hook:
     async def on_rollout_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
-        """Handle the end of the attempt. By default, its status was reported before. `spans` are all stored spans."""
+        """Handle the end of the attempt. By default, the runner calls the method after it has reported the status.
+
+        `spans` contains all stored spans of the attempt.
+        """
 
 
 class HookCalls:
@@ -104,7 +107,7 @@ class _Method:
         hook: the name of the hook's class.
         function: the bound method.
         positional: the names of positional-only parameters, in order.
-        named: the names of the other arguments.
+        named: the names of the arguments that are passed by keyword.
     """
 
     hook: str

@@ -64,10 +64,10 @@ def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
 def _gpus() -> list[dict[str, Any]]:
     command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY.values())}", "--format=csv,noheader,nounits"]
     try:
-        printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout
+        output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[field.strip() for field in line.split(",")] for line in printed.splitlines() if line.strip()]
+    rows = [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.strip()]
     return [dict(zip(_GPU_QUERY, map(_number, row), strict=False)) for row in rows]
 
 

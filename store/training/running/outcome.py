@@ -35,7 +35,7 @@ class Outcome:
     - `superseded`: another attempt or a user decided the result of the rollout.
     """
     error: BaseException | None = None
-    """The exception that caused the failure or interruption, if there is one."""
+    """The exception that caused the failure or interruption; None without an exception."""
     unreachable: str | None = None
     """For the reason `infrastructure`, a description of the part that could not be reached."""
     error_span_id: str | None = None

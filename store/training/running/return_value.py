@@ -53,9 +53,9 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
 
 def _reward(result: Any) -> float | Mapping[str, float] | None:
     if isinstance(result, Mapping):
-        named = cast("Mapping[Any, Any]", result)
-        numbers = {name: _number(value, f"reward {name!r}") for name, value in named.items()}
-        if not named or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
+        values = cast("Mapping[Any, Any]", result)
+        numbers = {name: _number(value, f"reward {name!r}") for name, value in values.items()}
+        if not values or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
             raise TypeError("the agent returned a dict that is not a reward; return a dict of numbers by name")
         return cast("dict[str, float]", numbers)
     if isinstance(result, (bool, int)):
@@ -71,8 +71,8 @@ def _number(value: Any, field: str = "reward") -> float | None:
     if isinstance(value, (str, bytes, list, tuple)):
         return None
     item: Callable[[], Any] | None = getattr(value, "item", None)
-    bare = item() if item is not None and getattr(value, "ndim", None) == 0 else value
-    return finite(cast("float", bare), field) if isinstance(bare, Real) else None
+    number = item() if item is not None and getattr(value, "ndim", None) == 0 else value
+    return finite(cast("float", number), field) if isinstance(number, Real) else None
 
 
 async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:

@@ -21,7 +21,7 @@ logger = logging.getLogger("store.training.watch")
 Stop = Callable[[Reason], None]
 
 _TYPES: Final = ("attempt.started", "rollout.status_changed")
-_OURS: Final = ("preparing", "running")
+_ACTIVE: Final = ("preparing", "running")
 _REMEMBERED: Final = 10_000
 _PAUSE_SECONDS: Final = 0.5
 _GATHER_SECONDS: Final = 0.1
@@ -35,8 +35,8 @@ _BEHIND: Final = 200
 class Watch:
     """Follower of the log that stops attempts whose rollouts were cancelled or decided elsewhere.
 
-    The watch starts with the first attempt of a runner. If the store has no log, such rollouts are detected later, by
-    the responses to heartbeats.
+    The watch starts with the first attempt of a runner. If the store has no log, only the responses to heartbeats show
+    later that a rollout was cancelled or decided elsewhere.
     """
 
     def __init__(self, store: Store) -> None:
@@ -75,11 +75,11 @@ class Watch:
         while True:
             try:
                 if cursor is None:
-                    # The rollout has just begun, so the log is followed from its last event, which is near the end.
+                    # The rollout has just begun, so its last event is near the end of the log. Reading starts there.
                     async for event in self._store.log.tail(rollout_id=first):
-                        cursor = self._see(event)
+                        cursor = self._process(event)
                 async for event in _with_pauses(self._store.log.tail(cursor, follow=True, types=_TYPES)):
-                    cursor = self._see(event)
+                    cursor = self._process(event)
             except (Unsupported, Incompatible) as error:
                 logger.info("the log cannot be followed; only heartbeats detect cancelled rollouts: %s", error)
                 return
@@ -89,27 +89,27 @@ class Watch:
                 logger.warning("the log cannot be followed, retrying: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _see(self, event: LoggedEvent) -> str:
-        starts = event.data.get("attempt_id") if event.type == "attempt.started" else None
-        if starts is not None or (event.type == "rollout.status_changed" and event.data["to"] not in _OURS):
+    def _process(self, event: LoggedEvent) -> str:
+        started_id = event.data.get("attempt_id") if event.type == "attempt.started" else None
+        if started_id is not None or (event.type == "rollout.status_changed" and event.data["to"] not in _ACTIVE):
             rollout_id = event.stream.removeprefix("rollout/")
             running = self._running.get(rollout_id)
             if running is None:
-                self._recent[rollout_id] = starts
+                self._recent[rollout_id] = started_id
                 self._recent.move_to_end(rollout_id)
                 if len(self._recent) > _REMEMBERED:
                     self._recent.popitem(last=False)
-            elif starts != running[0]:
+            elif started_id != running[0]:
                 self._check(rollout_id)
         return event.cursor
 
     def _check(self, rollout_id: str) -> None:
-        check = asyncio.create_task(self._ask(rollout_id))
+        check = asyncio.create_task(self._read_status(rollout_id))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
 
-    async def _ask(self, rollout_id: str) -> None:
-        """Read a rollout, because its event may be outdated, and stop its attempt if the rollout no longer needs it."""
+    async def _read_status(self, rollout_id: str) -> None:
+        """Read a rollout, because an event may be outdated. Stop the attempt if the rollout no longer needs it."""
         try:
             rollout = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:
@@ -122,7 +122,7 @@ class Watch:
         if rollout.status == "cancelled":
             del self._running[rollout_id]
             stop("cancelled")
-        elif rollout.attempt.attempt_id != attempt_id or rollout.status not in _OURS:
+        elif rollout.attempt.attempt_id != attempt_id or rollout.status not in _ACTIVE:
             del self._running[rollout_id]
             stop("superseded")
 
@@ -130,12 +130,12 @@ class Watch:
 async def _with_pauses(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:
     """Yield events as they arrive, with pauses during a steady stream, so that one read finds many events."""
     loop = asyncio.get_running_loop()
-    paused, since = loop.time(), 0
+    paused_at, count = loop.time(), 0
     async for event in events:
         yield event
-        since += 1
-        if since > _BEHIND:
-            paused, since = loop.time(), 0
-        elif loop.time() - paused > _BUSY_SECONDS:
+        count += 1
+        if count > _BEHIND:
+            paused_at, count = loop.time(), 0
+        elif loop.time() - paused_at > _BUSY_SECONDS:
             await asyncio.sleep(_GATHER_SECONDS)
-            paused, since = loop.time(), 0
+            paused_at, count = loop.time(), 0

@@ -14,7 +14,7 @@ _SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600
 
 
 class RunnerMetrics:
-    """The counts and durations of attempts. Any thread may use it."""
+    """The counts and durations of attempts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class RunnerMetrics:
             self._active += 1
 
     def ended(self, status: str, seconds: float) -> None:
-        """Count an attempt that has ended with a status, or with `interrupted` if it has none."""
+        """Count an attempt that has ended. `status` is `interrupted` for an attempt without a final status."""
         with self._lock:
             self._active -= 1
             self._ended[status] += 1

@@ -15,7 +15,7 @@ class SingleFlight(Generic[K, V]):
 
     Requests share a call if they arrive before the call begins. A call that has begun takes no further requests, so the
     result is never older than a request. All requests must come from one event loop. If one caller is cancelled, the
-    others still get the result.
+    other callers still get the result.
 
     Args:
         ask: function that makes the call for a key.
@@ -29,16 +29,17 @@ class SingleFlight(Generic[K, V]):
         """Return the result, which is the same object for all callers that share the call.
 
         Raises:
-            Exception: the call raised it.
+            Exception: an exception that the call raised.
         """
-        asking = self._about_to_begin.get(key)
-        if asking is None:
+        task = self._about_to_begin.get(key)
+        if task is None:
 
             async def begin() -> V:
                 del self._about_to_begin[key]
                 return await self._ask(key)
 
-            asking = self._about_to_begin[key] = asyncio.create_task(begin())
-            # If all callers were cancelled, this retrieves the exception, so that asyncio does not log it.
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(asking)
+            task = self._about_to_begin[key] = asyncio.create_task(begin())
+            # If all callers were cancelled, this callback retrieves the exception, so that asyncio does not log the
+            # exception.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)

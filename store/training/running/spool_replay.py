@@ -20,24 +20,24 @@ logger = logging.getLogger("store.training.leftovers")
 
 
 async def replay(store: Store, spool: SpanSpool) -> None:
-    """Store the spans that dead processes of this machine left in a spool, and remove their files.
+    """Store the spans that dead processes of this machine left in a spool, and remove the files.
 
     A file stays if its attempt does not exist in the store, or if the attempt is unresponsive: a new span would set an
     unresponsive attempt to running.
     """
     for path in spool.left_behind():
         try:
-            why = await _replay(store, path)
+            reason = await _replay(store, path)
         except (StoreError, OSError) as error:
-            why = str(error)
-        if why is None:
+            reason = str(error)
+        if reason is None:
             path.unlink(missing_ok=True)
         else:
-            logger.warning("spans of a dead process stay in %s: %s", path, why)
+            logger.warning("spans of a dead process stay in %s: %s", path, reason)
 
 
 async def _replay(store: Store, path: Path) -> str | None:
-    """Store the spans of a file; return None, or the reason why they were not stored."""
+    """Store the spans of a file. Return None, or the reason why the spans were not stored."""
     spans = _read_spans(path)
     if not spans:
         return None

@@ -50,10 +50,10 @@ _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - signature of the contract
-    """Record custom attributes in the current attempt, and return once they are stored.
+    """Record custom attributes in the current attempt, and return once the attributes are stored.
 
     Args:
-        annotation: attributes, or nested dicts and lists of them.
+        annotation: attributes, or nested dicts and lists of attributes.
         propagate: whether to record the span, or only to return it.
 
     Raises:
@@ -87,16 +87,17 @@ def emit_reward(
     attributes: Mapping[str, Any] | None = None,
     propagate: bool = True,
 ) -> SpanCoreFields:
-    """Record a reward in the current attempt, and return once it is stored.
+    """Record a reward in the current attempt, and return once the reward is stored.
 
     Sequence ids order the spans of an attempt. The reward's span comes after the spans of all calls that have ended,
     and before the spans of all later calls.
 
     Args:
         reward: one number, or several numbers by name.
-        primary_key: the name of the number that training uses, if there are several.
+        primary_key: the name of the number that training uses, if there are several numbers.
         attributes: further attributes, such as links to the rewarded spans (`make_link_attributes`) or tags. Values of
-            types that spans do not support become JSON text; `rollbook.changed` lists what could not be recorded.
+            types that spans do not support become JSON text; `rollbook.changed` lists the values that could not be
+            recorded.
         propagate: whether to record the span, or only to return it.
 
     Raises:
@@ -117,8 +118,8 @@ async def emit_reward_async(
 ) -> SpanCoreFields:
     """Record like `emit_reward`, without blocking the event loop.
 
-    By sequence id, the reward's span comes after the spans of earlier calls of the same task, and before the spans of
-    later ones.
+    By sequence id, the reward's span comes after the spans of earlier calls of the same asyncio task, and before the
+    spans of its later calls.
     """
     return await _flushed(_emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=True))
 
@@ -127,20 +128,20 @@ def _reward(
     reward: float | Mapping[str, float], primary_key: str | None, attributes: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     dimensions = _dimensions(reward, primary_key)
-    added = {} if attributes is None else _further(attributes)
-    reserved = [name for name in added if name == REWARD or name.startswith(f"{REWARD}.")]
+    further = {} if attributes is None else _further_attributes(attributes)
+    reserved = [name for name in further if name == REWARD or name.startswith(f"{REWARD}.")]
     for name in reserved:
-        del added[name]
+        del further[name]
     recorded = reward_attributes(dimensions)
-    add_attributes(recorded, added)
+    add_attributes(recorded, further)
     if reserved:
         changes = [f"{name}: left out, because the reward itself sets it" for name in reserved]
         add_attributes(recorded, {CHANGED: changes})
     return recorded
 
 
-def _further(attributes: Any) -> dict[str, AttributeValue]:
-    """Return the attributes of a reward. Any object is accepted, so that the number is never lost."""
+def _further_attributes(attributes: Any) -> dict[str, AttributeValue]:
+    """Return the further attributes of a reward. Any object is accepted, so that the reward is always recorded."""
     if isinstance(attributes, Mapping):
         with suppress(Exception):
             flat = flatten_attributes(attributes)
@@ -159,14 +160,14 @@ def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
         if not isinstance(reward, (bool, int, float)):
             raise TypeError(f"a reward is a number or a dict of numbers, not {type(reward).__name__}")
         return {PRIMARY: finite(reward, "reward")}
-    named = cast("Mapping[str, Any]", reward)
-    if primary_key is None or primary_key not in named:
-        raise ValueError(f"primary_key={primary_key!r} is not one of the dimensions {', '.join(map(repr, named))}")
-    for name, value in named.items():
+    values = cast("Mapping[str, Any]", reward)
+    if primary_key is None or primary_key not in values:
+        raise ValueError(f"primary_key={primary_key!r} is not one of the dimensions {', '.join(map(repr, values))}")
+    for name, value in values.items():
         if not isinstance(value, (bool, int, float)):
             raise ValueError(f"the reward {name!r} is {type(value).__name__}, not a number")  # noqa: TRY004 - the contract requires ValueError
-    first = {primary_key: named[primary_key]}
-    return {name: finite(value, f"reward {name!r}") for name, value in (first | dict(named)).items()}
+    first = {primary_key: values[primary_key]}
+    return {name: finite(value, f"reward {name!r}") for name, value in (first | dict(values)).items()}
 
 
 def emit_message(message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - signature of the contract
@@ -262,7 +263,7 @@ async def _flushed(fields: SpanCoreFields) -> SpanCoreFields:
 
 
 def get_message_value(span: AnySpan) -> str | None:
-    """Return the text of a message span, or None if the span has none.
+    """Return the text of a message span, or None if the span has no text.
 
     Raises:
         TypeError: the recorded message is not a string.
@@ -274,7 +275,7 @@ def get_message_value(span: AnySpan) -> str | None:
 
 
 def get_object_value(span: AnySpan) -> Any:
-    """Return the value of an object span, or None if the span has none.
+    """Return the value of an object span, or None if the span has no value.
 
     Raises:
         RuntimeError: the value is damaged or of an unknown type.

@@ -76,10 +76,12 @@ class OperationContext:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
             signature = None  # some builtins have no signature
-        named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
+        operation_attributes = {
+            OPERATION_NAME: getattr(function, "__name__", type(function).__name__)
+        } | self._attributes
 
         def attributes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-            return named | flat_attributes(OPERATION_INPUT, _bound(signature, args, kwargs))
+            return operation_attributes | flat_attributes(OPERATION_INPUT, _bound(signature, args, kwargs))
 
         if inspect.iscoroutinefunction(function):
 
@@ -156,12 +158,12 @@ def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: d
 
     If the arguments do not match the signature, return them under the names `args` and `kwargs`.
     """
-    unbound = {"args": list(args), "kwargs": kwargs}
+    raw_arguments = {"args": list(args), "kwargs": kwargs}
     if signature is None:
-        return unbound
+        return raw_arguments
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        return unbound
+        return raw_arguments
     bound.apply_defaults()
     return bound.arguments

@@ -28,7 +28,7 @@ class RewardDimension(NamedTuple):
 
 
 def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
-    """Return the attributes of a reward; the first dimension is the primary one."""
+    """Return the attributes of a reward; the first dimension is the primary dimension."""
     flat: dict[str, Any] = {}
     for index, (name, value) in enumerate(dimensions.items()):
         flat[f"{REWARD}.{index}.name"] = name
@@ -65,7 +65,7 @@ def check_rewards(name: str, attributes: Mapping[str, Any]) -> None:
 
 
 def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
-    """Return the dimensions of a span's reward, the primary one first; an empty list without a reward.
+    """Return the dimensions of a span's reward, with the primary dimension first; an empty list without a reward.
 
     Raises:
         ValueError: the span has the attribute `agentlightning.reward` itself, which no version of Agent-lightning sets.
@@ -79,7 +79,7 @@ def get_reward_value(span: AnySpan) -> float | None:
     """Return the primary dimension of a span's reward, or None if the span has no reward.
 
     Raises:
-        ValueError: as `get_rewards_from_span`.
+        ValueError: the span has the attribute `agentlightning.reward` itself, which no version of Agent-lightning sets.
     """
     rewards = get_rewards_from_span(span)
     return rewards[0].value if rewards else None
@@ -91,12 +91,12 @@ def is_reward_span(span: AnySpan) -> bool:
 
 
 def find_reward_spans(spans: Sequence[S]) -> list[S]:
-    """Return the spans that have a reward, in the given order."""
+    """Return the spans that have a reward, in the order of `spans`."""
     return [span for span in spans if is_reward_span(span)]
 
 
 def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
-    """Return the primary dimension of the last reward, in the given order; None if no span has a reward."""
+    """Return the primary dimension of the last span with a reward; None if no span has a reward."""
     for span in reversed(spans):
         reward = get_reward_value(span)
         if reward is not None:

@@ -60,25 +60,25 @@ def _scope(operation: str) -> AttemptScope | None:
     return scope
 
 
-def require_scope(what: str) -> AttemptScope:
+def require_scope(operation: str) -> AttemptScope:
     """Return the attempt that the calling code belongs to.
 
     Raises:
         RuntimeError: the code does not belong to an attempt.
         WrongProcess: this process was forked during the attempt, so it cannot record spans.
     """
-    scope = _scope(what)
+    scope = _scope(operation)
     if scope is None:
         raise RuntimeError(
-            f"{what} outside of an attempt: no trace context is open here. In a thread of your own, run the function "
-            "as `run_in_scope(function)`; to build the span without recording it, pass propagate=False"
+            f"{operation} outside of an attempt: no trace context is open here. In a thread of your own, run the "
+            "function as `run_in_scope(function)`; to build the span without recording it, pass propagate=False"
         )
     return scope
 
 
 @contextmanager
 def entered(scope: AttemptScope) -> Generator[AttemptScope]:
-    """Make a scope the current one during a block."""
+    """Make a scope the current scope during a block."""
     token = _current.set(scope)
     try:
         yield scope
@@ -90,7 +90,7 @@ def run_in_scope(function: Callable[P, T]) -> Callable[P, T]:
     """Return a function that runs in the current attempt, below the current span.
 
     Use this function for threads and executors, which start with an empty context:
-    `pool.submit(run_in_scope(work), item)`. Asyncio tasks and `asyncio.to_thread` do not need it.
+    `pool.submit(run_in_scope(work), item)`. Asyncio tasks and `asyncio.to_thread` do not need the function.
     """
     context = contextvars.copy_context()
 

@@ -67,10 +67,10 @@ def _is_leaf(items: Sequence[Any], path: str, *, expand: bool) -> bool:
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
     """Return dotted keys as nested dicts, or as lists where the keys of a level are exactly 0, 1, … n-1.
 
-    If a key has a value and is also a prefix of other keys, its value is dropped.
+    If a key has a value and is also a prefix of other keys, the value of this key is dropped.
     """
     root: dict[str, Any] = {}
-    # Shorter keys come first, so that a longer key replaces a value that is its prefix.
+    # Shorter keys are processed first. If a key is a prefix of a longer key, the longer key replaces its value.
     for key in sorted(flat_data, key=lambda name: name.count(".")):
         node = root
         *above, last = key.split(".")
@@ -104,7 +104,7 @@ def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) 
     """Return the attributes whose names begin with `prefix` and a dot as nested data, without the prefix.
 
     Raises:
-        ValueError: an attribute has the prefix as its whole name, so there is no place for its value.
+        ValueError: the name of an attribute is exactly the prefix. The nested data have no place for its value.
     """
     below = filter_attributes(attributes, prefix)
     if prefix in below:
@@ -113,11 +113,11 @@ def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) 
 
 
 def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:  # noqa: FBT001, FBT002 - signature of the contract
-    """Return a value as a span attribute: scalars and lists of one scalar type as they are, other values as JSON text.
+    """Return a value as a span attribute. Scalars and lists of one scalar type stay, other values become JSON text.
 
     Args:
         value: anything.
-        force: convert values that JSON does not support with `str()`.
+        force: whether to convert values that JSON does not support with `str()`.
 
     Raises:
         ValueError: JSON does not support the value, and `force` is false.
@@ -196,8 +196,8 @@ def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> di
 def flat_attributes(prefix: str, value: Any) -> dict[str, AttributeValue]:
     """Return any value as attributes whose names begin with a prefix.
 
-    If a dict in the value has a key that is not a string, or the value contains itself or is nested too deeply, return
-    one attribute with the whole value as text.
+    Some values cannot be flattened: a key of a dict is not a string, or the value contains itself or is nested too
+    deeply. For such a value, return one attribute with the whole value as text.
     """
     try:
         flat = flatten_attributes(value)
@@ -233,7 +233,7 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes that link a span to the spans with given attributes.
+    """Return the attributes that link a span to all spans with the attributes in `links`.
 
     An example of `links` is `{"gen_ai.response.id": "chatcmpl-1"}`. The keys `trace_id` and `span_id` refer to the ids
     of a span. Any other key refers to an attribute.
@@ -272,7 +272,7 @@ def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
 
 
 def query_linked_spans(spans: Sequence[S], links: Mapping[str, str]) -> list[S]:
-    """Return the spans that match all links, in the given order; without links, return all spans."""
+    """Return the spans that match all links, in the order of `spans`; without links, return all spans."""
     return [
         span
         for span in spans

@@ -27,7 +27,7 @@ from store.training.tracing.span_attributes import sanitize_attributes
 
 
 class OperationFields:
-    """The fields of the span of a block of code. The span is built, but not recorded."""
+    """The fields of the span for a block of code. The span is built, but not recorded."""
 
     def __init__(self, name: str, attributes: Mapping[str, AttributeValue], start_time: float) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class OperationFields:
         self.record_status("ERROR", safe_text(exception))
 
     def finish(self, end_time: float | None = None) -> None:
-        """End the span, now by default."""
+        """End the span at `end_time`, in seconds since the epoch; None for now."""
         if self._status.status_code == "UNSET":
             self.record_status("OK")
         self._end_time = time.time() if end_time is None else end_time
@@ -93,7 +93,7 @@ class LiveOperation(OperationFields):
         self.record_status("ERROR", record_exception(self._span, exception))
 
     def finish(self, end_time: float | None = None) -> None:
-        """End the span, now by default."""
+        """End the span at `end_time`, in seconds since the epoch; None for now."""
         end_time = time.time() if end_time is None else end_time
         super().finish(end_time)
         self._span.end(_nanoseconds(end_time))
@@ -108,12 +108,12 @@ def recording(
     end_time: float | None = None,
 ) -> Generator[LiveOperation]:
     """Record a block as one span of an attempt; exceptions are recorded and raised again."""
-    began = time.time() if start_time is None else start_time
+    started_at = time.time() if start_time is None else start_time
     if end_time is not None:
         _nanoseconds(end_time)  # an invalid time is refused before the block runs
     sanitized = sanitize_attributes(attributes)
-    span = scope.tracer.start_span(name, attributes=sanitized, start_time=_nanoseconds(began))
-    operation = LiveOperation(span, name, sanitized, began)
+    span = scope.tracer.start_span(name, attributes=sanitized, start_time=_nanoseconds(started_at))
+    operation = LiveOperation(span, name, sanitized, started_at)
     try:
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             yield operation

@@ -29,13 +29,13 @@ class SpanSpool:
     Args:
         directory: the parent directory. Each process writes to its own subdirectory, and `left_behind` finds the
             subdirectories of dead processes. None creates a private temporary directory at first use.
-        max_bytes: the limit for the total size of all files of this process. The files of attempts that ended before
-            all their spans could be stored also count.
+        max_bytes: the limit for the total size of all files of this process. Files of ended attempts also count, if
+            some of their spans could not be stored.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
-        self._given = None if directory is None else os.fspath(directory)
+        self._parent = None if directory is None else os.fspath(directory)
         self._directory: Path | None = None
         self._bytes = 0
         self._lock = threading.Lock()
@@ -43,31 +43,31 @@ class SpanSpool:
         """Log of failures that a full disk repeats for every batch of spans."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SpanSpool, (self._given, self.max_bytes)
+        return SpanSpool, (self._parent, self.max_bytes)
 
     def directory(self) -> Path:
         """Return the directory of the files, and create it if necessary."""
         with self._lock:
-            if self._directory is None and self._given is None:
+            if self._directory is None and self._parent is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="rollbook-spool-"))
             elif self._directory is None:
-                self._directory = Path(self._given or "") / process_name(this_process())
+                self._directory = Path(self._parent or "") / process_name(this_process())
             self._directory.mkdir(parents=True, exist_ok=True)
             return self._directory
 
     def left_behind(self) -> list[Path]:
-        """Move the files of dead processes of this machine to this process's directory, and return them."""
-        if self._given is None:
+        """Move the files of dead processes of this machine to this process's directory, and return the new paths."""
+        if self._parent is None:
             return []
-        ours: list[Path] = []
-        for path in sorted(Path(self._given).glob("*/*.jsonl")):
+        moved: list[Path] = []
+        for path in sorted(Path(self._parent).glob("*/*.jsonl")):
             if is_gone(process_named(path.parent.name)):
                 # If several processes start at once, only one of them can move the file.
                 with suppress(FileNotFoundError):
-                    ours.append(path.rename(self.directory() / path.name))
+                    moved.append(path.rename(self.directory() / path.name))
                 with suppress(OSError):  # the directory is not empty
                     path.parent.rmdir()
-        return ours
+        return moved
 
     def reserve(self, size: int) -> bool:
         """Reserve bytes; return False if the limit would be exceeded."""
@@ -98,7 +98,7 @@ def process_named(name: str) -> dict[str, Any]:
 
 
 class SpoolFile:
-    """Spool file of one attempt. Its lines contain spans in the order in which they ended. Not thread-safe."""
+    """Spool file of one attempt. Its lines contain spans, in the order in which the spans ended. Not thread-safe."""
 
     def __init__(self, spool: SpanSpool, rollout_id: str, attempt_id: str) -> None:
         self._spool = spool
@@ -111,7 +111,7 @@ class SpoolFile:
 
     @property
     def path(self) -> Path | None:
-        """The file, if there is one."""
+        """The path of the file; None if the file does not exist."""
         return self._path
 
     def append(self, spans: Sequence[Span]) -> bool:
@@ -132,13 +132,13 @@ class SpoolFile:
         self.waiting += len(spans)
         return True
 
-    def peek(self, most: int) -> list[bytes]:
-        """Return the lines of the next spans, at most `most`."""
+    def peek(self, limit: int) -> list[bytes]:
+        """Return the lines of the next spans, at most `limit` lines."""
         if self._path is None:
             return []
         with self._path.open("rb") as file:
             file.seek(self._read)
-            return list(islice(file, most))
+            return list(islice(file, limit))
 
     def taken(self, lines: Sequence[bytes]) -> None:
         """Skip lines whose spans have been stored, and delete the file after the last line."""

@@ -25,10 +25,10 @@ _NO_LIMIT: Final = SpanLimits.UNSET
 
 # A system call takes ten times as long as taking an id from a list, so many ids are read at once.
 _IDS_AT_ONCE: Final = 128
-_drawn: Final[list[int]] = []
+_span_ids: Final[list[int]] = []
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drawn.clear)
+    os.register_at_fork(after_in_child=_span_ids.clear)
 
 
 class SystemIds(IdGenerator):
@@ -37,9 +37,9 @@ class SystemIds(IdGenerator):
     def generate_span_id(self) -> int:
         """Return the id of a span: 64 random bits, not all zero."""
         try:
-            return _drawn.pop()
+            return _span_ids.pop()
         except IndexError:
-            _drawn.extend(filter(None, struct.unpack(f"{_IDS_AT_ONCE}Q", os.urandom(8 * _IDS_AT_ONCE))))
+            _span_ids.extend(filter(None, struct.unpack(f"{_IDS_AT_ONCE}Q", os.urandom(8 * _IDS_AT_ONCE))))
             return int.from_bytes(os.urandom(8)) or 1
 
     def generate_trace_id(self) -> int:
@@ -57,7 +57,7 @@ def new_provider() -> TracerProvider:
 
 
 def global_provider() -> TracerProvider:
-    """Return the global provider of this process, and create it if there is none.
+    """Return the global provider of this process. If the process has no provider, create the provider.
 
     Raises:
         RuntimeError: the process has a provider that accepts no processors.
@@ -87,7 +87,7 @@ def use_system_ids(provider: TracerProvider) -> bool:
 
 
 def recording_tracer(provider: TracerProvider, name: str) -> trace.Tracer:
-    """Return a tracer whose spans keep all their attributes, also if the provider limits those of other spans."""
+    """Return a tracer whose spans keep all their attributes, even if the provider limits the attributes of spans."""
     tracer: Any = provider.get_tracer(name)
     if hasattr(tracer, "_span_limits"):  # a disabled provider returns another class
         tracer._span_limits = _unlimited()  # noqa: SLF001 - the SDK has no public way
@@ -97,13 +97,13 @@ def recording_tracer(provider: TracerProvider, name: str) -> trace.Tracer:
 def change_id(span: Span) -> int:
     """Replace the id of a starting span, because another span has this id. Add a mark, and return the new id."""
     context = span.get_span_context()
-    new = SystemIds().generate_span_id()
+    new_id = SystemIds().generate_span_id()
     changed: Any = span
     changed._context = SpanContext(  # noqa: SLF001 - nothing has read the id of a span that begins
-        context.trace_id, new, context.is_remote, context.trace_flags, context.trace_state
+        context.trace_id, new_id, context.is_remote, context.trace_flags, context.trace_state
     )
     span.set_attribute(CHANGED, [id_change(f"{context.span_id:016x}")])
-    return new
+    return new_id
 
 
 def _unlimited() -> SpanLimits:
