@@ -40,7 +40,7 @@ class NodeCall:
 
     response: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Numbers, and `model`; the latency is added unless it is set here."""
+    """Numbers, and `model`; the latency is added unless this dict contains a latency."""
     prompt: str | None = None
     """The prompt of the node; initially the argument of `Step.node`."""
     message: str | None = None
@@ -77,8 +77,10 @@ class Step:
 
     async def append(self, *events: RunEvent) -> list[int]:
         """Append events for this phase and scope, and return their versions."""
-        named = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
-        return await self.store.runs.append_events(self.rollout.rollout_id, self.rollout.attempt.attempt_id, named)
+        scoped_events = [event.model_copy(update={"phase": self.phase.name, "scope": self.scope}) for event in events]
+        return await self.store.runs.append_events(
+            self.rollout.rollout_id, self.rollout.attempt.attempt_id, scoped_events
+        )
 
     @asynccontextmanager
     async def node(
@@ -133,7 +135,7 @@ class Step:
             prompt=prompt,
         )
         await self.append(start.model_copy(update=dict(extra or {})))
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         failure: BaseException | None = None
         try:
             yield call
@@ -141,9 +143,9 @@ class Step:
             failure = error
             raise
         finally:
-            # A cancellation is not recorded, because the code that cancels knows about it.
+            # A cancellation is not recorded, because the code that cancels the node already handles the cancellation.
             if not isinstance(failure, asyncio.CancelledError):
-                latency = round((time.perf_counter() - began) * 1000, 3)
+                latency = round((time.perf_counter() - start_time) * 1000, 3)
                 await self.append(_end_event(name, under, call, latency, failure))
 
 
@@ -179,8 +181,8 @@ ScopesOf = Callable[[Rollout], Scopes]
 class Pipeline:
     """Phases of a graph with their functions.
 
-    `run` runs the phases that are not completed in the attempt's view, which includes the events that the attempt takes
-    over from earlier attempts. Therefore the same call serves a first attempt, a re-run that `runs.fork` started, an
+    `run` runs the phases that are not completed in the attempt's view. The view includes events of earlier attempts on
+    which the attempt builds. Therefore the same call serves a first attempt, a re-run that `runs.fork` started, an
     attempt that `runs.resume` started after a crash, and a retry. `execute` calls `run` with the scopes that the run's
     input or events name. A `PipelineRunner` calls `execute`.
 
@@ -212,15 +214,16 @@ class Pipeline:
         return register
 
     async def execute(self, store: Store, rollout: AttemptedRollout) -> dict[str, dict[str, Any]]:
-        """Call `run` with the scopes of a run, as `scopes_of` returns them.
+        """Call `run` with the scopes that `scopes_of` returns for a run.
 
         Raises:
-            Invalid: the run belongs to another phase graph, or no scopes are named for one of the kinds of scope.
-            CheckpointMissing, ExceptionGroup: as `run`.
+            Invalid: the run belongs to another phase graph, or a kind of scope has no scopes.
+            CheckpointMissing, ExceptionGroup: see `run`.
         """
         graph = await graph_of(store, rollout)
         if graph is None or (graph.name != self.graph.name and is_default(rollout.resources_id)):
-            # No program has chosen a graph for the run, so the run gets the graph of the pipeline that executes it.
+            # No program has chosen a graph for the run, so the run gets the graph of the pipeline that executes the
+            # run.
             resources_id = await publish_default(store, self.graph)
             await store.update_rollout(rollout.rollout_id, resources_id=resources_id)
         elif graph.name != self.graph.name:
@@ -236,21 +239,23 @@ class Pipeline:
     async def scopes_of(
         self, store: Store, rollout: Rollout, view: str, fork: Fork | None = None
     ) -> dict[str, list[str]]:
-        """Return the scopes of each kind of a run: those that its input names, or else those that its events name.
+        """Return the scopes of a run by kind. The run's input names the scopes, or else the run's events.
 
-        If an imported run has neither for a portfolio, its portfolio is that of `imported_runs.DEFAULT_SCOPES`.
+        If neither the input nor the events of an imported run name a portfolio, the portfolio is the one in
+        `imported_runs.DEFAULT_SCOPES`.
 
         Args:
             store: the store of the run.
             rollout: the run.
-            view: the view whose events are read. If it has no scope of a kind, the events of all attempts are read.
-            fork: the fork of the attempt, which names the scopes of its phase; None if there is none.
+            view: the view whose events are read. If the view has no scope of a kind, the events of all attempts are
+                read.
+            fork: the fork of the attempt. It names the scopes of its phase. None if the attempt is not a fork.
 
         Raises:
             Invalid: a kind has no scopes.
         """
-        named = self._scopes(rollout) if self._scopes is not None else scopes_in_input(self.graph, rollout.input)
-        scopes_by_kind = {kind: list(scopes) for kind, scopes in named.items()}
+        input_scopes = self._scopes(rollout) if self._scopes is not None else scopes_in_input(self.graph, rollout.input)
+        scopes_by_kind = {kind: list(scopes) for kind, scopes in input_scopes.items()}
         open_kinds = [kind for kind, declared in self.graph.scope_kinds.items() if declared.fixed is None]
         for source in (view, "raw"):
             if all(kind in scopes_by_kind for kind in open_kinds):
@@ -275,13 +280,13 @@ class Pipeline:
         *,
         state: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Run the open phases, record their events and checkpoints, and return the state of each scope.
+        """Run the open phases, record events and checkpoints of the phases, and return the state of each scope.
 
-        Open phases are those that are not completed. Kinds of scopes run one after the other, in the order of their
+        A phase is open if it is not completed. Kinds of scopes run one after the other, in the order of their
         phases; the scopes of one kind run concurrently. The caller reports the end of the attempt.
 
-        Outside of a runner, this method sends the heartbeats of the attempt while it runs. If the run has no
-        `unresponsive_seconds`, the method sets it to 60 s, so that the run fails if this process dies.
+        Outside of a runner, this method sends the heartbeats of the attempt during the call. If the run has no
+        `unresponsive_seconds`, the method sets 60 s, so that the run fails if this process dies.
 
         Args:
             store: the store of the run.
@@ -293,21 +298,22 @@ class Pipeline:
         Raises:
             Invalid: a kind of scope has no scopes, or a phase has no function.
             CheckpointMissing: a scope continues at a phase whose required checkpoint does not exist.
-            ExceptionGroup: functions of phases raised exceptions; what was recorded before is kept.
+            ExceptionGroup: functions of phases raised exceptions. Events and checkpoints that were recorded before are
+                kept.
         """
         missing = [name for name in self.graph.by_name if name not in self._functions]
         if missing:
             raise Invalid("phase", f"no function runs {', '.join(missing)}; decorate one with @pipeline.phase(…)")
         kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
-        named = {kind: self._scopes_of_kind(kind, scopes) for kind in kinds}
+        scopes_by_kind = {kind: self._scopes_of_kind(kind, scopes) for kind in kinds}
         execution = await _Execution.of(self, store, rollout, dict(state or {}))
         for kind, repeated in execution.repeated_scopes().items():
-            # The input may not name a scope of the re-run, and the re-run hides the events that do.
-            named[kind] = list(dict.fromkeys((*named.get(kind, ()), *repeated)))
+            # A scope of the re-run may be missing in the input, and the re-run hides the events that name the scope.
+            scopes_by_kind[kind] = list(dict.fromkeys((*scopes_by_kind.get(kind, ()), *repeated)))
         async with _heartbeats(store, rollout):
-            for kind, of_kind in named.items():
+            for kind, kind_scopes in scopes_by_kind.items():
                 async with asyncio.TaskGroup() as tasks:
-                    for scope in of_kind:
+                    for scope in kind_scopes:
                         tasks.create_task(execution.scope(kind, scope))
         return execution.states
 
@@ -333,11 +339,11 @@ class _Execution:
     rollout: AttemptedRollout
     initial: dict[str, Any]
     fork: Fork | None
-    """The fork of the attempt; None if it is not a fork."""
+    """The fork of the attempt; None if the attempt is not a fork."""
     done: Done
-    """The phases of scopes that the attempt does not have to run, as `open_phases` takes them."""
+    """The pairs of scope and phase that the attempt does not have to run, in the form that `open_phases` expects."""
     forks: list[Fork]
-    """The fork of the attempt, after those that it continues, oldest first."""
+    """The forks that the attempt executes, oldest first. The last one is the fork of the attempt itself."""
     kinds: Mapping[str, str]
     """The kind of each scope in the events of all attempts; empty if the attempt is not a resume."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -350,17 +356,17 @@ class _Execution:
         node = lineage[rollout.attempt.sequence_id]
         view, graph, fork = f"attempt:{node.sequence_id}", pipeline.graph, node.fork
         rows = (await store.runs.query_events(rollout.rollout_id, view=view, limit=-1, bodies=False)).items
-        done_here = completed(graph, [row for row in rows if row.attempt == node.sequence_id], (), None)
+        done_in_attempt = completed(graph, [row for row in rows if row.attempt == node.sequence_id], (), None)
         kinds: dict[str, str] = {}
         if fork is not None and fork.kind != "resume":
-            done = done_here
+            done = done_in_attempt
         else:
             imported = imported_status(rollout.metadata or {}, lineage.values(), node.sequence_id)
             saved = [] if imported is None else await store.runs.list_checkpoints(rollout.rollout_id, view=view)
             done = completed(graph, rows, saved, imported)
         if fork is not None and fork.kind == "resume":
-            # The plan repeats the phases of its cascade, even if the view contains their ends.
-            done = {pair for pair in done if pair[1] not in fork.cascade} | done_here
+            # The phases of the cascade run again, even if the view contains their ends.
+            done = {pair for pair in done if pair[1] not in fork.cascade} | done_in_attempt
             scopes_by_kind = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
             kinds = {scope: kind for kind, scopes in scopes_by_kind.items() for scope in scopes}
         return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, node), kinds)
@@ -378,25 +384,25 @@ class _Execution:
 
     async def scope(self, kind: str, scope: str) -> None:
         """Run the open phases of one scope."""
-        # Scopes run concurrently, so each gets its own copy of the initial state.
+        # Scopes run concurrently, so each scope gets its own copy of the initial state.
         state = self.states[scope] = deepcopy(self.initial)
         phases = self.pipeline.graph.of_kind(kind)
-        waiting = open_phases(self.pipeline.graph, self.fork, kind, scope, self.done)
-        if not waiting:
+        pending = open_phases(self.pipeline.graph, self.fork, kind, scope, self.done)
+        if not pending:
             for declared in chain.from_iterable(phase.produces for phase in phases):
                 state |= await self._saved(declared.name, scope) or {}
             return
-        first = waiting[0]
+        first = pending[0]
         if first.requires is not None:
             saved = await self._saved(first.requires, scope)
             if saved is None:
                 raise CheckpointMissing(first.requires, [scope], first.name)
             state |= first.overlay.of(saved)
         for fork in self.forks:
-            # A patch applies only at its own phase; later checkpoints already contain it.
+            # A patch applies only at its own phase. Later checkpoints already contain the patch.
             if scope in fork.scopes and first.name == fork.phase:
                 state |= fork.state_patch or {}
-        for phase in waiting:
+        for phase in pending:
             await self._phase(Step(self.store, self.rollout, phase, scope, state, self.states))
 
     async def _saved(self, name: str, scope: str) -> dict[str, Any] | None:
@@ -443,7 +449,7 @@ async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
     Do nothing if a runner executes the attempt.
     """
     if current_scope() is not None:
-        # The runner of the attempt sends its heartbeats.
+        # The runner already sends the heartbeats of the attempt.
         yield
         return
     await limit_silence(store, rollout)
@@ -456,12 +462,12 @@ async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
                     rollout.rollout_id, rollout.attempt.attempt_id, last_heartbeat_time=time.time()
                 )
 
-    beating = asyncio.wrap_future(span_thread().submit(beat()))
+    heartbeats = asyncio.wrap_future(span_thread().submit(beat()))
     try:
         yield
     finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
+        heartbeats.cancel()
+        await asyncio.gather(heartbeats, return_exceptions=True)
 
 
 async def _scopes_in_events(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from store.runtime.process import is_gone, this_process
 from store.training.tracing.spool import process_name, process_named
 
 _LEFT: Final = "left"
-"""Name of the directory with the journals that their processes have given up. Any process may import them."""
+"""Name of the directory with the journals that no process uses any more. Any process may import these journals."""
 
 
 class JournalHead(Frozen):
@@ -35,7 +35,7 @@ class JournalHead(Frozen):
 
 
 class Journal:
-    """The recorded calls of one attempt, and their file. Any thread may use it.
+    """The recorded calls of one attempt, and their file. Thread-safe.
 
     Args:
         path: the file.
@@ -111,12 +111,12 @@ class Journal:
             return list(self._calls)
 
     def first(self) -> RecordedCall | None:
-        """Return the oldest call that was not imported yet; None if there is none."""
+        """Return the oldest call that was not imported yet; None if all calls were imported."""
         with self._lock:
             return self._calls[0] if self._calls else None
 
     def drop_first(self) -> None:
-        """Drop the oldest call after its import. The file keeps it until the journal is closed."""
+        """Drop the oldest call after its import. The file keeps the call until the journal is closed."""
         with self._lock:
             self._calls.popleft()
 
@@ -149,47 +149,50 @@ class JournalDirectory:
     """
 
     def __init__(self, root: Path) -> None:
-        self._all = root / ".fallback"
+        self._root = root / ".fallback"
         self._ignored: set[str] = set()
 
     @property
     def own(self) -> Path:
         """The directory of this process."""
-        return self._all / process_name(this_process())
+        return self._root / process_name(this_process())
 
     def take_over(self) -> list[Journal]:
-        """Move the journals of dead processes of this machine to this process, and return them."""
+        """Move journals to the directory of this process, and return the journals.
+
+        The method takes the journals of dead processes of this machine, and those that `leave` has moved.
+        """
         journals: list[Journal] = []
-        for path in sorted(self._all.glob("*/*.jsonl")):
-            holder = path.parent
-            if path.name in self._ignored or (holder.name != _LEFT and not is_gone(process_named(holder.name))):
+        for path in sorted(self._root.glob("*/*.jsonl")):
+            directory = path.parent
+            if path.name in self._ignored or (directory.name != _LEFT and not is_gone(process_named(directory.name))):
                 continue
             self.own.mkdir(parents=True, exist_ok=True)
             # If several processes start at once, only one of them can move the file.
             with suppress(FileNotFoundError):
-                taken = path.rename(self.own / path.name)
-                journal = Journal.read(taken)
+                new_path = path.rename(self.own / path.name)
+                journal = Journal.read(new_path)
                 if journal is None:
-                    taken.unlink()
+                    new_path.unlink()
                 else:
                     journals.append(journal)
             with suppress(OSError):  # the directory is not empty
-                holder.rmdir()
+                directory.rmdir()
         return journals
 
     def leave(self, journal: Journal, *, for_others: bool = False) -> Path:
-        """Move a journal to the directory where the next runner finds it, and return its new path.
+        """Move a journal to the directory where the next runner finds it, and return the journal's new path.
 
         Args:
             journal: the journal, which this process no longer uses.
             for_others: whether `take_over` of this process must skip the journal, because its run is not in the store.
         """
         journal.stop()
-        left = self._all / _LEFT
-        left.mkdir(exist_ok=True)
+        directory = self._root / _LEFT
+        directory.mkdir(exist_ok=True)
         if for_others:
             self._ignored.add(journal.path.name)
-        return journal.path.rename(left / journal.path.name)
+        return journal.path.rename(directory / journal.path.name)
 
 
 def _append(path: Path, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Replay of calls that a runner recorded while the store was unavailable. They are made once the store is available."""
+"""Replay of calls that a runner recorded while the store was unavailable. The store must be available again."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Replay:
         return call_of_json(kind, {**values, **ids})
 
     async def _retract(self, values: Mapping[str, Any]) -> ArtifactRef:
-        """Retract an artifact, a named result of a run.
+        """Retract an artifact.
 
         If the artifact was saved during the outage, its recorded id is provisional. So the call that saved the artifact
-        is repeated, and returns the id in the store.
+        is repeated. It returns the id of the artifact in the store.
         """
         runs, call = self.store.runs, self._call(RetractArtifactCall, values)
         if values["saved"] is None:

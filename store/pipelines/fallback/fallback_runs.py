@@ -56,13 +56,13 @@ class Execution:
         """The number of the attempt."""
         return self.rollout.attempt.sequence_id
 
-    def knows(self, view: str, *, as_at: object = None, at: object = None) -> bool:
-        """Return whether a view contains everything that this attempt has saved."""
+    def is_in(self, view: str, *, as_at: object = None, at: object = None) -> bool:
+        """Return whether a view contains all checkpoints and artifacts that this attempt has saved."""
         views = {"head", f"attempt:{self.sequence_id}", f"own:{self.sequence_id}"}
         return as_at is None and at is None and view in views
 
-    def is_whole(self, view: str) -> bool:
-        """Return whether a view contains only what this attempt has saved, and nothing from the attempts before it."""
+    def is_all_of(self, view: str) -> bool:
+        """Return whether a view contains only checkpoints and artifacts that this attempt has saved."""
         return self.sequence_id == 1 or view.startswith("own:")
 
 
@@ -82,11 +82,11 @@ class CallRecorder(Protocol):
         ...
 
     def execution(self, attempt_id: str) -> Execution | None:
-        """Return the execution of an attempt; None if this process does not execute it."""
+        """Return the execution of an attempt; None if this process does not execute the attempt."""
         ...
 
     def execution_of(self, rollout_id: str) -> Execution | None:
-        """Return the execution of a run; None if this process does not execute it."""
+        """Return the execution of a run; None if this process does not execute the run."""
         ...
 
     async def make_or_record(
@@ -106,7 +106,7 @@ class CallRecorder(Protocol):
     ) -> T:
         """Read data of a run, and return the result.
 
-        During an outage, the result comes from the checkpoints and artifacts that the execution has saved. If they do
+        During an outage, the result comes from the checkpoints and artifacts that the execution has saved. If these do
         not contain the result, the read waits for the store.
         """
         ...
@@ -154,17 +154,17 @@ class FallbackRuns(DelegatingRuns):
 
     async def _save_checkpoint(self, execution: Execution, call: SaveCheckpointCall) -> CheckpointRef | None:
         graph = call.graph or execution.graph
-        taken = saving.taken(graph, scope=call.scope, name=call.name, state=call.state, after_phase=call.after_phase)
+        content = saving.taken(graph, scope=call.scope, name=call.name, state=call.state, after_phase=call.after_phase)
         # The pipeline may change its state later, so a copy is kept.
-        state = deepcopy(taken.state)
+        state = deepcopy(content.state)
 
         def record() -> RecordedCall:
-            run_changes.checkpoint(call, taken, parent_id=None)
+            run_changes.checkpoint(call, content, parent_id=None)
             return RecordedCall.of(replace(call, graph=graph), time.time())
 
         make = partial(perform, self.target, call)
         is_made, saved = await self._store.make_or_record(call.attempt_id, make, record)
-        if not is_made and taken.rejection is None:
+        if not is_made and content.rejection is None:
             saved = CheckpointRef(
                 checkpoint_id=pending_id(call.key or ""),
                 rollout_id=call.rollout_id,
@@ -172,10 +172,10 @@ class FallbackRuns(DelegatingRuns):
                 position=0,
                 at=time.time(),
                 attempt=execution.sequence_id,
-                scope=taken.scope,
+                scope=content.scope,
                 name=call.name,
-                after_phase=taken.after_phase,
-                graph=taken.graph,
+                after_phase=content.after_phase,
+                graph=content.graph,
                 external=None if call.external is None else dict(call.external),
             )
         if saved is not None:
@@ -241,10 +241,10 @@ class FallbackRuns(DelegatingRuns):
     async def get_checkpoint(self, rollout_id: str, *, scope: str, name: str, **options: Any) -> Snapshot | None:
         def from_execution(execution: Execution) -> Snapshot | Unknown | None:
             view: str = options.get("view", "head")
-            if not execution.knows(view, as_at=options.get("as_at"), at=options.get("at")):
+            if not execution.is_in(view, as_at=options.get("as_at"), at=options.get("at")):
                 return UNKNOWN
             saved = execution.checkpoints.get((scope, name))
-            is_all = execution.is_whole(view) and options.get("search", "rollout") == "rollout"
+            is_all = execution.is_all_of(view) and options.get("search", "rollout") == "rollout"
             return deepcopy(saved) if saved is not None or is_all else UNKNOWN
 
         return await self._store.read(
@@ -269,7 +269,7 @@ class FallbackRuns(DelegatingRuns):
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
         def from_execution(execution: Execution) -> list[Artifact] | Unknown:
-            if not (execution.knows(query.view, as_at=query.as_at, at=query.at) and execution.is_whole(query.view)):
+            if not (execution.is_in(query.view, as_at=query.as_at, at=query.at) and execution.is_all_of(query.view)):
                 return UNKNOWN
             artifacts = [
                 deepcopy(artifact)
