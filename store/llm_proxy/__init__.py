@@ -1,7 +1,7 @@
 """LLM proxy: agents call models through the proxy, which records every call as a span.
 
-The module of a public name is imported when the name is first used, so that a program that only names the proxy does
-not import its server.
+The module of a public name is imported at the first use of the name. So a program that only refers to the proxy does
+not import the server.
 """
 
 from __future__ import annotations

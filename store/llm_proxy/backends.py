@@ -104,11 +104,11 @@ def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
     Raises:
         Invalid: two backends have the same name.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for backend in backends:
-        if backend.name in seen:
+        if backend.name in names:
             raise Invalid("backends", f"two backends have the name {backend.name!r}; give each its own name")
-        seen.add(backend.name)
+        names.add(backend.name)
     return tuple(backends)
 
 
@@ -128,14 +128,14 @@ def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, .
 
 
 def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
-    place = f"model_list[{index}]"
+    field = f"model_list[{index}]"
     try:
         name, parameters = entry["model_name"], dict(entry["litellm_params"])
         provider, slash, model = parameters.pop("model").partition("/")
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise Invalid(place, "needs model_name and litellm_params with model; or pass backends=") from None
+        raise Invalid(field, "needs model_name and litellm_params with model; or pass backends=") from None
     if not slash:
-        raise Invalid(place, f"model {provider!r} has no provider; write for example openai/{provider}")
+        raise Invalid(field, f"model {provider!r} has no provider; write for example openai/{provider}")
     base, key = parameters.pop("api_base", None) or "", parameters.pop("api_key", None)
     is_forwarded = provider in _OPENAI_COMPATIBLE and (base or provider in _WITH_TOKEN_IDS)
     try:
@@ -149,4 +149,4 @@ def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
             options={} if is_forwarded else parameters,
         )
     except Invalid as error:
-        raise Invalid(place, f"model {provider}/{model}: {error}") from None
+        raise Invalid(field, f"model {provider}/{model}: {error}") from None

@@ -40,11 +40,11 @@ class AnswerCache:
             request: the body that the client sent, parsed.
             keys: the client's API keys. Clients with different keys do not share responses.
         """
-        is_certain = request.get("temperature") == 0 and not request.get("stream")
-        if not self._limit or not is_certain:
+        is_cacheable = request.get("temperature") == 0 and not request.get("stream")
+        if not self._limit or not is_cacheable:
             return None
-        place = f"{backend.name}\n{backend.base_url}\n{backend.version}\n{path}\n"
-        return hashlib.sha256(place.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
+        prefix = f"{backend.name}\n{backend.base_url}\n{backend.version}\n{path}\n"
+        return hashlib.sha256(prefix.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
 
     def get(self, key: bytes) -> CachedAnswer | None:
         """Return a cached response, or None."""

@@ -67,7 +67,7 @@ class BodyReader:
         return not self.is_truncated and self.value[0] in (None, {})
 
     def response(self) -> Json:
-        """Return the parsed response; empty if it is not a JSON object."""
+        """Return the parsed response; empty if the response is not a JSON object."""
         return as_object(self.value[0])
 
 
@@ -120,8 +120,9 @@ class ProxiedCall:
     def body_for(self, backend: Backend) -> bytes:
         """Return the body for a backend.
 
-        It is the client's body, unless the backend has another name for the model. If the call is recorded, the proxy
-        also adds fields that request token ids and log probabilities, unless the client has set these fields.
+        The result is the client's body. If the backend has another name for the model, this name is inserted. If the
+        call is recorded, fields that request token ids and log probabilities are added, unless the client has set these
+        fields.
         """
         extra: Json = {}
         if self.model is not None and backend.own_name(self.model) != self.model:
@@ -187,28 +188,28 @@ class ProxiedCall:
             return
         self.is_recorded = True
         ended = time.perf_counter()
-        recorded = AttributeWriter(secrets(*keys, *keys_of(self.headers)), limit)
+        writer = AttributeWriter(secrets(*keys, *keys_of(self.headers)), limit)
         answer = self.reader.response() if self.reader is not None else {}
         protocol = self.endpoint.protocol
         assert protocol is not None  # only calls with a protocol are recorded
         is_answered = self.status is not None and self.status < 400
         is_incomplete = is_answered and (self.reader is None or not self.reader.is_complete)
         call = read_call(protocol, self.request, answer if is_answered else {}, is_incomplete=is_incomplete)
-        names.put_call(recorded, call)
+        names.put_call(writer, call)
         if not self._is_exact:
-            recorded.put_long(names.RAW_REQUEST, self.body.decode(errors="replace"))
-            recorded.is_truncated = True
+            writer.put_long(names.RAW_REQUEST, self.body.decode(errors="replace"))
+            writer.is_truncated = True
         if isinstance(self.reader, BodyReader) and not self.reader.is_truncated and self.reader.value[0] is None:
-            recorded.put_long(names.RAW_ANSWER, self.reader.body.decode(errors="replace"))
-        names.put_truncated(recorded, call, is_cut=self._is_cut())
+            writer.put_long(names.RAW_ANSWER, self.reader.body.decode(errors="replace"))
+        names.put_truncated(writer, call, is_cut=self._is_cut())
         self._note_failure(answer)
-        self._put_call_attributes(recorded, ended)
+        self._put_call_attributes(writer, ended)
         await self.recording.write(
             names.EMBEDDINGS_SPAN if self.endpoint is Endpoint.EMBEDDINGS else names.CALL_SPAN,
-            recorded.values,
+            writer.values,
             self._start_time,
             self._start_time + (ended - self._started),
-            self._trace_status(recorded),
+            self._trace_status(writer),
         )
 
     def _note_failure(self, answer: Json) -> None:
@@ -224,18 +225,18 @@ class ProxiedCall:
         elif self.reader is not None and self.reader.is_empty:
             self.failed("invalid_answer", f"{self.status}: the answer of the backend is empty or not JSON")
 
-    def _put_call_attributes(self, recorded: AttributeWriter, ended: float) -> None:
+    def _put_call_attributes(self, writer: AttributeWriter, ended: float) -> None:
         if self.backend is not None:
-            recorded.put(names.BACKEND, self.backend.name)
-            recorded.put(names.VERSION, self.backend.version)
-        recorded.put(names.LATENCY, ended - self._started)
-        recorded.put(names.FIRST_BYTE, None if self._first_byte is None else self._first_byte - self._started)
-        recorded.put(names.STATUS, self.status)
-        recorded.put(names.TRIES, self.tries)
-        recorded.put(names.CACHED, self.is_cached)
-        recorded.put(names.ERROR, self._error[0] if self._error else None)
-        if recorded.changes:
-            recorded.values[CHANGED] = recorded.changes[:_MAX_CHANGES]
+            writer.put(names.BACKEND, self.backend.name)
+            writer.put(names.VERSION, self.backend.version)
+        writer.put(names.LATENCY, ended - self._started)
+        writer.put(names.FIRST_BYTE, None if self._first_byte is None else self._first_byte - self._started)
+        writer.put(names.STATUS, self.status)
+        writer.put(names.TRIES, self.tries)
+        writer.put(names.CACHED, self.is_cached)
+        writer.put(names.ERROR, self._error[0] if self._error else None)
+        if writer.changes:
+            writer.values[CHANGED] = writer.changes[:_MAX_CHANGES]
 
     def _is_cut(self) -> bool:
         if self.reader is None:
@@ -245,7 +246,7 @@ class ProxiedCall:
             return not is_exact or not isinstance(value, dict)
         return self.reader.is_truncated
 
-    def _trace_status(self, recorded: AttributeWriter) -> TraceStatus:
+    def _trace_status(self, writer: AttributeWriter) -> TraceStatus:
         if self._error is None:
             return TraceStatus(status_code="OK")
-        return TraceStatus(status_code="ERROR", description=recorded.clean(self._error[1])[:_DESCRIPTION])
+        return TraceStatus(status_code="ERROR", description=writer.clean(self._error[1])[:_DESCRIPTION])

@@ -18,7 +18,7 @@ class Client:
 
     def __init__(self) -> None:
         self.is_incomplete = True
-        """Whether the response is not complete yet."""
+        """Whether the response is still incomplete. A disconnect is then a failure."""
 
     def complete(self) -> None:
         """Mark the response as complete. A later disconnect is not a failure."""
@@ -29,14 +29,14 @@ class Client:
 async def while_connected(receive: Receive) -> AsyncGenerator[Client]:
     """Run the block of the `with` statement, and cancel the block if the client disconnects.
 
-    The caller must read the body of the request before.
+    The caller must read the body of the request completely before it enters the block.
 
     Raises:
         ClientDisconnected: the client disconnected before `complete` was called, so the block was cancelled.
     """
     client = Client()
-    body = asyncio.current_task()
-    assert body is not None  # an application runs in a task
+    task = asyncio.current_task()
+    assert task is not None  # the server calls an ASGI application in a task
     has_left = False
 
     async def watch() -> None:
@@ -45,13 +45,13 @@ async def while_connected(receive: Receive) -> AsyncGenerator[Client]:
             continue
         if client.is_incomplete:
             has_left = True
-            body.cancel()
+            task.cancel()
 
     watching = asyncio.create_task(watch())
     try:
         yield client
     except asyncio.CancelledError:
-        if has_left and body.uncancel() == 0:
+        if has_left and task.uncancel() == 0:
             raise ClientDisconnected from None
         raise
     finally:

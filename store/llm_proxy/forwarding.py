@@ -41,7 +41,7 @@ class Forwarder:
 
     Args:
         session: the HTTP session for connections to backends.
-        routes: the backends. `enter` selects one, and waits while all are paused or a rate limit requires it.
+        routes: the backends. `enter` selects a backend. It waits while all backends are paused, or for a rate limit.
         cache: the cache of responses at temperature 0.
         recorder: the writer of spans.
         translator: the translator of calls for backends with a provider.
@@ -102,8 +102,8 @@ class Forwarder:
         if call.recording is None or call.is_recorded:
             return
         keys = [backend.api_key for backend in self._routes.backends]
-        used = call.backend.api_key if call.backend is not None else None
-        await self._recorder.finish(call.record([*keys, used, self._key], self._settings.max_recorded_bytes))
+        backend_key = call.backend.api_key if call.backend is not None else None
+        await self._recorder.finish(call.record([*keys, backend_key, self._key], self._settings.max_recorded_bytes))
 
     async def _answer(
         self, call: ProxiedCall
@@ -133,20 +133,20 @@ class Forwarder:
         """Return a backend's response, or the seconds to wait before the next try.
 
         Raises:
-            Refusal: the backend did not respond, and the call must not or may no longer be retried.
+            Refusal: the backend did not respond, and the call is not retried.
         """
         is_last = call.tries > self._settings.num_retries
         try:
             response = await self._send(call, backend, body)
         except aiohttp.ConnectionTimeoutError:
-            failure = f"backend {backend.name} takes no connections"
+            failure = f"backend {backend.name} accepts no connections"
         except TimeoutError:
             seconds = self._settings.silence_seconds
             raise Refusal(504, f"backend {backend.name} said nothing for {seconds:g} s", "backend_timeout") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             failure = f"backend {backend.name} cannot be reached: {type(error).__name__}"
         except (aiohttp.ClientError, ValueError) as error:
-            message = f"backend {backend.name} does not speak HTTP: {type(error).__name__}"
+            message = f"backend {backend.name} did not send a valid HTTP response: {type(error).__name__}"
             raise Refusal(502, message, "backend_error") from None
         else:
             pause = None if is_last else self._pause_after(response, call.tries)
@@ -190,11 +190,11 @@ class Forwarder:
             call.begin_answer(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
         call.status = response.status
         if call.recording is not None:
-            # The sequence number is drawn now, so that spans after the response get greater numbers.
+            # The proxy waits for the sequence number now, so that spans after the response get greater numbers.
             with suppress(StoreError):  # reported when the span is written
                 await call.recording.number()
         if response.headers.get("Content-Length") == "0":
-            # The head is the whole response.
+            # The response has no body, so the call is recorded before the head is sent.
             await self.record(call)
         await send({
             "type": "http.response.start",
@@ -202,24 +202,24 @@ class Forwarder:
             "headers": _headers(call, response),
         })  # fmt: skip
         is_stream = response.content_type == "text/event-stream"
-        held = b""
+        held_chunk = b""
         async for chunk in _chunks(call, response):
             is_complete = call.received(chunk)
             if not is_stream:
                 # The last chunk must be sent after the call is recorded. So each chunk is held until the next chunk
                 # arrives, which shows that the held chunk is not the last.
-                chunk, held = held, chunk  # noqa: PLW2901 - the two are swapped
+                chunk, held_chunk = held_chunk, chunk  # noqa: PLW2901 - the two are swapped
             elif is_complete:
                 await self.record(call)
             if chunk:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self.record(call)
         client.complete()
-        await send({"type": "http.response.body", "body": held})
+        await send({"type": "http.response.body", "body": held_chunk})
 
 
 def _headers(call: ProxiedCall, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    """Return the headers for the client. After retries of the proxy, they ask the client not to retry an error."""
+    """Return the headers for the client. After retries of the proxy, an error asks the client not to retry."""
     headers = to_client(response.raw_headers)
     if call.tries == 1 or response.status < 400:
         return headers
@@ -231,10 +231,10 @@ async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncI
         async for chunk in response.content.iter_any():
             yield chunk
     except TimeoutError:
-        call.failed("backend_timeout", "the backend fell silent in the middle of its answer")
+        call.failed("backend_timeout", "the backend stopped sending in the middle of its answer")
         raise BrokenOff from None
     except (aiohttp.ClientError, OSError) as error:
-        call.failed("backend_error", f"the backend's answer broke off: {type(error).__name__}")
+        call.failed("backend_error", f"the backend's answer ended early: {type(error).__name__}")
         raise BrokenOff from None
 
 

@@ -33,7 +33,7 @@ class ProxyHandler:
     """ASGI application of the proxy.
 
     Args:
-        forwarder: the component that forwards calls to the backends, the model servers.
+        forwarder: the component that forwards calls to the backends.
         routes: the backends and their state.
         recorder: the component that opens a recording for each call of an attempt.
         settings: the settings, from which the maximum size of requests is used.
@@ -62,7 +62,7 @@ class ProxyHandler:
             self._running.discard(task)
 
     async def finished(self) -> None:
-        """Wait until every call, also each cancelled call, has ended and its span is written."""
+        """Wait until all calls, including cancelled calls, have ended and their spans are written."""
         while self._running:
             await asyncio.wait(self._running)
         await self._recorder.close()
@@ -98,7 +98,7 @@ class ProxyHandler:
         if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.protocol is not None:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
         call = ProxiedCall(address, scope["query_string"], headers, body, recording)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             call.check_request()
             async with while_connected(receive) as client:
@@ -108,7 +108,7 @@ class ProxyHandler:
             call.failed(refusal.code or str(refusal.status), str(refusal))
             raise
         except ClientDisconnected:
-            call.failed("client_left", "the client left before it had the whole answer")
+            call.failed("client_left", "the client disconnected before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
             # The connection is closed without the end of the response, so that the client does not consider the
@@ -117,11 +117,11 @@ class ProxyHandler:
             while (await receive())["type"] != "http.disconnect":
                 continue
         finally:
-            # A complete call has already been recorded, and `failed` keeps only the first failure. So this line affects
-            # only calls that ended in no other way, mostly because they were cancelled.
+            # A complete call has already been recorded, and `failed` keeps only the first failure. So these lines
+            # affect only the remaining calls, most of which were cancelled.
             call.failed("stopped", "the proxy was stopped before the answer was complete")
             await self._forwarder.record(call)
-            self._metrics.ended(call.backend and call.backend.name, call.status, time.monotonic() - began)
+            self._metrics.ended(call.backend and call.backend.name, call.status, time.monotonic() - started_at)
 
     def _check_allowed(self, headers: Headers) -> None:
         if self._key is not None and not has_key(headers, self._key):
@@ -140,8 +140,8 @@ class ProxyHandler:
             part: bytes = message.get("body", b"")
             size += len(part)
             if size > self._settings.max_request_bytes:
-                most = self._settings.max_request_bytes
-                raise Refusal(413, f"the request has more than {most:,} bytes; send images by URL, or shorten it")
+                limit = self._settings.max_request_bytes
+                raise Refusal(413, f"the request has more than {limit:,} bytes; send images by URL, or shorten it")
             parts.append(part)
             has_more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -37,14 +37,14 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
     dropped = _NOT_SENT | _listed(headers.getlist("connection"))
     if backend.api_key is not None or not passes_keys:
         dropped |= _KEYS
-    sent = [(name, value) for name, value in headers.items() if name not in dropped]
-    sent.append(("accept-encoding", "identity"))
+    forwarded = [(name, value) for name, value in headers.items() if name not in dropped]
+    forwarded.append(("accept-encoding", "identity"))
     if backend.api_key is not None:
         if "x-api-key" in headers or (endpoint.is_anthropic and "authorization" not in headers):
-            sent.append(("x-api-key", backend.api_key))
+            forwarded.append(("x-api-key", backend.api_key))
         else:
-            sent.append(("authorization", f"Bearer {backend.api_key}"))
-    return sent
+            forwarded.append(("authorization", f"Bearer {backend.api_key}"))
+    return forwarded
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -69,12 +69,12 @@ def keys_of(headers: Headers) -> list[str]:
 
 def has_key(headers: Headers, key: str) -> bool:
     """Return whether a client sent this key."""
-    return any(hmac.compare_digest(sent.encode(), key.encode()) for sent in keys_of(headers))
+    return any(hmac.compare_digest(client_key.encode(), key.encode()) for client_key in keys_of(headers))
 
 
 def secrets(*keys: str | None) -> tuple[str, ...]:
-    """Return those keys that must not appear in a span.
+    """Return the keys that must not appear in a span.
 
-    Keys of fewer than eight characters, such as `dummy`, are placeholders and not secret, so they are left out.
+    Keys of fewer than eight characters, such as `dummy`, are left out, because such keys are placeholders.
     """
     return tuple(key for key in keys if key is not None and len(key) >= _SHORTEST_SECRET)

@@ -87,8 +87,8 @@ class LLMProxy:
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy of the proxy in another process.
 
-        The copy is not running, but has the same endpoint. It can be started only while this proxy is stopped, because
-        both use the same port.
+        The copy is not running, but has the same endpoint. The copy can be started only while this proxy is stopped,
+        because both proxies use the same port.
         """
         return {**self.__dict__, "_routes": self.backends, "_serving": None, "_blocks": []}
 
@@ -109,7 +109,7 @@ class LLMProxy:
 
     @property
     def has_own_thread(self) -> bool:
-        """Whether the proxy runs in a separate thread, and not in the event loop that starts it."""
+        """Whether the proxy runs in a separate thread, and not in the event loop that starts the proxy."""
         return self._launch_mode == "thread"
 
     @property
@@ -188,7 +188,7 @@ class LLMProxy:
         """Start no further calls on a backend, for example while its weights are updated; None means all backends.
 
         New calls wait for `resume`. A call that has waited for `ProxySettings.wait_seconds` fails with 503 and
-        Retry-After. Calls in flight continue; `drained` waits for them.
+        Retry-After. Calls in flight continue; `drained` waits for these calls.
 
         Raises:
             NotFound: no backend has this name.
@@ -206,7 +206,7 @@ class LLMProxy:
     async def drained(self, backend: str | None = None, *, longest: float | None = None) -> bool:
         """Wait until no call is in flight on a backend; without a name, until no call is in flight on any backend.
 
-        Return True then, or False if calls are still in flight after `longest` seconds.
+        Return True if this happens within `longest` seconds, otherwise False.
         """
         return await self._routes.drained(backend, longest)
 
@@ -223,7 +223,9 @@ class LLMProxy:
         *,
         with_api_key: bool = False,
     ) -> LLM:
-        """Return the resource with which agents call the proxy. The caller publishes it with `store.add_resources`.
+        """Return the resource with which agents call the proxy.
+
+        The caller publishes the resource with `store.add_resources`.
 
         Args:
             rollout_id: the rollout to which the recorded calls belong; requires `attempt_id`. Without ids, each agent

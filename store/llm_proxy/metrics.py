@@ -25,7 +25,7 @@ class ProxyMetrics:
 
         Args:
             backend: the name of the backend; None if no backend was chosen.
-            status: the status of the response; None if there was none, for example because the client disconnected.
+            status: the status of the response; None without a response, for example because the client disconnected.
             seconds: the duration of the call.
         """
         self._calls[backend or "", str(status or 0)] += 1

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Recording:
-    """The future span of one call. It is created when the call begins."""
+    """The recording of one call. It is created when the call begins, and writes the span when the call ends."""
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store = store
@@ -96,7 +96,7 @@ class CallRecorder:
 
     Args:
         store: the store that receives the spans.
-        on_ended: what happens to a call whose attempt has ended or does not exist: `refuse` the call, or `forward` it
+        on_ended: the handling of a call whose attempt has ended or does not exist: `refuse` the call, or `forward` it
             without a recording.
     """
 
@@ -154,7 +154,7 @@ class CallRecorder:
 
 
 async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | None:
-    """Return the reason why calls of an attempt cannot be recorded, with a remedy; None if they can be recorded."""
+    """Return the reason why calls of an attempt cannot be recorded, with a remedy; None if calls can be recorded."""
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         return f"rollout {rollout_id} of this call does not exist; check the URL, and the store of the proxy"
@@ -165,7 +165,7 @@ async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | No
     if attempt is None:
         return f"rollout {rollout_id} of this call has no attempt {attempt_id}; check the URL"
     if attempt.status in _ENDED_ATTEMPTS:
-        return f"attempt {attempt_id} of rollout {rollout_id} has ended ({attempt.status}); start another one"
+        return f"attempt {attempt_id} of rollout {rollout_id} has ended ({attempt.status}); start another attempt"
     if rollout.status in _ENDED_ROLLOUTS:
         return f"rollout {rollout_id} has ended ({rollout.status}); calls for it are refused"
     return None

@@ -1,4 +1,4 @@
-"""Selection of a backend, a model server, for each call: by its models, its pause, its load and its rate limit."""
+"""Selection of a backend for each call, by the models, the pauses, the load and the rate limits of the backends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BackendHealth:
 
 
 class Routes:
-    """The backends of a proxy. Any thread may replace, pause and resume them while calls run in the proxy's loop."""
+    """The backends of a proxy. Any thread may replace, pause and resume backends while the proxy's loop runs calls."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
@@ -84,10 +84,10 @@ class Routes:
         """
         checked = check_names(backends)
         with self._lock:
-            before = {active.backend.name: active for active in self._active}
+            previous = {active.backend.name: active for active in self._active}
             self._replaced += [active for active in self._active if active.in_flight]
             self._active = tuple(
-                ActiveBackend(backend, _bucket(backend, before.get(backend.name))) for backend in checked
+                ActiveBackend(backend, _bucket(backend, previous.get(backend.name))) for backend in checked
             )
             self._paused &= {backend.name for backend in checked}
         self._wake()
@@ -131,15 +131,15 @@ class Routes:
     async def drained(self, name: str | None, longest: float | None) -> bool:
         """Wait until no call is in flight on a backend; if the name is None, until no call is in flight on any backend.
 
-        Return True then, or False if calls are still in flight after `longest` seconds.
+        Return True if this happens within `longest` seconds, otherwise False.
         """
-        until = None if longest is None else time.monotonic() + longest
+        deadline = None if longest is None else time.monotonic() + longest
         while True:
             with self._lock:
                 if not self._in_flight(name):
                     return True
                 change = self._next_change()
-            if not await self._await_change(change, None if until is None else until - time.monotonic()):
+            if not await self._await_change(change, None if deadline is None else deadline - time.monotonic()):
                 return False
 
     def open(self) -> None:
@@ -154,8 +154,8 @@ class Routes:
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
         """Return a backend for a call. The call counts as in flight on this backend until `leave` is called.
 
-        The method waits while the proxy has no backend, while all backends of the model are paused, and while a rate
-        limit requires it.
+        The method waits while the proxy has no backend, while all backends of the model are paused, and while the rate
+        limit allows no further call.
 
         Args:
             model: the name of the model in the request, or None.
@@ -164,19 +164,19 @@ class Routes:
 
         Raises:
             Refusal: 404 if no backend serves the model; 429 if a rate limit requires a longer wait; 503 if the backends
-                stay paused for longer, if the proxy gets no backend in that time, or if it is stopping.
+                stay paused for longer, if the proxy gets no backend in that time, or if the proxy is stopping.
         """
-        until = time.monotonic() + longest
+        deadline = time.monotonic() + longest
         while True:
             with self._lock:
                 active = self._choose(model, avoid)
-                wait = 0.0 if active is None else _admit(active, max(0.0, until - time.monotonic()))
+                wait = 0.0 if active is None else _admit(active, max(0.0, deadline - time.monotonic()))
                 change = self._next_change() if active is None else None
             if active is not None and not wait:
                 return active
             self._waiting_calls += 1
             try:
-                if change is not None and not await self._await_change(change, until - time.monotonic()):
+                if change is not None and not await self._await_change(change, deadline - time.monotonic()):
                     if not self._active:
                         raise Refusal(503, "the proxy has no backend yet; try again", "no_backend", 1.0)
                     raise Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
@@ -198,12 +198,12 @@ class Routes:
                 _give_back(active)
             raise
         with self._lock:
-            may = active in self._active and not self._is_paused(active.backend.name) and not self._is_closed
-            if may:
+            can_start = active in self._active and not self._is_paused(active.backend.name) and not self._is_closed
+            if can_start:
                 active.in_flight += 1
             else:
                 _give_back(active)
-        return may
+        return can_start
 
     def leave(self, active: ActiveBackend) -> None:
         """End a call on a backend."""
@@ -226,7 +226,10 @@ class Routes:
         return [(model, active.backend.name) for active in backends for model in active.backend.models]
 
     def _choose(self, model: str | None, avoid: str | None) -> ActiveBackend | None:
-        """Return the least busy backend of a model; None if all backends of the model are paused, or there are none."""
+        """Return the least busy backend of a model.
+
+        Return None if all backends of the model are paused, or if the proxy has no backends.
+        """
         if self._is_closed:
             raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
         if not self._active:
@@ -253,7 +256,7 @@ class Routes:
         return sum(active.in_flight for active in backends if name is None or active.backend.name == name)
 
     def _next_change(self) -> asyncio.Future[None]:
-        """Return a future that is done after the next change. The caller must hold the lock, to miss no change."""
+        """Return a future that is done after the next change. The caller must hold the lock."""
         loop = asyncio.get_running_loop()
         change = loop.create_future()
         self._waiting.append((loop, change))
@@ -280,7 +283,7 @@ def _end(change: asyncio.Future[None]) -> None:
         change.set_result(None)
 
 
-def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
+def _bucket(backend: Backend, previous: ActiveBackend | None) -> TokenBucket | None:
     """Return the rate limiter of a backend, or None if the backend has no rate limit.
 
     If the replaced backend of this name had the same limit, its limiter is used again. A new limiter would allow a
@@ -288,10 +291,10 @@ def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | Non
     """
     if backend.requests_per_second is None:
         return None
-    if before is not None and before.bucket is not None:
-        old = before.backend
+    if previous is not None and previous.bucket is not None:
+        old = previous.backend
         if (old.requests_per_second, old.burst) == (backend.requests_per_second, backend.burst):
-            return before.bucket
+            return previous.bucket
     return TokenBucket(backend.requests_per_second, backend.burst)
 
 
@@ -302,12 +305,12 @@ def _admit(active: ActiveBackend, longest: float) -> float:
         Refusal: 429 if the wait would be longer than `longest` seconds.
     """
     if active.bucket is not None:
-        taken, wait = active.bucket.take(longest)
-        if not taken:
+        is_admitted, wait = active.bucket.take(longest)
+        if not is_admitted:
             name, rate = active.backend.name, active.backend.requests_per_second
             raise Refusal(
                 429,
-                f"{name} takes {rate:g} calls a second and more wait; try again",
+                f"{name} takes {rate:g} calls a second, and too many calls wait; try again",
                 "rate_limited",
                 wait,
             )

@@ -204,6 +204,6 @@ def _failure(error: Exception) -> web.Response:
     status = getattr(error, "status_code", None)
     status = status if isinstance(status, int) and 400 <= status < 600 else 502
     headers = cast("Mapping[str, str]", getattr(error, "litellm_response_headers", None) or {})
-    after = headers.get("retry-after")
+    retry_after = headers.get("retry-after")
     body = {"error": {"message": str(error), "type": type(error).__name__, "param": None, "code": str(status)}}
-    return web.json_response(body, status=status, headers={} if after is None else {"retry-after": after})
+    return web.json_response(body, status=status, headers={} if retry_after is None else {"retry-after": retry_after})
