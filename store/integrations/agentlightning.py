@@ -52,7 +52,7 @@ class RollbookStore(LightningStore):
     """Implementation of the store interface of Agent-lightning on a Rollbook database.
 
     The first call in each process opens the database: the object may be pickled, and a forked runner opens its own
-    connection. Returned models are copies; changing one does not change the store.
+    connection. Returned models are copies; changing a copy does not change the store.
 
     Args:
         url: the URL of the database, as for `open_store`.
@@ -76,7 +76,7 @@ class RollbookStore(LightningStore):
         return await self._store.opened()
 
     async def close(self) -> None:
-        """Close the database in this process; a later call opens it again."""
+        """Close the database in this process; a later call opens the database again."""
         await self._store.close()
 
     @property
@@ -132,7 +132,7 @@ class RollbookStore(LightningStore):
         return [_copy(Rollout, enqueued) for enqueued in await self._store.call(Store.enqueue_many_rollouts, requests)]
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
-        return _maybe(AttemptedRollout, await self._store.call(Store.dequeue_rollout, worker_id))
+        return _copy_or_none(AttemptedRollout, await self._store.call(Store.dequeue_rollout, worker_id))
 
     async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None) -> list[AttemptedRollout]:
         claimed = await self._store.call(Store.dequeue_many_rollouts, limit, worker_id)
@@ -158,7 +158,7 @@ class RollbookStore(LightningStore):
         config: Any = UNSET,
         metadata: Any = UNSET,
     ) -> Rollout:
-        fields = _given(input=input, mode=mode, resources_id=resources_id, status=status, metadata=metadata)
+        fields = _set_fields(input=input, mode=mode, resources_id=resources_id, status=status, metadata=metadata)
         if config is not UNSET:
             fields["config"] = _config(config)
         return _copy(Rollout, await self._store.call(Store.update_rollout, rollout_id, **fields))
@@ -172,7 +172,7 @@ class RollbookStore(LightningStore):
         return _page(partial(_copy, Attempt), page)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return _maybe(Attempt, await self._store.call(Store.get_latest_attempt, rollout_id))
+        return _copy_or_none(Attempt, await self._store.call(Store.get_latest_attempt, rollout_id))
 
     async def update_attempt(
         self,
@@ -183,7 +183,9 @@ class RollbookStore(LightningStore):
         last_heartbeat_time: Any = UNSET,
         metadata: Any = UNSET,
     ) -> Attempt:
-        fields = _given(status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
+        fields = _set_fields(
+            status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata
+        )
         return _copy(Attempt, await self._store.call(Store.update_attempt, rollout_id, attempt_id, **fields))
 
     async def add_span(self, span: Span) -> Span | None:
@@ -236,21 +238,22 @@ class RollbookStore(LightningStore):
         return _page(partial(_copy, ResourcesUpdate), page)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return _maybe(ResourcesUpdate, await self._store.call(Store.get_resources_by_id, resources_id))
+        return _copy_or_none(ResourcesUpdate, await self._store.call(Store.get_resources_by_id, resources_id))
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return _maybe(ResourcesUpdate, await self._store.call(Store.get_latest_resources))
+        return _copy_or_none(ResourcesUpdate, await self._store.call(Store.get_latest_resources))
 
     async def query_workers(self, **conditions: Any) -> PaginatedResult[Worker]:
         page = await self._store.call(Store.query_workers, **conditions)
         return _page(partial(_copy, Worker), page)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return _maybe(Worker, await self._store.call(Store.get_worker_by_id, worker_id))
+        return _copy_or_none(Worker, await self._store.call(Store.get_worker_by_id, worker_id))
 
     async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
         return _copy(
-            Worker, await self._store.call(Store.update_worker, worker_id, **_given(heartbeat_stats=heartbeat_stats))
+            Worker,
+            await self._store.call(Store.update_worker, worker_id, **_set_fields(heartbeat_stats=heartbeat_stats)),
         )
 
 
@@ -265,16 +268,16 @@ def _key(span: _Keyed) -> tuple[str, str, str]:
 
 
 def _log_conflict(error: SpanConflict) -> None:
-    # Agent-lightning returns nothing for a span whose id is stored, whatever its content is.
+    # Agent-lightning returns None for a span whose id is already stored, even if the contents differ.
     logger.warning("Duplicated span added: %s", error)
 
 
 def _copy(kind: type[Theirs], model: BaseModel) -> Theirs:
-    """Return a model as an instance of a class of the other package that has the same fields."""
+    """Convert a model of one package to the other package's class with the same fields."""
     return kind.model_validate(model.model_dump())
 
 
-def _maybe(kind: type[Theirs], model: BaseModel | None) -> Theirs | None:
+def _copy_or_none(kind: type[Theirs], model: BaseModel | None) -> Theirs | None:
     return None if model is None else _copy(kind, model)
 
 
@@ -295,7 +298,7 @@ def _resources(resources: NamedResources) -> models.NamedResources:
     return _RESOURCES.validate_python({name: resource.model_dump() for name, resource in resources.items()})
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _set_fields(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 

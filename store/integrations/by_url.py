@@ -1,4 +1,4 @@
-"""Store that is defined by its URL. Frameworks can construct it early, pickle it, and fork their process."""
+"""Store that is defined by its URL. Frameworks can construct and pickle the store early, and fork their process."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class StoreByURL:
     def __init__(self, url: str, *, scan_debounce_seconds: float = 10.0) -> None:
         self._url = parse(url)
         self._debounce = scan_debounce_seconds
-        self._made_in = os.getpid()
+        self._creator_pid = os.getpid()
         self._store: Store | None = None
         self._closed_for_forks: weakref.WeakSet[Store] = weakref.WeakSet()
         self._opening = threading.Lock()
-        _living.add(self)
+        _instances.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_private:
@@ -58,7 +58,7 @@ class StoreByURL:
         return self._url.text.partition("?")[0].rstrip("/") if self._url.scheme in _SERVED else None
 
     async def opened(self) -> Store:
-        """Return the store of this process; the first call opens it.
+        """Return the store of this process; the first call opens the store.
 
         Raises:
             WrongProcess: a `memory://` store can be used only in the process that created it.
@@ -70,8 +70,8 @@ class StoreByURL:
     def _open(self) -> Store:
         with self._opening:
             if self._store is None:
-                if self.is_private and self._made_in != os.getpid():
-                    raise WrongProcess(self._made_in, os.getpid())
+                if self.is_private and self._creator_pid != os.getpid():
+                    raise WrongProcess(self._creator_pid, os.getpid())
                 self._store = asyncio.run(open_store(self._url.text, scan_debounce_seconds=self._debounce))
             return self._store
 
@@ -90,9 +90,9 @@ class StoreByURL:
                     raise
 
     async def close(self) -> None:
-        """Close the store in this process; a later call opens it again."""
+        """Close the store in this process; a later call opens the store again."""
         if self._store is not None:
-            # The store is closed in a thread, as in `opened`. A fork waits until it is closed.
+            # The store is closed in a thread, as in `opened`. A fork waits until the store is closed.
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -106,17 +106,17 @@ class StoreByURL:
 
         SQLite keeps the state of its locks in the memory of the process, and a fork copies that memory. After a fork
         during a commit, the file would stay locked for ever in the child. After a fork during a read, the child would
-        read without a lock. So the driver interrupts reads that still run, and `call` repeats them. No call can open
-        the store during the fork.
+        read without a lock. So the driver interrupts reads that still run, and `call` repeats these reads. No call can
+        open the store during the fork.
         """
         self._opening.acquire()
         if self._store is not None and self._url.path is not None:
             store, self._store = self._store, None
             self._closed_for_forks.add(store)
             # An event loop may be running in this thread, so closing needs a thread of its own.
-            closing = threading.Thread(target=asyncio.run, args=(store.close(),))
-            closing.start()
-            closing.join()
+            thread = threading.Thread(target=asyncio.run, args=(store.close(),))
+            thread.start()
+            thread.join()
 
     def after_fork_in_parent(self) -> None:
         """Allow calls to open the store again."""
@@ -136,15 +136,15 @@ def _again(url: str, scan_debounce_seconds: float) -> StoreByURL:
     return StoreByURL(url, scan_debounce_seconds=scan_debounce_seconds)
 
 
-_living: weakref.WeakSet[StoreByURL] = weakref.WeakSet()
+_instances: weakref.WeakSet[StoreByURL] = weakref.WeakSet()
 _inherited: list[Store] = []
 _forking: list[StoreByURL] = []
-_one_fork = threading.Lock()
+_fork_lock = threading.Lock()
 
 
 def _before_fork() -> None:
-    _one_fork.acquire()
-    _forking[:] = _living
+    _fork_lock.acquire()
+    _forking[:] = _instances
     for store in _forking:
         store.before_fork()
 
@@ -153,7 +153,7 @@ def _after_fork_in_parent() -> None:
     for store in _forking:
         store.after_fork_in_parent()
     _forking.clear()
-    _one_fork.release()
+    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -161,12 +161,13 @@ def _after_fork_in_child() -> None:
         store.after_fork_in_child()
     _forking.clear()
     # `_before_fork` acquired the lock in the parent, so the child must release its copy.
-    _one_fork.release()
+    _fork_lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    # Python calls the functions of `before` in the reverse order of their registration. This module registers one that
-    # stops thread pools during a fork. It has to come after ours, which waits until a store is open: opening a file
-    # uses a thread pool.
+    # `concurrent.futures.thread` registers a function that stops thread pools during a fork. `_before_fork` must run
+    # earlier, because it waits until a store is open, and opening a file uses a thread pool. Python calls these
+    # functions in the reverse order of their registration, so that module is imported before `_before_fork` is
+    # registered.
     importlib.import_module("concurrent.futures.thread")
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

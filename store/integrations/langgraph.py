@@ -48,9 +48,10 @@ class RollbookSaver(BaseCheckpointSaver[str]):
     """LangGraph checkpointer that stores checkpoints as events of a store's log.
 
     A thread named `<rollout_id>:<scope>` belongs to that rollout. With `attempt_id` in the config's `configurable`,
-    each checkpoint and each write counts as a heartbeat of that attempt, and the attempt's id becomes the checkpoint's
-    `run_id` unless its metadata has one. Each method without the prefix `a` does the same as the method with the
-    prefix, and blocks its caller. It also works if an event loop runs in the caller's thread.
+    each checkpoint and each write counts as a heartbeat of that attempt. The attempt's id becomes the `run_id` in the
+    checkpoint's metadata, unless the metadata already has a `run_id`. Each method without the prefix `a` does the same
+    as the method with the prefix, and blocks its caller. The blocking methods also work if an event loop runs in the
+    caller's thread.
     """
 
     def __init__(self, store: Store | SyncStore, *, serde: SerializerProtocol | None = None) -> None:
@@ -84,20 +85,20 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        left = -1 if limit is None else limit
-        listed = self.store.threads.iterate_checkpoints(
+        remaining = -1 if limit is None else limit
+        checkpoints = self.store.threads.iterate_checkpoints(
             None if config is None else _thread_id(config),
             ns=None if config is None else _configurable(config).get("checkpoint_ns"),
             checkpoint_id=None if config is None else get_checkpoint_id(config),
             before=None if before is None else get_checkpoint_id(before),
-            limit=-1 if filter else left,
+            limit=-1 if filter else remaining,
         )
-        async for checkpoint in listed:
-            if left == 0:
+        async for checkpoint in checkpoints:
+            if remaining == 0:
                 return
             if filter and not all(checkpoint.metadata.get(key) == value for key, value in filter.items()):
                 continue
-            left -= 1
+            remaining -= 1
             yield self._tuple(checkpoint)
 
     def _tuple(self, stored: ThreadCheckpoint) -> CheckpointTuple:
@@ -119,7 +120,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        # The log identifies values by their content, so the saver need not know which of them are new.
+        # The log identifies values by their content, so the saver need not know which values are new.
         del new_versions
         attempt_id = _attempt_id(config)
         recorded = dict(get_checkpoint_metadata(config, metadata))
@@ -145,12 +146,12 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         saved_writes = [
             ThreadWrite(
                 task_id=task_id,
-                number=WRITES_IDX_MAP.get(channel, place),
+                number=WRITES_IDX_MAP.get(channel, index),
                 channel=channel,
                 value=self.serde.dumps_typed(value),
                 task_path=task_path,
             )
-            for place, (channel, value) in enumerate(writes)
+            for index, (channel, value) in enumerate(writes)
         ]
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
@@ -164,7 +165,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         )
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 (signature of the base class)
-        """Return a version that sorts after `current` and that no other branch of the thread has."""
+        """Return a version that sorts after `current` and is unique among the branches of the thread."""
         count = 0 if current is None else int(str(current).partition(".")[0])
         return f"{count + 1:032}.{random.getrandbits(53):016x}"
 
@@ -195,27 +196,29 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         for place in latest.values():
             needed.add((place.ns, place.checkpoint_id))
             needed |= await self._ancestors_needed(place)
-        gone = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in needed]
-        if gone:
-            await self.store.threads.prune(thread_id, gone)
+        obsolete = [key for place in places if (key := (place.ns, place.checkpoint_id)) not in needed]
+        if obsolete:
+            await self.store.threads.prune(thread_id, obsolete)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
-        """Return the ancestors that hold full values of channels of which the checkpoint stores only differences."""
+        """Return the ancestors with the full values of channels, if the checkpoint has only differences of these."""
         needed: set[CheckpointKey] = set()
         checkpoint = await self.store.threads.get_checkpoint(
             place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id
         )
         if checkpoint is None:
             return needed
-        lacking = set(checkpoint.metadata.get("counters_since_delta_snapshot") or ()) - checkpoint.values.keys()
-        while lacking and checkpoint.parent_id is not None:
+        missing_channels = (
+            set(checkpoint.metadata.get("counters_since_delta_snapshot") or ()) - checkpoint.values.keys()
+        )
+        while missing_channels and checkpoint.parent_id is not None:
             checkpoint = await self.store.threads.get_checkpoint(
                 place.thread_id, ns=place.ns, checkpoint_id=checkpoint.parent_id
             )
             if checkpoint is None:
                 break
             needed.add((place.ns, checkpoint.checkpoint_id))
-            lacking -= checkpoint.values.keys()
+            missing_channels -= checkpoint.values.keys()
         return needed
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -268,10 +271,10 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
 
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
-    """Return a pointer to the newest checkpoint after which one of the given nodes runs next; None if there is none.
+    """Return a pointer to the newest checkpoint after which one of `nodes` runs next.
 
-    The pointer is a value for the argument `external` of `runs.save_checkpoint`. If the given nodes are those of a
-    phase, the pointer leads to the end of the phase before it.
+    The pointer is a value for the argument `external` of `runs.save_checkpoint`. If `nodes` are the nodes of a phase,
+    the pointer leads to the end of the previous phase. Return None if there is no such checkpoint.
     """
     async for snapshot in graph.aget_state_history(config):
         if not set(nodes).isdisjoint(snapshot.next):

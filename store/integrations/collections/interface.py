@@ -32,7 +32,7 @@ AtomicLabels = Literal[
     "plan_keys",
     "generic",
 ]
-"""The collections that an atomic block uses, for a backend that locks them one by one."""
+"""The collections that an atomic block uses, for a backend that locks each collection separately."""
 
 
 class FilterField(TypedDict, total=False):
@@ -46,9 +46,10 @@ class FilterField(TypedDict, total=False):
 FilterOptions = Mapping[str, Any]
 """Conditions by field, each a `FilterField`, as in `{"status": {"within": ["failed"]}}`.
 
-The key `_aggregate` states whether all conditions of all fields have to hold ("and", the default) or at least one of
-them ("or"). The key `_must` maps fields to further conditions, which always have to hold. `contains` matches a
-case-sensitive substring, and never None. An empty `within` matches nothing. Without conditions, every item matches.
+The key `_aggregate` states whether all conditions of all fields have to hold ("and", the default) or at least one
+condition ("or"). The key `_must` maps fields to further conditions, which always have to hold. `contains` matches a
+case-sensitive substring; it does not match None. An empty `within` matches nothing. Without conditions, every item
+matches.
 """
 
 
@@ -56,7 +57,8 @@ class SortOptions(TypedDict):
     """The order of a query."""
 
     name: str
-    """The field. If its name ends in `_time`, None counts as later than all times, else as empty text."""
+    """The field. If its name ends in `_time`, None counts as later than all times. Otherwise None counts as empty
+    text."""
     order: Literal["asc", "desc"]
 
 
@@ -114,7 +116,7 @@ class Collection(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     async def upsert(self, items: Sequence[T], update_fields: Sequence[str] | None = None) -> Sequence[T]:
-        """Insert the items that are new, update the others as `update` does, and return all of them."""
+        """Insert the items that are new, update the other items as `update` does, and return all items."""
 
     @abc.abstractmethod
     async def delete(self, items: Sequence[T]) -> None:
@@ -146,7 +148,7 @@ class Queue(abc.ABC, Generic[I]):
 
     @abc.abstractmethod
     async def peek(self, limit: int = 1) -> Sequence[I]:
-        """Return up to `limit` items at the front, which stay."""
+        """Return up to `limit` items at the front without removing the items."""
 
     @abc.abstractmethod
     async def size(self) -> int:
@@ -196,8 +198,8 @@ class KeyValue(abc.ABC, Generic[K, V]):
 class LightningCollections(abc.ABC):
     """The collections of one store.
 
-    All methods are called in one event loop. Agent-lightning's class has all of them except `plan_keys` and `close`,
-    which have defaults.
+    All methods are called in one event loop. Agent-lightning's class has all properties and methods except `plan_keys`
+    and `close`, which have defaults.
     """
 
     @property
@@ -239,7 +241,7 @@ class LightningCollections(abc.ABC):
     def plan_keys(self) -> KeyValue[str, str] | None:
         """For each plan key (`rollbook.key` in the metadata), the rollout's id and the hash of its input.
 
-        None: the store searches the metadata of the rollouts, all of which it reads once per process.
+        None: the store finds the keys in the metadata of the rollouts. It reads all rollouts once per process.
         """
         return None
 
@@ -254,7 +256,8 @@ class LightningCollections(abc.ABC):
     ) -> AbstractAsyncContextManager[Self]:
         """Return the context of an atomic block.
 
-        The block sees no writes that others make while it runs. Others see its writes only after its end.
+        The block does not see concurrent writes of other blocks. Other blocks see the writes of this block only after
+        its end.
 
         Args:
             mode: the operations inside the block.
@@ -280,5 +283,5 @@ class LightningCollections(abc.ABC):
         async with self.atomic(mode=mode, snapshot=snapshot, commit=commit, labels=labels) as collections:
             return await callback(collections)
 
-    async def close(self) -> None:  # noqa: B027 - most have nothing to release
+    async def close(self) -> None:  # noqa: B027 - most backends have nothing to release
         """Release connections. Called once, when the store is closed."""

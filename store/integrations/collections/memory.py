@@ -73,13 +73,13 @@ class ListBasedCollection(Collection[T]):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[T]:
-        matches = self._found(filter, sort)
+        matches = self._matches(filter, sort)
         page = matches[offset:] if limit == -1 else matches[offset : offset + limit]
         copies = [item.model_copy(deep=True) for item in page]
         return PaginatedResult(items=copies, limit=limit, offset=offset, total=len(matches))
 
     async def get(self, filter: FilterOptions | None = None, sort: SortOptions | None = None) -> T | None:
-        matches = self._found(filter, sort)
+        matches = self._matches(filter, sort)
         return matches[0].model_copy(deep=True) if matches else None
 
     async def insert(self, items: Sequence[T]) -> None:
@@ -137,17 +137,20 @@ class ListBasedCollection(Collection[T]):
         self._groups[key[0]][key] = number, item.model_copy(deep=True)
         return item
 
-    def _found(self, filter: FilterOptions | None, sort: SortOptions | None) -> list[T]:
+    def _matches(self, filter: FilterOptions | None, sort: SortOptions | None) -> list[T]:
         matches = _matcher(filter)
         entries = sorted((entry for entry in self._candidates(filter) if matches(entry[1])), key=itemgetter(0))
         items = [item for _, item in entries]
         if sort is not None:
-            # Equal items keep their order, also in reverse.
+            # Equal items keep their order, also in descending order.
             items.sort(key=_order(sort["name"]), reverse=sort["order"] == "desc")
         return items
 
     def _candidates(self, filter: FilterOptions | None) -> Iterable[Entry[T]]:
-        """Return the entries that may match: those of the groups that a condition names, or else all entries."""
+        """Return the entries that may match.
+
+        If a condition names groups, these are the entries of the groups. Otherwise, these are all entries.
+        """
         first = self._primary_keys[0]
         required = [dict[str, Any]((filter or {}).get("_must") or {}).get(first, {})]
         if filter and filter.get("_aggregate", "and") == "and":
@@ -156,8 +159,8 @@ class ListBasedCollection(Collection[T]):
             if "exact" in conditions:
                 return self._groups.get(conditions["exact"], {}).values()
             if "within" in conditions:
-                named = dict.fromkeys(conditions["within"])
-                return (entry for key in named for entry in self._groups.get(key, {}).values())
+                keys = dict.fromkeys(conditions["within"])
+                return (entry for key in keys for entry in self._groups.get(key, {}).values())
         return (entry for group in self._groups.values() for entry in group.values())
 
 
@@ -165,10 +168,10 @@ def _matcher(filter: FilterOptions | None) -> Callable[[Any], bool]:
     conditions = dict(filter or {})
     combine = any if conditions.pop("_aggregate", "and") == "or" else all
     must = _conditions(conditions.pop("_must", None) or {})
-    pool = _conditions(conditions)
+    others = _conditions(conditions)
 
     def matches(item: Any) -> bool:
-        return all(holds(item) for holds in must) and (not pool or combine(holds(item) for holds in pool))
+        return all(holds(item) for holds in must) and (not others or combine(holds(item) for holds in others))
 
     return matches
 

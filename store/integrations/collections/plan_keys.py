@@ -1,4 +1,4 @@
-"""Plan keys of collections that do not store them: they are read from the metadata of the rollouts."""
+"""Plan keys for collections that do not store plan keys. The keys are read from the metadata of the rollouts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PAGE: Final = 1000
 
 
 class PlanKeyIndex:
-    """Plan keys by the metadata of the rollouts. Each rollout is read once, when a key is first searched after it.
+    """Index of plan keys. A search for an unknown key reads the rollouts that were created after the last search.
 
-    A key is found again after a restart as long as the rollout has it in its metadata.
+    After a restart, a key is found only if the metadata of the rollout still contains the key.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class PlanKeyIndex:
         self._read = 0
 
     async def get(self, rollouts: Collection[Rollout], key: str) -> str | None:
-        """Return the id of the rollout with a plan key and the hash of its input, or None if there is none."""
+        """Return the id of the rollout with a plan key, a space, and the hash of its input; None for an unknown key."""
         if key not in self._entries:
             await self._read_new(rollouts)
         return self._entries.get(key)

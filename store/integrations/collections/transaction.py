@@ -29,7 +29,7 @@ from store.validation.json_limits import body_of
 
 _FIRST_POSITION: Final = 2**40
 """Position of the first new event. Loaded rows have lower positions, which only express their order."""
-_LOADED_SIGN: Final = 1
+_LOADED_STAMP: Final = 1
 """Time stamp for a sign of life (heartbeat or span) that was loaded; all new time stamps are later."""
 
 
@@ -40,7 +40,7 @@ class Decision(NamedTuple):
     error: StoreError | None
     """The error of a refused command. Changes that the command made before the refusal are kept."""
     next_check: int | None
-    """When the watchdog has to check a rollout that the command changed, in µs; None if it has to check none."""
+    """When the watchdog has to check a rollout that the command changed, in µs; None if no check is necessary."""
     last_stamp: int
     """The greatest time stamp so far, in µs."""
 
@@ -51,8 +51,9 @@ class Transaction:
     Args:
         collections: the collections.
         clock: returns the time, in µs.
-        last_stamp: returns the greatest time stamp so far, in µs. It and `clock` are called right before the decision.
-        index: the plan keys of collections that do not store them.
+        last_stamp: returns the greatest time stamp so far, in µs. `clock` and `last_stamp` are called right before the
+            decision.
+        index: the plan keys, for collections that do not store plan keys.
     """
 
     def __init__(
@@ -100,26 +101,26 @@ class Transaction:
             return decide(command, self._set)
 
     async def _load(self, command: Command, request: LoadRequest) -> None:
-        claimed = await self._load_plan_keys(request.plan_keys)
+        digests = await self._load_plan_keys(request.plan_keys)
         waiting = await self._take(request.claims)
         active = await self._active() if request.due else []
-        missing = {*request.rollouts, *claimed} - {rollout.rollout_id for rollout in (*waiting, *active)}
+        missing = {*request.rollouts, *digests} - {rollout.rollout_id for rollout in (*waiting, *active)}
         rollouts = [*waiting, *active, *await self._rollouts_of(missing)]
-        payloads = {*request.bodies_of, *claimed, *(rollout.rollout_id for rollout in waiting)}
-        for place, rollout in enumerate(rollouts, start=1):
-            self._hold_rollout(rollout, place, with_payload=rollout.rollout_id in payloads)
+        payloads = {*request.bodies_of, *digests, *(rollout.rollout_id for rollout in waiting)}
+        for number, rollout in enumerate(rollouts, start=1):
+            self._add_rollout(rollout, number, with_payload=rollout.rollout_id in payloads)
         for rollout in waiting:
             self._set.joins_queue(rollout.rollout_id)
-        for rollout_id, digest in claimed.items():
+        for rollout_id, digest in digests.items():
             if rollout_id in self._set.rollouts:
                 self._set.rollouts[rollout_id].input_sha256 = digest
         self._set.due = [rollout.rollout_id for rollout in active]
         await self._load_attempts(rollouts, request)
-        held_by = {*request.worked, *self._set.due}
+        rollouts_with_workers = {*request.worked, *self._set.due}
         workers = {
             attempt.worker_id
             for attempt in self._attempts.values()
-            if attempt.rollout_id in held_by and attempt.worker_id
+            if attempt.rollout_id in rollouts_with_workers and attempt.worker_id
         }
         await self._load_workers({*request.workers, *workers})
         await self._load_spans(request)
@@ -141,7 +142,7 @@ class Transaction:
                 )
 
     async def _load_plan_keys(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the hashes of the inputs of the rollouts that have one of the plan keys, by rollout id."""
+        """Load plan keys, and return the input hashes of the rollouts with these keys, by rollout id."""
         digests: dict[str, str] = {}
         for key in keys:
             stored = self._collections.plan_keys
@@ -155,15 +156,15 @@ class Transaction:
 
     async def _take(self, limit: int) -> list[Rollout]:
         """Take up to `limit` waiting rollouts from the queue; ids of rollouts that do not wait are dropped."""
-        taken: list[Rollout] = []
-        while len(taken) < limit:
-            ids = await self._collections.rollout_queue.dequeue(limit - len(taken))
+        claimed: list[Rollout] = []
+        while len(claimed) < limit:
+            ids = await self._collections.rollout_queue.dequeue(limit - len(claimed))
             if not ids:
                 break
             rollouts = {rollout.rollout_id: rollout for rollout in await self._rollouts_of(set(ids))}
             batch = [rollouts[rollout_id] for rollout_id in ids if rollout_id in rollouts]
-            taken += [rollout for rollout in batch if rollout.status in WAITING]
-        return taken
+            claimed += [rollout for rollout in batch if rollout.status in WAITING]
+        return claimed
 
     async def _active(self) -> list[Rollout]:
         """Return the rollouts that the watchdog has to check."""
@@ -186,13 +187,13 @@ class Transaction:
                 continue
             state = self._set.rollouts[rollout_id]
             state.attempt_count = state.head = latest.sequence_id
-            named = request.attempts - {latest.attempt_id, "latest"}
+            attempt_ids = request.attempts - {latest.attempt_id, "latest"}
             others: Sequence[Attempt] = []
-            if named and rollout_id in request.rollouts:
-                of_it = {"rollout_id": {"exact": rollout_id}, **_among("attempt_id", named)}
-                others = (await self._collections.attempts.query(of_it)).items
+            if attempt_ids and rollout_id in request.rollouts:
+                conditions = {"rollout_id": {"exact": rollout_id}, **_among("attempt_id", attempt_ids)}
+                others = (await self._collections.attempts.query(conditions)).items
             for attempt in (*others, latest):
-                self._hold_attempt(attempt, with_payload=rollout_id in request.metadata_of)
+                self._add_attempt(attempt, with_payload=rollout_id in request.metadata_of)
 
     async def _load_workers(self, worker_ids: Collection[str]) -> None:
         if not worker_ids:
@@ -218,7 +219,7 @@ class Transaction:
             )
 
     async def _load_spans(self, request: LoadRequest) -> None:
-        """Load the requested counters, and the keys of those requested spans that exist."""
+        """Load the requested counters, and the keys of the requested spans that exist."""
         for rollout_id in request.counters:
             number = await self._collections.span_sequence_ids.get(rollout_id)
             if number is not None:
@@ -227,18 +228,18 @@ class Transaction:
         for rollout_id, attempt_id, span_id in request.spans:
             groups.setdefault((rollout_id, attempt_id), set()).add(span_id)
         for (rollout_id, attempt_id), span_ids in groups.items():
-            of_it = {
+            conditions = {
                 "rollout_id": {"exact": rollout_id},
                 "attempt_id": {"exact": attempt_id},
                 **_among("span_id", span_ids),
             }
-            spans = await self._collections.spans.query(of_it)
+            spans = await self._collections.spans.query(conditions)
             for span in spans:
                 item = new_span(span, "span.")
                 self._spans.add(item.key)
                 self._set.spans[item.key] = item.content
 
-    def _hold_rollout(self, rollout: Rollout, place: int, *, with_payload: bool) -> None:
+    def _add_rollout(self, rollout: Rollout, number: int, *, with_payload: bool) -> None:
         position = next(self._bodies)
         if with_payload:
             body = body_of({"input": rollout.input, "metadata": rollout.metadata})
@@ -259,7 +260,7 @@ class Transaction:
             input_sha256="",
             input_position=position,
             metadata_position=position,
-            queued_position=place if rollout.status in WAITING else None,
+            queued_position=number if rollout.status in WAITING else None,
             attempt_count=0,
             rerun_seq=0,
             last_reward=None,
@@ -268,17 +269,17 @@ class Transaction:
             tokens_out=0,
             error=None,
             stream_version=1,
-            first_position=place,
+            first_position=number,
             last_position=0,
         )
 
-    def _hold_attempt(self, attempt: Attempt, *, with_payload: bool) -> None:
+    def _add_attempt(self, attempt: Attempt, *, with_payload: bool) -> None:
         position = None
         if with_payload and attempt.metadata is not None:
             position = next(self._bodies)
             self._set.bodies[position] = body_of({"metadata": attempt.metadata})
         self._attempts[attempt.rollout_id, attempt.attempt_id] = attempt
-        sign = attempt.last_heartbeat_time
+        last_heartbeat = attempt.last_heartbeat_time
         self._set.rollouts[attempt.rollout_id].attempts[attempt.attempt_id] = AttemptState(
             rollout_id=attempt.rollout_id,
             attempt_id=attempt.attempt_id,
@@ -299,8 +300,8 @@ class Transaction:
             first_position=0,
             last_position=0,
             tries=attempt.sequence_id,
-            signal_time=sign,
-            signal_stamped_at=None if sign is None else _LOADED_SIGN,
+            signal_time=last_heartbeat,
+            signal_stamped_at=None if last_heartbeat is None else _LOADED_STAMP,
         )
 
     async def _save(self, command: Command, spans: Sequence[Span]) -> None:
@@ -379,7 +380,7 @@ class Transaction:
             await self._collections.attempts.delete(released)
 
     async def _save_queue(self, command: Command) -> None:
-        """Append the rollouts that began to wait to the queue; a released rollout becomes the first again."""
+        """Append the rollouts that began to wait to the queue. A released rollout becomes the first entry again."""
         joined = {
             rollout_id: position
             for rollout_id, before in self._set.queued_before.items()
