@@ -1,4 +1,4 @@
-"""The OpenAPI document, which FastAPI generates from the routes, and the parts that their signatures do not contain."""
+"""The OpenAPI document. FastAPI generates it from the routes. This module adds the parts that routes do not declare."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json], run_socket
 def _tidied(schema: Any) -> Any:
     """Return a schema with short names.
 
-    A rollout with its attempt matches both kinds of rollouts, so their `oneOf` becomes `anyOf`.
+    A rollout with its attempt matches both kinds of rollouts, so the `oneOf` of the two kinds becomes `anyOf`.
     """
     if isinstance(schema, list):
         return [_tidied(item) for item in cast("list[Any]", schema)]
@@ -239,7 +239,7 @@ def _tidied(schema: Any) -> Any:
     tidied: Json = {}
     for key, value in cast("Json", schema).items():
         if key == "prefixItems" and all(item == value[0] for item in value):
-            # `minItems` and `maxItems` beside it state the number of items.
+            # `minItems` and `maxItems` beside `prefixItems` state the number of items.
             tidied["items"] = _tidied(value[0])
         elif key == "$ref":
             head, slash, name = value.rpartition("/")

@@ -36,12 +36,12 @@ _RANKS: Final = {role: rank for rank, role in enumerate(ROLES)}
 
 
 def may(role: Role, needed: Role) -> bool:
-    """Return whether a role includes another role. A role that is not defined here includes no other."""
+    """Return whether a role includes the needed role. A role that is not in `ROLES` includes no role."""
     return _RANKS.get(role, -1) >= _RANKS[needed]
 
 
 class AuthLayer:
-    """An ASGI layer that passes on permitted requests and refuses all others before their body is read.
+    """An ASGI layer that passes on permitted requests, and refuses all other requests before reading their body.
 
     A request that matches none of `routes` gets the response 404 or 405, even with a valid key.
 
@@ -61,7 +61,8 @@ class AuthLayer:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass on a request, or refuse it."""
-        # This is the usual case while there are no keys. Routes below this prefix set `rollbook.route` themselves.
+        # While there are no keys, most requests are passed on here. Routes below `PREFIX` set `rollbook.route`
+        # themselves.
         if self._ring.is_idle and scope["type"] == "http" and scope["path"].startswith(PREFIX):
             return self._app(scope, receive, send)
         return self._judge(scope, receive, send)
@@ -96,10 +97,10 @@ class AuthLayer:
             context.actor.reset(acting)
 
     async def _admit(self, scope: Scope) -> bool:
-        """Check the key of a request; return False if the request has no route.
+        """Check the key of a request. Return False if keys are required and the request has no route.
 
         Raises:
-            Unauthorized: there is no key, or it is not valid.
+            Unauthorized: there is no key, or the key is not valid.
             Forbidden: the key does not permit the request.
             Unavailable: the keys cannot be read.
         """
@@ -257,7 +258,7 @@ class Announcements:
 
 
 def _nothing_there(scope: Scope) -> tuple[int, bytes, Headers]:
-    # The responses are the same as those of a server without keys.
+    # A server without keys sends the same responses.
     if scope["type"] == "websocket" or scope["method"] in {"GET", "HEAD"}:
         return 404, b'{"detail":"Not Found"}', []
     return 405, b'{"detail":"Method Not Allowed"}', []

@@ -1,4 +1,7 @@
-"""Pages of query results as JSON. A store on a database streams them; the server caches them until the next commit."""
+"""Pages of query results as JSON.
+
+If the store is on a database, each page is streamed, and the server caches the page until the next commit.
+"""
 
 from __future__ import annotations
 

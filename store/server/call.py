@@ -24,7 +24,7 @@ from store.wire.paths import IDEMPOTENCY_KEY
 
 M = TypeVar("M", bound=BaseModel)
 
-# Routes keep validators, and no request should wait until one is built.
+# Routes keep validators, and no request should wait until a validator is built.
 build_models()
 Q = TypeVar("Q", bound=PageQuery)
 
@@ -52,7 +52,7 @@ class Call(HTTPConnection):
         return self._receive
 
     async def read(self) -> bytes:
-        """Return the whole body, and set the idempotency key of the call if it has one."""
+        """Return the whole body. Set the idempotency key of the call from the header, or to None."""
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body"):
@@ -97,8 +97,8 @@ class Call(HTTPConnection):
         """Return a body, converted by a validator of pydantic.
 
         Raises:
-            MalformedRequest: there is no body, it is not declared as JSON, or it does not match the model.
-            Invalid: it contains a value that no store accepts, such as NaN.
+            MalformedRequest: the body is missing, is not declared as JSON, or does not match the model.
+            Invalid: the body contains a value that no store accepts, such as NaN.
         """
         if not body:
             raise MalformedRequest.one("missing", "Field required", "body")
@@ -110,7 +110,8 @@ class Call(HTTPConnection):
             if first["type"] != "json_invalid":
                 raise _fault(error, first, "body") from None
             faulty = first.get("ctx", {}).get("error", "")
-        # Python's parser accepts lone surrogates and deeper nesting. The store then refuses them with the right error.
+        # Python's parser accepts lone surrogates and deeper nesting. The store then refuses such values with the right
+        # error.
         try:
             return validator.validate_python(_lenient(body, faulty))
         except ValidationError as error:

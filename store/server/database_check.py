@@ -13,7 +13,7 @@ _PATIENCE_SECONDS: Final = 2.0
 
 
 async def database_fault(store: Store) -> str | None:
-    """Return why the database of a store does not answer; None if it answers. This takes at most two seconds."""
+    """Return why the database of a store does not answer; None if it answers. The check takes at most two seconds."""
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             if (database := database_of(store)) is not None:

@@ -9,7 +9,7 @@ CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 MOST_MEMBERS: Final = 10_000
 """The maximum number of gzip members (compressed files, one after another) in a body."""
 
-# zlib copies what follows a member in its input. With small pieces, these copies are small too.
+# At the end of a member, zlib copies the rest of its input. If the input is a small piece, the copy is small too.
 _PIECE_BYTES: Final = 16 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD: Final = 8
@@ -39,14 +39,14 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
         return b""
     window = _GZIP
     if coding == "deflate":
-        # The standard requires zlib's format, but some senders leave out its header.
+        # The standard requires zlib's format, but some senders leave out the header of this format.
         has_header = len(body) > 1 and body[0] & 0x0F == _ZLIB_METHOD and int.from_bytes(body[:2], "big") % 31 == 0
         window = zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
     parts: list[bytes] = []
     rest, size, members = memoryview(body), 0, 0
     while rest:
         if coding == "deflate" and members:
-            raise Broken("something follows the end of the deflate body")
+            raise Broken("the body continues after the end of the deflate data")
         members += 1
         if members > MOST_MEMBERS:
             raise Broken(f"the {coding} body has more than {MOST_MEMBERS:,} members; compress it as one")

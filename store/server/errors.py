@@ -30,14 +30,14 @@ class Refused(Invalid):
 
 
 class BodyTooLarge(TooLarge):
-    """A request body above the server's limit, which was not read to its end."""
+    """A request body that is larger than the server's limit. The body was not read to its end."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__("body", size, limit)
 
 
 class UnknownPartition(StoreError):
-    """A path below `/p/` that does not name a partition. Its `error` is sent to the client."""
+    """A path below `/p/` that does not name a partition. The client receives `error`."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -84,7 +84,8 @@ def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, 
 
     Args:
         error: the error of the call.
-        own_status: use the status of the error's class. This is for routes that Agent-lightning's clients do not call.
+        own_status: whether to use the status of the error's class, for routes that Agent-lightning's clients do not
+            call.
     """
     if isinstance(error, MalformedRequest):
         return 422, _dumps({"detail": error.faults}), []

@@ -1,6 +1,6 @@
 """The outermost layers: each request gets an id, a limited body and safe headers, and is counted and logged.
 
-One ASGI layer does all of this, because each further layer would cost a request another call and another copy of its
+One ASGI layer does all of this. Each further layer would cost each request another call and another copy of its
 headers.
 """
 
@@ -47,8 +47,9 @@ _SECURITY_OF_FILES: Final = tuple(header for header in SECURITY if header[0] != 
 class ForwardedLayer:
     """An ASGI layer that accepts the client's address and scheme from a trusted proxy, as uvicorn does.
 
-    uvicorn's layer searches the headers of every request. This layer calls it only for requests with forwarding
-    headers. The environment variable FORWARDED_ALLOW_IPS lists the trusted proxies; the default is this machine.
+    uvicorn's layer searches the headers of every request. This layer calls uvicorn's layer only for requests with
+    forwarding headers. The environment variable FORWARDED_ALLOW_IPS lists the trusted proxies; the default is this
+    machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -74,7 +75,7 @@ class RequestLayer:
         app: the next layer.
         metrics: counts requests.
         max_body_bytes: the largest body that is read.
-        unbounded: the suffix of the paths whose route limits its bodies itself.
+        unbounded: the suffix of the paths whose route limits the size of bodies itself.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: exporters post traces, and a success means that all spans are committed, except the refused ones.
+"""OTLP over HTTP: exporters post traces. A success means that all spans except the refused spans are committed.
 
 Spans of one attempt are recorded together. An error of one attempt or of one span is reported in a partial success, and
 all other spans are stored. A value that no store accepts is changed and marked, so that its span is stored. If the
@@ -41,7 +41,7 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 # A larger body is decompressed and decoded in a thread, so that other requests continue meanwhile.
 _INLINE_BYTES: Final = 1024 * 1024
-# The most spans in one call of the store. Encoding more at once would delay other requests.
+# The most spans in one call of the store. Encoding more spans at once would delay other requests.
 _SPANS_AT_ONCE: Final = 1000
 _CALLS_AT_ONCE: Final = 64
 _EXPECTED: Final = "'application/x-protobuf' or 'application/json'"
@@ -146,10 +146,10 @@ class _Refused(Exception):
 
 
 class TraceExport:
-    """The response to an export. It reads the request's body itself, up to its own limit.
+    """The response to an export. It reads the body of the request itself, up to `max_body_bytes`.
 
     Args:
-        max_body_bytes: the largest body as sent and decompressed; a larger one is refused with 413.
+        max_body_bytes: the largest body, both as sent and after decompression. A larger body is refused with 413.
     """
 
     def __init__(self, max_body_bytes: int) -> None:
@@ -257,7 +257,7 @@ Record = Callable[[Sequence[Received]], Awaitable[object]]
 
 
 class RecordsCommands(Protocol):
-    """The spans of a store that records and numbers spans in one write, as a command."""
+    """The attribute `spans` of a store that records and numbers spans in one write."""
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
         """Record spans, and return the index and the sequence_id of each new span."""
@@ -265,12 +265,13 @@ class RecordsCommands(Protocol):
 
 
 async def _store(store: Store, traces: Traces) -> None:
-    """Record spans attempt by attempt. Spans that the store refuses are counted, and all others are stored."""
-    record, record_numbering = _how(store)
+    """Record spans attempt by attempt. Spans that the store refuses are counted, and all other spans are stored."""
+    record, record_numbering = _recorders(store)
     if record_numbering is None:
         await _number(store, traces)
     else:
-        # These numbers precede the numbers that other spans state, because those may raise a counter.
+        # Spans without a number get their numbers first, because the other spans state numbers that may raise the
+        # counter.
         await _record(traces, traces.unnumbered, record_numbering)
     unnumbered = set[int]() if record_numbering is None else set(traces.unnumbered)
     await _record(traces, [index for index in range(len(traces.received)) if index not in unnumbered], record)
@@ -284,8 +285,11 @@ async def _record(traces: Traces, indexes: Iterable[int], record: Record) -> Non
     await _all(_add(record, piece, traces) for group in groups.values() for piece in _pieces(group))
 
 
-def _how(store: Store) -> tuple[Record, Record | None]:
-    """Return a function that records spans, and one that also numbers them; None if the store has no such command."""
+def _recorders(store: Store) -> tuple[Record, Record | None]:
+    """Return two functions: one records spans, the other also numbers them.
+
+    The second function is None if the store cannot record and number spans in one write.
+    """
     recorder = spans_of(store)
     if recorder is None:
         return lambda spans: store.add_many_spans([span.span() for span in spans]), None
@@ -296,7 +300,7 @@ def _how(store: Store) -> tuple[Record, Record | None]:
 
 
 def spans_of(store: Store) -> RecordsCommands | None:
-    """Return the spans of a store that records them as commands; None for other stores."""
+    """Return the attribute `spans` of a store that records spans as commands; None for other stores."""
     return getattr(store, "spans", None)
 
 
@@ -319,7 +323,7 @@ async def _number(store: Store, traces: Traces) -> None:
 
 
 async def _add(record: Record, spans: list[Received], traces: Traces, *, is_repaired: bool = False) -> None:
-    """Record spans of one attempt. Spans that the store refuses are counted, and the others are stored."""
+    """Record spans of one attempt. Spans that the store refuses are counted, and the other spans are stored."""
     try:
         await record(spans)
     except NotFound as error:
@@ -348,7 +352,7 @@ def _pieces(items: list[T]) -> list[list[T]]:
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run calls in order, up to `_CALLS_AT_ONCE` at once so that they share commits.
+    """Run calls in order, up to `_CALLS_AT_ONCE` at once, so that the calls share commits.
 
     Raise the first error after the running calls have ended.
     """
@@ -358,8 +362,8 @@ async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         return
     errors: list[BaseException] = []
     while waiting and not errors:
-        now, waiting = waiting[:_CALLS_AT_ONCE], waiting[_CALLS_AT_ONCE:]
-        errors = [error for error in await asyncio.gather(*now, return_exceptions=True) if error is not None]
+        batch, waiting = waiting[:_CALLS_AT_ONCE], waiting[_CALLS_AT_ONCE:]
+        errors = [error for error in await asyncio.gather(*batch, return_exceptions=True) if error is not None]
     for call in waiting:
         call.close()
     if errors:

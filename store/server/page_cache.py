@@ -1,4 +1,4 @@
-"""Cache of pages that clients request repeatedly. A page is valid until the next commit. Decision 25."""
+"""Cache of pages that clients request repeatedly. A page is valid until the next commit. See decision 25."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threading import Lock
 class PageCache:
     """The most recently requested pages, each with the state of the database from which it was read.
 
-    Each request reads the current state of the database and compares it, so a page is never returned for another state.
+    Each request passes the current state of the database, so a page that was read from another state is never returned.
 
     Args:
         most_bytes: the largest total size of the pages. The least recently used page is dropped first.

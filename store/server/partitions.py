@@ -37,9 +37,9 @@ class _Opened:
 
 
 class Partitions:
-    """The stores of one server: one at the root, and others that are opened on demand.
+    """The stores of one server: one store at the root, and other stores that are opened on demand.
 
-    The most recently used stay open.
+    The most recently used stores stay open.
 
     Args:
         root: the store at `/`; its owner closes it.
@@ -48,8 +48,8 @@ class Partitions:
         open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
         make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
-        surveys: whether `watch` opens partitions that no request uses. If several processes serve the same port, only
-            one of them should do this, because each open partition needs database connections.
+        surveys: whether `watch` opens partitions that no request uses. If several processes serve the same port, this
+            should be True in only one process, because each open partition needs database connections.
         quotas: the quotas of the partitions; None for no limits.
     """
 
@@ -76,7 +76,7 @@ class Partitions:
         self._watched: frozenset[str] = frozenset()
         """The partitions that had active attempts with a time limit at the last survey."""
         self._closed: list[str] = []
-        """The partitions with active attempts that the last survey did not open, because too many others were open."""
+        """The partitions with active attempts that the last survey did not open, because the limit was reached."""
         self._surveys = surveys and url is not None and open_partition is not None
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class Partitions:
         return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
 
     def opened(self, name: str) -> Store | None:
-        """Return the store of a partition if it is open. Unlike `use`, this does not mark it as recently used."""
+        """Return the store of a partition if it is open. Unlike `use`, do not mark the partition as recently used."""
         return dict(self.open_stores()).get(name)
 
     @asynccontextmanager
@@ -246,7 +246,7 @@ class PartitionLayer:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find the store, and pass on the request."""
-        # This method and those of other layers are not async, so that a request that is only passed on needs no
+        # `__call__` is not async in this layer and in the other layers. So a request that is only passed on needs no
         # coroutine.
         if scope["type"] not in {"http", "websocket"}:
             return self._app(scope, receive, send)
@@ -259,9 +259,11 @@ class PartitionLayer:
 
     async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
         # Only this request creates a partition, so a mistyped name in any other request creates nothing.
-        makes = scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
+        creates_partition = (
+            scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
+        )
         try:
-            async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:
+            async with (self._partitions.use_or_make if creates_partition else self._partitions.use)(name) as store:
                 scope["rollbook.store"] = store
                 scope["rollbook.partition"] = name
                 scope["root_path"] = root_path
@@ -275,7 +277,7 @@ class PartitionLayer:
 
 
 def place_of(scope: Scope) -> tuple[str | None, str]:
-    """Return the partition in a path, or None at the root, and the prefix of the path."""
+    """Return the partition in a path, and the prefix of the path. The partition is None at the root."""
     root_path: str = scope.get("root_path", "")
     path: str = scope["path"][len(root_path) :]
     if not path.startswith(PARTITIONS):

@@ -81,7 +81,7 @@ class Parked:
         finally:
             self._calls.discard(call)
             watch.cancel()
-            # The request itself may have been cancelled.
+            # If the request itself was cancelled, the call is still running.
             call.cancel()
         raise _stopping() if self.is_closing else ClientLeft
 
@@ -101,7 +101,7 @@ class Parked:
         task.add_done_callback(self._aside.discard)
 
     def close(self) -> None:
-        """Cancel all waiting calls, and refuse new ones."""
+        """Cancel all waiting calls, and refuse new calls."""
         self.is_closing = True
         for call in list(self._calls):
             call.cancel()

@@ -1,4 +1,4 @@
-"""Bodies of responses that may be too large for memory. Decision 23."""
+"""Bodies of responses that may be too large for memory. See decision 23."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.errors import Unavailable
 from store.server.call import ClientLeft
 
 IN_MEMORY: Final = 1024 * 1024
-"""A larger body is written to a temporary file."""
+"""The largest body in memory, in bytes. A larger body is written to a temporary file."""
 STALL_SECONDS: Final = 30.0
 """A client that reads nothing of a body for this long is disconnected."""
 
@@ -38,7 +38,7 @@ class Spool:
         """The number of bytes written so far."""
 
     def write(self, part: bytes) -> None:
-        """Add to the body.
+        """Append a part to the body.
 
         Raises:
             Unavailable: the temporary file cannot be written.
@@ -56,14 +56,14 @@ class Spool:
                 self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
             self._file.writelines(parts)
         except OSError as error:
-            raise Unavailable(f"there is no room to prepare {self.size:,} bytes of an answer ({error})") from error
+            raise Unavailable(f"no temporary file can store {self.size:,} bytes of a response ({error})") from error
 
     def whole(self) -> bytes | None:
         """Return the body if it is in memory; None if it is in a file."""
         return None if self._file is not None else b"".join(self._parts)
 
     def pieces(self) -> Generator[bytes]:
-        """Yield the body, which is deleted afterwards."""
+        """Yield the body in pieces, and delete the body afterwards."""
         with closing(self):
             if self._file is None:
                 yield b"".join(self._parts)
@@ -107,5 +107,5 @@ async def _cut_off(scope: Scope, send: Send) -> None:
     if connection is not None:
         # A normal close would wait until the client has read everything.
         connection.transport.abort()
-        # This returns when the server knows that the connection is closed. The response then need not be completed.
+        # `send` returns when the server knows that the connection is closed. The response then need not be completed.
         await send(_part(b"", more=True))

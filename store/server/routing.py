@@ -1,4 +1,4 @@
-"""Routes, which map a method and a path to an endpoint. Decision 34.
+"""Routes, which map a method and a path to an endpoint. See decision 34.
 
 FastAPI's router tries one regular expression after another, and its endpoints resolve dependencies, validate and
 serialise. Together this takes several times as long as the store needs for a small call. This module looks up a path in
@@ -56,7 +56,7 @@ class Created:
 
 
 def needs(role: Access) -> Callable[[E], E]:
-    """Declare the role that a route requires; the authentication layer enforces it before the body is read."""
+    """Declare the role that a route requires. The authentication layer checks the role before the body is read."""
 
     def mark(endpoint: E) -> E:
         vars(endpoint)["role"] = role
@@ -118,7 +118,7 @@ class StoreRoute(DeclaredRoute):
     def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
         """Validate the query, and return the endpoint's coroutine.
 
-        If there is a body, the coroutine validates it first.
+        If there is a body, the coroutine first validates the body.
 
         Raises:
             MalformedRequest: the query does not match its model.
@@ -128,8 +128,8 @@ class StoreRoute(DeclaredRoute):
         if self.query is not None:
             query = call.query(self.query)
             arguments = {**arguments, self._query_name: checked(query) if isinstance(query, PageQuery) else query}
-        # A GET has no coroutine around the endpoint, because that would cost a read more time than the lookup of its
-        # route.
+        # A GET has no coroutine around the endpoint, because a further coroutine would take more time than the lookup
+        # of the route.
         return self.endpoint(call, **arguments) if self.method == "GET" else self._respond_to_body(call, arguments)
 
     async def _respond_to_body(self, call: Call, arguments: dict[str, Any]) -> bytes | Spool | Created:
@@ -174,7 +174,7 @@ class LayerRoute:
 
 
 class RouteIndex(Generic[P]):
-    """Routes by method and path: a table for paths without ids, and one regular expression per method for the others.
+    """Routes by method and path: a table for paths without ids, and a regular expression per method for other paths.
 
     A literal segment takes precedence over an id: `/attempts/latest` does not name an attempt.
     """
@@ -237,7 +237,7 @@ class RouteLayer:
             return
         method, path = scope["method"], path_within(scope, scope.get("root_path", ""))
         ids: dict[str, str] = {}
-        # Load balancers check the health with HEAD. Agent-lightning 0.3 refuses HEAD, and here other paths do so too.
+        # Load balancers check the health with HEAD. All other paths refuse HEAD, as Agent-lightning 0.3 does.
         route = self._routes.find("GET" if method == "HEAD" and path == HEALTH else method, path, ids)
         if route is None:
             # Agent-lightning 0.3 responds in this way, because its dashboard is mounted at every path and accepts only
@@ -255,7 +255,7 @@ class RouteLayer:
             body = await route.respond(Call(scope, receive, ids))
         except ClientLeft:
             return
-        except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
+        except Exception as error:  # noqa: BLE001 - no other layer can answer; `refusal` logs a bug
             status, body, headers = refusal(error, own_status=route.own_statuses)
         if isinstance(body, Created):
             headers.append((b"location", body.location.encode("ascii")))
@@ -269,13 +269,13 @@ class RouteLayer:
 def path_within(scope: Scope, root: str) -> str:
     """Return the path below a root.
 
-    Its ids stay percent-encoded, so that a slash in an id does not separate segments.
+    Ids in the path stay percent-encoded, so that a slash in an id does not separate segments.
     """
     path: str = scope["path"]
     raw: bytes = scope.get("raw_path") or b""
     if b"%" in raw and raw.startswith(root.encode()):
-        # The encoded path starts with the decoded root only if nothing in the root is encoded, so both have the same
-        # length.
+        # The encoded path starts with the decoded root only if the root contains no encoded characters. So the encoded
+        # root has the same length as the decoded root.
         return raw.decode("ascii", "replace")[len(root) :]
     return path[len(root) :] if root else path
 

@@ -33,9 +33,9 @@ LaunchMode = Literal["thread", "asyncio", "mp"]
 class StoreServer(DelegatingStore):
     """A store together with the HTTP server through which other processes use it.
 
-    The object is a store itself. In the process that created it, every call goes to the wrapped store. In any other
-    process (a fork, or after pickling), every call goes over HTTP to the process that created it. `stop` ends only the
-    server; `close` also closes the wrapped store.
+    The object is a store itself. In the process that created the object, every call goes to the wrapped store. In any
+    other process (a fork, or after pickling), every call goes over HTTP to the process that created the object. `stop`
+    ends only the server; `close` also closes the wrapped store.
 
     Args:
         store: the store to serve. It must accept calls from any task.
@@ -52,7 +52,7 @@ class StoreServer(DelegatingStore):
     """
 
     front_end: FrontEnd | None = None
-    """A web front end whose requests the server answers as well; set it before `start`."""
+    """A web front end. The server also serves its routes. Set this before `start`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class StoreServer(DelegatingStore):
 
     @property
     def endpoint(self) -> str:
-        """The URL of the server; for port 0 it is known once the server has started."""
+        """The URL of the server. If the port is 0, the URL is known only after the start."""
         if self._endpoint is None:
             if self._port == 0:
                 raise RuntimeError("the server has no port yet; start it first")
@@ -105,7 +105,7 @@ class StoreServer(DelegatingStore):
 
     @property
     def target(self) -> Store:
-        """The wrapped store in the process that created it, and a client of it in other processes."""
+        """The wrapped store in the process that created this object; in other processes, a client of the server."""
         if self._store is not None and os.getpid() == self._owner_pid:
             return self._store
         if self._client is None:
@@ -133,7 +133,7 @@ class StoreServer(DelegatingStore):
         if self._ended is not None and not self._ended.done():
             return
         if self._store is None or os.getpid() != self._owner_pid:
-            raise RuntimeError(f"the server belongs to process {self._owner_pid}; only there it can be started")
+            raise RuntimeError(f"the server belongs to process {self._owner_pid}; start it in that process")
         if not is_loopback(self._host):
             logger.warning("the store is served on %s to everybody who reaches it, without keys", self._host)
         # `bind` runs in a thread, because it sends a request to a port that is in use, to describe the program there.
@@ -203,8 +203,9 @@ class StoreServer(DelegatingStore):
 def LightningStoreThreaded(store: Store) -> Store:  # noqa: N802 - Agent-lightning's name of a class
     """Return a store that any thread and any event loop may use.
 
-    This is the store itself if its capabilities say that it is safe for threads. The stores of Rollbook are: they pass
-    calls to the thread that owns the database. Another store gets a lock around each of its calls.
+    This is the store itself if its capabilities say that it is safe for threads. Rollbook's stores are safe for
+    threads, because they pass calls to the thread that owns the database. A store that is not safe for threads gets a
+    lock around each of its calls.
     """
     return store if store.capabilities.get("thread_safe") else LockedStore(store)
 

@@ -1,4 +1,7 @@
-"""The release of claims whose client disconnected without reading them. It works with and without the fast path."""
+"""The release of claims whose client disconnected without reading the response.
+
+The release works with and without the fast path.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ limited = LimitedLog(logging.getLogger("store.server"))
 
 
 def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
-    """Release claims if their client disconnects without reading them.
+    """Release claims if their client disconnects without reading the response.
 
     Raises:
         ClientLeft: the client has already disconnected.

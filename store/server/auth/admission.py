@@ -18,7 +18,7 @@ T = TypeVar("T")
 KEY_PROTOCOL: Final = "rollbook.key."
 """The prefix of a WebSocket subprotocol that contains a key. Pages cannot set headers of a WebSocket."""
 PROTOCOL: Final = "rollbook"
-"""The subprotocol that the server chooses, because browsers require a choice. Clients offer it beside their key."""
+"""The subprotocol that the server chooses, because browsers require a choice. Clients also offer their key."""
 
 CHECK_SECONDS: Final = 3.0
 """The interval between checks of the key of a waiting call or a stream."""
@@ -45,7 +45,7 @@ def protocol_chosen(scope: Scope) -> str | None:
 
 
 async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of a long call, which is cancelled when its key becomes invalid.
+    """Return the result of a long call. The call is cancelled when the key of its request becomes invalid.
 
     A call without a key is cancelled when keys become required.
 
@@ -78,5 +78,6 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
             # Wait until the call has released its resources.
             await asyncio.wait((task,))
         if not task.cancelled():
-            # If this call was cancelled when the task failed, no caller needs the error, and asyncio would report it.
+            # asyncio reports an exception that was never read. If this function was cancelled when the task failed, no
+            # caller reads the exception.
             task.exception()

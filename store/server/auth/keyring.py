@@ -1,4 +1,7 @@
-"""A server's copy of the valid keys. It is read again every few seconds, so a request needs no query. Decision 21."""
+"""A server's copy of the valid keys.
+
+The copy is read again every few seconds, so a request needs no query. See decision 21.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from store.sql.api_keys import Key, KeyRules, Keys, digest, key_id_in
 logger = logging.getLogger("store.server")
 
 FRESH_SECONDS: Final = 2.0
-"""A copy younger than this is used as it is. An older copy is read again while the request continues."""
+"""The age of the copy from which a request starts another read. The request does not wait for this read."""
 STALE_SECONDS: Final = 4.0
-"""A copy older than this is not used unless the database is unavailable: the request waits for another read."""
+"""The age of the copy from which a request waits for another read, unless the database is unavailable."""
 _PATIENCE_SECONDS: Final = 4.0
-"""The longest wait for a read. After it, the database counts as unavailable until the read ends."""
+"""The longest wait for a read. After this time, the database counts as unavailable until the read ends."""
 
 _NOTED_SECONDS: Final = 60.0
 _NO_RULES: Final = KeyRules({}, None)
@@ -97,7 +100,10 @@ class KeyRing:
         return self._url
 
     async def close(self) -> None:
-        """Record when keys were last used, unless the database is only read, and close the connection to it."""
+        """Record when keys were last used, and close the connection to the database.
+
+        If the database is opened read-only, nothing is recorded.
+        """
         if self._reading is not None:
             await asyncio.wait((self._reading,))
         source, self._source = self._source, None
@@ -145,10 +151,10 @@ class KeyRing:
             return
         if now - self._failed_at >= FRESH_SECONDS:
             self._begin_reading()
-        # A read that begins now is fresh however long it takes. A read that began long ago may not be, so the loop
-        # repeats it.
+        # A read that begins now is fresh however long it takes. A read that began long ago may be too old when it ends.
+        # The loop then reads again.
         while now - self._read_at >= STALE_SECONDS and not self._is_outage(now):
-            # The read goes on after the wait, because other requests wait for it as well.
+            # The read continues after the wait, because other requests wait for the same read.
             _, waiting = await asyncio.wait({self._begin_reading()}, timeout=_PATIENCE_SECONDS)
             if waiting:
                 self._trouble = Unavailable(f"no answer after {_PATIENCE_SECONDS:g} s")
@@ -179,7 +185,7 @@ class KeyRing:
         """Check that an admitted key is still valid.
 
         Raises:
-            Unauthorized: it was revoked or has expired.
+            Unauthorized: the key was revoked or has expired.
             Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self.refresh()
@@ -190,11 +196,13 @@ class KeyRing:
             raise Unauthorized(f"the key {key.key_id} has expired")
 
     def _is_outage(self, now: float) -> bool:
-        """Return whether the database is unavailable, as a read in progress or a recent one shows, after an earlier one
-        that succeeded.
+        """Return whether the keys of an earlier read remain valid because the database is unavailable.
+
+        The last read must have found the database unavailable, or must have got no answer in time. In addition, this
+        failure must be recent, or a read must be in progress.
         """
-        is_known = self._reading is not None or now - self._failed_at < FRESH_SECONDS
-        return isinstance(self._trouble, Unavailable) and is_known and self._read_at > float("-inf")
+        is_current = self._reading is not None or now - self._failed_at < FRESH_SECONDS
+        return isinstance(self._trouble, Unavailable) and is_current and self._read_at > float("-inf")
 
     def _begin_reading(self) -> asyncio.Task[None]:
         if self._reading is None:
@@ -234,17 +242,17 @@ class KeyRing:
         if self._read_only:
             return
         used, self._used = self._used, {}
-        news = {key_id: at - at % _MINUTE for key_id, at in used.items() if self._is_news(key_id, at)}
-        if not news:
+        uses_to_record = {key_id: at - at % _MINUTE for key_id, at in used.items() if self._must_record(key_id, at)}
+        if not uses_to_record:
             return
         try:
             # This runs in a thread with its own event loop, because writing to SQLite blocks.
-            await asyncio.to_thread(lambda: asyncio.run(source.note_used(news)))
+            await asyncio.to_thread(lambda: asyncio.run(source.note_used(uses_to_record)))
         except StoreError as error:
             # The time of the last use is only a hint, and the database's role may not be allowed to write.
             logger.info("the time of the last use of keys cannot be recorded: %s", error)
 
-    def _is_news(self, key_id: str, at: int) -> bool:
+    def _must_record(self, key_id: str, at: int) -> bool:
         # A key that was revoked meanwhile is included, because its last use matters most.
         key = self._rules.keys.get(key_id)
         return key is None or key.used_at is None or at - key.used_at >= _MINUTE

@@ -1,8 +1,8 @@
 """Protection against requests that change data and come from pages of other origins.
 
 A server on loopback without keys trusts every program on the machine. Browsers are such programs, and they run scripts
-of unknown sites. Two headers identify these requests: `Origin` contains the origin of the page, and `Host` the name
-under which the page reached the server.
+of unknown sites. Two headers identify the requests of such scripts: `Origin` contains the origin of the page, and
+`Host` contains the name under which the page reached the server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class OriginLayer:
 
     Args:
         app: the next layer.
-        origins: origins whose pages may change data; `*` for all. Their hosts are accepted as names of this server.
+        origins: origins whose pages may change data; `*` for all. The hosts of these origins are accepted as names of
+            this server.
         is_local: whether the server listens only on loopback. If so, it accepts only `localhost`, IP
             addresses and the hosts of `origins` as its name.
         ring: the keys. While keys are required, any name is accepted, because a page of another site has no key.
@@ -62,7 +63,7 @@ class OriginLayer:
         """Pass on a request, or refuse it."""
         if scope["type"] == "http":
             headers = headers_of(scope)
-            # This is the usual request: it does not come from a browser, and its host name was accepted before.
+            # The usual request does not come from a browser, and its host name was accepted before.
             if b"origin" not in headers and (not self._is_local or headers.get(b"host", b"") in self._names):
                 return self._app(scope, receive, send)
         return self._judge(scope, receive, send)
@@ -108,7 +109,7 @@ def may_come_from(scope: Scope, allowed: Collection[str]) -> bool:
     """Return whether a request comes from no page, from a page of this server, or from a page of an allowed origin.
 
     Args:
-        scope: the request. Its scheme is the one that a trusted proxy reported, if there is such a proxy.
+        scope: the request. If a trusted proxy reported a scheme, the request has this scheme.
         allowed: the allowed origins, in lower case; `*` for all.
     """
     headers = headers_of(scope)
@@ -121,7 +122,7 @@ def may_come_from(scope: Scope, allowed: Collection[str]) -> bool:
 
 
 def _parts_of(origin: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port of an origin; None if it is malformed or not that of a page on the web."""
+    """Return scheme, host and port of an origin; None if it is malformed, or its scheme is not `http` or `https`."""
     match = _ORIGIN.fullmatch(origin)
     if match is None:
         return None

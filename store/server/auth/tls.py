@@ -32,7 +32,7 @@ class Certificate:
                 raise Invalid(option, f"{path} cannot be read: {error.strerror}") from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # Without this function OpenSSL would prompt on the terminal.
+            # Without this function, OpenSSL would ask for the password on the terminal.
             context.load_cert_chain(self.cert, self.key, password=self._refuse_password)
         except ssl.SSLError as error:
             raise self._fault(error) from None

@@ -27,7 +27,7 @@ _UNUSED_FRESH_SECONDS: Final = 60.0
 _OPENED_AT_ONCE: Final = 8
 """The maximum number of partitions that one scrape opens."""
 _SCRAPE_SECONDS: Final = 5.0
-"""The time after which a scrape measures no further partition. It is also the time limit for each partition."""
+"""The time after which a scrape measures no further partition. The same time limit applies to each partition."""
 # Counting scans tables. Its result is cached so long that counting takes at most this share of the time.
 _COUNTING_SHARE: Final = 0.02
 
@@ -50,7 +50,7 @@ class Measured:
 
     def __init__(self) -> None:
         self._results: dict[str, tuple[float, _Database | None]] = {}
-        """For each partition, the time until which its latest result is fresh, and that result.
+        """For each partition, two values: the time until which the latest result is fresh, and this result.
 
         The result is None if the database did not answer.
         """
@@ -108,8 +108,8 @@ class Measured:
         except (StoreError, TimeoutError):
             pass
         took = time.monotonic() - began
-        least = _FRESH_SECONDS if is_open else _UNUSED_FRESH_SECONDS
-        self._results[name] = began + max(least, took / _COUNTING_SHARE), measures
+        fresh_seconds = _FRESH_SECONDS if is_open else _UNUSED_FRESH_SECONDS
+        self._results[name] = began + max(fresh_seconds, took / _COUNTING_SHARE), measures
         if measures is not None and measures.counts is not None:
             self.heads[name] = measures.counts.head
 
@@ -193,7 +193,7 @@ class _DatabaseFamilies:
             self._limit.set(limit, partition=partition, quota=kind)
 
     def set(self, partition: str, measures: _Database | None, limits: Mapping[Kind, int]) -> None:
-        """Set the values of a partition. `found` is None if its database does not answer."""
+        """Set the values of a partition. `measures` is None if its database does not answer."""
         self._up.set(int(measures is not None), partition=partition)
         if measures is None or measures.counts is None:
             return
@@ -269,7 +269,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
 
 
 def quotas(partitions: Iterable[PartitionQuota]) -> list[Family]:
-    """Return the counts of this process of calls that quotas admitted and refused."""
+    """Return how many calls the quotas admitted and refused in this process."""
     calls = Family("rollbook_quota_calls_total", "Calls of partitions with a limit on calls.", "counter")
     refused = Family("rollbook_quota_refusals_total", "Calls that were refused because of a quota.", "counter")
     unavailable = Family(

@@ -30,10 +30,10 @@ class Metrics:
         self._requests[key] = self._requests.get(key, 0) + 1
         if seconds is None:
             return
-        taken = self._seconds.get(route)
-        if taken is None:
-            taken = self._seconds[route] = Histogram(REQUEST_SECONDS)
-        taken.add(seconds)
+        histogram = self._seconds.get(route)
+        if histogram is None:
+            histogram = self._seconds[route] = Histogram(REQUEST_SECONDS)
+        histogram.add(seconds)
 
     def families(self) -> list[Family]:
         """Return the counts so far."""
@@ -43,6 +43,6 @@ class Metrics:
         seconds = Family(
             "rollbook_request_seconds", "How long requests took, without waiting calls and streams.", "histogram"
         )
-        for route, taken in sorted(self._seconds.items()):
-            seconds.observed(taken, route=route)
+        for route, histogram in sorted(self._seconds.items()):
+            seconds.observed(histogram, route=route)
         return [requests, seconds]

@@ -82,7 +82,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's own
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+        self._deadline = self.loop.call_later(READ_SECONDS, self._close_late)
 
     def data_received(self, data: bytes) -> None:
         if self._discarded is not None:
@@ -93,13 +93,14 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes is not None:
             self._head_bytes += len(data)
         super().data_received(data)
-        # The parser knows whether these bytes contain the end of the headers. A large body may follow it.
+        # The parser knows whether these bytes contain the end of the headers. If they do, the limit does not apply,
+        # because a large body may follow.
         if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse_head()
             return
         # Most requests arrive in one piece and need no timer.
         if self._is_arriving and self._deadline is None:
-            self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+            self._deadline = self.loop.call_later(READ_SECONDS, self._close_late)
 
     def _refuse_head(self) -> None:
         """Answer a request whose head is too long, and discard the rest of it.
@@ -124,8 +125,8 @@ class Connection(HttpToolsProtocol):
         )
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._in_time()
-        self._deadline = self.loop.call_later(DRAIN_SECONDS, self._too_slow)
+        self._end_deadline()
+        self._deadline = self.loop.call_later(DRAIN_SECONDS, self._close_late)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -135,7 +136,7 @@ class Connection(HttpToolsProtocol):
         self._is_arriving = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers may follow a chunked body. They are ignored, and their size has no limit.
+        # Trailers may follow a chunked body. Trailers are ignored, and their size has no limit.
         if self._is_in_body:
             return
         name = name.lower()
@@ -156,7 +157,7 @@ class Connection(HttpToolsProtocol):
         self.scope["rollbook.connection"] = self  # pyright: ignore[reportGeneralTypeIssues] - servers may add keys
         before = self.cycle
         super().on_headers_complete()
-        # An upgrade has no cycle.
+        # An upgrade of the connection creates no cycle.
         if self.cycle is not before:
             Exchange.adopt(self.cycle)
 
@@ -172,13 +173,13 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
         self._head_bytes = 0
         self._is_in_body = False
-        self._in_time()
+        self._end_deadline()
         if direct is not None:
             direct.begin()
 
     @property
     def _application(self) -> Any:
-        return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn's is of all kinds
+        return self.app  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] - uvicorn declares no type
 
     def hand_over(self, direct: DirectRequest) -> None:
         """Let the application answer a request that the fast path has accepted."""
@@ -200,7 +201,7 @@ class Connection(HttpToolsProtocol):
         cycle.body += direct.body
         cycle.more_body = False
         cycle.message_event.set()
-        # The next request may have begun to arrive, and then has the connection's cycle.
+        # If the next request has begun to arrive, `self.cycle` belongs to that request.
         if self.cycle is cast("RequestResponseCycle", direct):
             self.cycle = cycle
         self._start_asgi_task(cycle, self._application)
@@ -212,13 +213,13 @@ class Connection(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def _in_time(self) -> None:
+    def _end_deadline(self) -> None:
         self._is_arriving = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _too_slow(self) -> None:
+    def _close_late(self) -> None:
         self._deadline = None
         if not self.transport.is_closing():
             self.transport.close()
@@ -240,13 +241,13 @@ class Connection(HttpToolsProtocol):
     def if_unread(self, undo: Callable[[], None]) -> bool:
         """Undo the effect of a response if the client disconnects without reading it.
 
-        Return whether it has already disconnected.
+        Return whether the client has already disconnected.
 
         Args:
             undo: reverses the effect; called at most once, in the server's event loop.
         """
         # The event loop may not have noticed yet that the client closed its end.
-        if self.transport.is_closing() or self._known_of_peer() & _PEER_CLOSED:
+        if self.transport.is_closing() or self._socket_events() & _PEER_CLOSED:
             self.cycle.disconnected = True
             self.transport.close()
             undo()
@@ -255,20 +256,20 @@ class Connection(HttpToolsProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_time()
+        self._end_deadline()
         if self._direct is not None:
             self._direct.leave()
             self._direct = None
         super().connection_lost(exc)
-        # A peer that closes with unread data, or receives data after it has closed, resets the connection.
+        # The peer resets the connection if it closes the connection with unread data, or receives data after closing.
         if exc is not None:
             self._undo_unread()
 
     def eof_received(self) -> None:
         super().eof_received()
-        # If the peer received data after it had closed, its reset has arrived as well, although a read reports only the
-        # end of the stream.
-        if self._unread is not None and self._known_of_peer() & _RESET:
+        # A peer that receives data after closing sends a reset. The reset has arrived too, although a read reports only
+        # the end of the stream.
+        if self._unread is not None and self._socket_events() & _RESET:
             self._undo_unread()
 
     def _undo_unread(self) -> None:
@@ -276,7 +277,7 @@ class Connection(HttpToolsProtocol):
         if unread is not None and self.loop.time() < unread[0]:
             unread[1]()
 
-    def _known_of_peer(self) -> int:
+    def _socket_events(self) -> int:
         """Return the current events of the socket."""
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), _PEER_CLOSED)

@@ -1,4 +1,4 @@
-"""HTTP request and response on a connection. Head and body are sent in one write. Decision 18."""
+"""HTTP request and response on a connection. Head and body are sent in one write. See decision 18."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAIN_SECONDS: Final = 10.0
 
 
 class _Lines(dict[Header, bytes]):
-    """Cache of encoded header lines. Many responses share a line: all responses of one second have the same date."""
+    """Cache of encoded header lines. Many responses share a line, for example the date of the current second."""
 
     def __missing__(self, header: Header) -> bytes:
         name, value = header
@@ -61,7 +61,7 @@ class Exchange(RequestResponseCycle):
     @classmethod
     def adopt(cls, cycle: RequestResponseCycle) -> None:
         """Change the class of a cycle that uvicorn has just created, before it calls the application."""
-        # uvicorn creates its cycle during parsing, and its class cannot be configured.
+        # uvicorn creates the cycle during parsing, and the class of the cycle cannot be configured.
         cycle.__class__ = cls
 
     async def send(self, message: Any) -> None:

@@ -1,9 +1,9 @@
-"""The metrics of all workers of a server, which each worker can return.
+"""The metrics of all workers of a server. Each worker can return the metrics of all workers.
 
 Each worker offers its own metrics on a socket in a common directory. The metrics of each worker have a label with its
 number. A sum over the workers would decrease when a worker is replaced, and Prometheus would interpret that as a
-restart of all workers. Only the worker that answers a scrape measures the databases, and sends the results that other
-workers need with its request.
+restart of all workers. Only the worker that answers a scrape measures the databases. Its requests to the other workers
+contain the results that these workers need.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def merged(answers: Iterable[list[Family] | None]) -> list[Family]:
     families: dict[str, Family] = {}
     for number, measures in enumerate(answers):
         for family in measures or ():
-            into = families.setdefault(family.name, Family(family.name, family.help, family.kind))
+            combined = families.setdefault(family.name, Family(family.name, family.help, family.kind))
             for suffix, labels, value in family.samples:
-                into.samples.append((suffix, {"worker": str(number), **labels}, value))
+                combined.samples.append((suffix, {"worker": str(number), **labels}, value))
     return list(families.values())

@@ -39,7 +39,7 @@ _MOST_CLAIM_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 2.0
 """The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
 _SKIPPED_SECONDS: Final = 3600.0
-"""The time until a partition without scheduled operations is looked at again."""
+"""The time until a partition whose operations are skipped is checked again."""
 
 
 class Scheduler:
@@ -65,8 +65,8 @@ class Scheduler:
         self._processes: set[Process] = set()
         self._requested: dict[tuple[str, Operation], asyncio.Task[RunOutcome | None]] = {}
         """The runs that visitors of the admin page started, by partition and operation."""
-        self._seen: dict[tuple[str, Operation], OperationRun | None] = {}
-        """The run before each of these runs."""
+        self._runs_before: dict[tuple[str, Operation], OperationRun | None] = {}
+        """For each run in `_requested`, the last run of the same operation when the requested run was started."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -74,7 +74,7 @@ class Scheduler:
         intervals = [seconds for kind in OPERATIONS if (seconds := self.schedule.interval(kind)) is not None]
         if not intervals:
             return
-        # Nothing is due earlier, so no partition has to be opened earlier.
+        # No operation is due earlier, so no partition has to be opened earlier.
         await asyncio.sleep(min(*intervals, START_SECONDS))
         while True:
             try:
@@ -107,7 +107,7 @@ class Scheduler:
         ]
 
     async def start(self, store: StoreDatabase, partition: str, operation: Operation) -> None:
-        """Start an operation now. Return when its process has claimed it, after five seconds at most.
+        """Start an operation now. Return when a process has claimed the operation, after five seconds at most.
 
         Raises:
             Conflict: the operation is running, here or in another server, or needs a setting that this server lacks.
@@ -146,25 +146,25 @@ class Scheduler:
     ) -> asyncio.Task[RunOutcome | None]:
         """Start a process, wait until it has claimed the operation, and return the task that waits for its end.
 
-        The wait takes at most `wait_seconds`. The process waits longer if another one holds the write lock.
+        The wait takes at most `wait_seconds`. The process itself waits longer if another process holds the write lock.
         """
         if store.core.read_only:
             raise Conflict(
-                f"the partition {partition} is only read, and an operation would store its result in it",
+                f"the partition {partition} is only read, but an operation stores its result in the partition",
                 "restore the backup or the archive, and use the new store",
             )
         deadline = time.monotonic() + wait_seconds
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         is_running = last is not None and last.state(system_clock()) == "running"
         key = partition, operation
-        if not is_running and key in self._requested and self._seen[key] != last:
+        if not is_running and key in self._requested and self._runs_before[key] != last:
             # The last run has stored its result, and its process is about to end.
             await asyncio.wait({self._requested[key]})
         if is_running or key in self._requested:
             where = f", in {last.runner}" if is_running and last is not None else ""
             raise Conflict(f"the operation {operation} is running already{where}", "wait until it has ended")
         task = asyncio.create_task(self._execute(partition, operation, last, removal, actor))
-        self._requested[key], self._seen[key] = task, last
+        self._requested[key], self._runs_before[key] = task, last
         task.add_done_callback(partial(self._end_requested, partition, operation))
         while time.monotonic() < deadline and not task.done():
             await asyncio.wait({task}, timeout=_CLAIM_SECONDS)
@@ -174,12 +174,12 @@ class Scheduler:
         return task
 
     def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[RunOutcome | None]) -> None:
-        del self._requested[partition, operation], self._seen[partition, operation]
+        del self._requested[partition, operation], self._runs_before[partition, operation]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the operation %s of the partition %s failed", operation, partition, exc_info=error)
 
     async def close(self) -> None:
-        """End all processes. The next server repeats what they did not complete, except for requested removals."""
+        """End all processes. The next server repeats the incomplete operations, except requested removals."""
         self._is_closed = True
         for process in self._processes:
             _kill(process)
@@ -203,7 +203,7 @@ class Scheduler:
                 await self._execute(name, operation, last)
                 async with self._partitions.use(name) as store:
                     database = database_of(store)
-                    assert database is not None  # as above
+                    assert database is not None  # the partition is the same as above
                     last = (await database.core.look(operation_runs.all_runs)).get(operation)
                     due = await self._next_at(database, operation, last)
         except StoreError as error:
@@ -214,7 +214,7 @@ class Scheduler:
         else:
             seconds = self.schedule.interval(operation)
             if due is not None and seconds is not None:
-                # If the run is due again at once, it could not be claimed, so it is not tried again immediately.
+                # If the operation is still due, the run could not be claimed. The next try comes after a pause.
                 pause = min(seconds, _LOOK_SECONDS)
                 self._due[name, operation] = max(due, system_clock() + round(pause * MICROSECONDS))
 
@@ -264,7 +264,8 @@ class Scheduler:
                     process, order, f"its process ended with exit code {process.returncode}"
                 )
             elif outcome is None and removal is not None:
-                # No server repeats a removal. Without this record, it would be shown as running until its lease ends.
+                # No server repeats a removal. Without this record, the removal would be shown as running until its
+                # lease ends.
                 outcome = await self._record_end(process, order, "the server was stopped; request the removal again")
         finally:
             _kill(process)
@@ -293,20 +294,20 @@ class Scheduler:
             finally:
                 await dialect.close()
 
-        # Writing to SQLite blocks the event loop, so this runs in a thread with an event loop of its own.
+        # Writing to SQLite blocks the event loop, so `record` runs in a thread with an event loop of its own.
         await asyncio.to_thread(lambda: asyncio.run(record()))
         return RunOutcome(state="failed", detail=error)
 
 
 def _kill(process: Process) -> None:
     if process.returncode is None:
-        with suppress(ProcessLookupError):  # it has just ended
+        with suppress(ProcessLookupError):  # the process has just ended
             process.kill()
 
 
 async def _outcome(process: Process, order: RunOrder) -> RunOutcome | None:
-    """Send an order to a process, and return the outcome; None if the process ends without one."""
-    assert process.stdin is not None  # both are pipes
+    """Send an order to a process, and return the outcome; None if the process ends without an outcome."""
+    assert process.stdin is not None  # standard input and output are pipes
     assert process.stdout is not None
     try:
         # Standard input stays open, because its end tells the process that the server has ended.

@@ -1,4 +1,4 @@
-"""The uvicorn server that runs the application and stops it, with uvloop and httptools."""
+"""The uvicorn server that runs and stops the application. It uses uvloop and httptools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from store.server.process.connection import Connection
 from store.server.process.socket_connection import SocketConnection
 from store.server.streaming.streams import FAREWELL_SECONDS
 
-# This and the time to close a database stay below ten seconds, after which container engines kill a process.
+# Container engines kill a process ten seconds after they ask the process to stop. The grace period and the time to
+# close a database together are shorter.
 _GRACE_SECONDS = 5
 _IDLE_SECONDS = 30
 
@@ -30,7 +31,7 @@ class Server(uvicorn.Server):
         app: the application of `build_app`.
         on_started: called in the server's thread when the server is ready for requests.
         idle_seconds: the time for which an idle connection stays open.
-        takes_signals: whether Ctrl+C and SIGTERM stop the server; for a process that only serves.
+        takes_signals: whether Ctrl+C and SIGTERM stop the server. Set this only in a process that does nothing else.
         certificate: the checked certificate for TLS; None for plain HTTP.
     """
 
@@ -85,7 +86,7 @@ class Server(uvicorn.Server):
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         self._parked.close()
-        # This precedes the closing of connections, because a WebSocket would otherwise lose its last frame.
+        # This wait precedes the closing of connections, because a WebSocket would otherwise lose its last frame.
         await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)
         await super().shutdown(sockets)
         # A client that has not read its response by now would prevent the event loop from ending.

@@ -16,7 +16,7 @@ _FIRST_DESCRIPTOR: Final = 3
 
 
 def inherited_listener() -> socket.socket | None:
-    """Return the listening TCP socket that systemd passes to this process; None if it passes none.
+    """Return the listening TCP socket that systemd passes to this process; None if no socket is passed.
 
     Raises:
         Invalid: several sockets are passed, or the socket is not a listening TCP socket.
@@ -36,7 +36,7 @@ def inherited_listener() -> socket.socket | None:
     is_tcp = inherited.family in {socket.AF_INET, socket.AF_INET6} and inherited.type == socket.SOCK_STREAM
     if not is_tcp or not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise Invalid("LISTEN_FDS", "the passed socket is not a listening TCP socket; use ListenStream=ADDRESS:PORT")
-    # The event loop turns Nagle's algorithm off only if the socket's protocol is given; see `listener.bind`.
+    # The event loop turns Nagle's algorithm off only if the socket was created with its protocol; see `listener.bind`.
     return socket.socket(inherited.family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=inherited.detach())
 
 

@@ -1,4 +1,4 @@
-"""Worker processes that serve one port: the parent starts, restarts and ends them. Decision 19.
+"""Worker processes that serve one port: the parent starts, restarts and ends them. See decision 19.
 
 The parent binds the port and never accepts connections. Each worker inherits the listening socket. A separate socket in
 each worker (SO_REUSEPORT) would let the kernel distribute connections evenly. But connections in the queue of a worker
@@ -57,7 +57,7 @@ class Seat:
     listener: socket.socket
     control: Connection
     directory: Path
-    """The directory of the workers' sockets, which only their user can read."""
+    """The directory of the workers' sockets. Only the user of the workers can read this directory."""
 
     def ready(self) -> None:
         """Report to the parent that this worker is ready for requests."""
@@ -110,7 +110,7 @@ def _portable(error: Exception) -> Exception:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Slot:
     """The slot of one worker, which several processes may fill one after another."""
 
     number: int
@@ -175,7 +175,7 @@ class Workers:
     Args:
         work: the function that each process runs until it is stopped. A new process imports it by its name.
         count: the number of processes.
-        listener: the socket of the processes; it is closed when they are stopped.
+        listener: the socket of the processes; it is closed when the processes are stopped.
         on_ready: called once, when all processes are ready.
     """
 
@@ -183,7 +183,7 @@ class Workers:
     count: int
     listener: socket.socket
     on_ready: Callable[[], None]
-    _places: list[_Place] = field(default_factory=list[_Place])
+    _slots: list[_Slot] = field(default_factory=list[_Slot])
     _stop_requests: int = 0
     """The number of signals that requested a stop."""
     _stops_sent: int = 0
@@ -198,7 +198,7 @@ class Workers:
             Exception: the error that prevented a worker from starting. The other workers are ended.
             WorkersFailed: a worker ended without an error, or did not stop.
         """
-        self._places = [_Place(number) for number in range(self.count)]
+        self._slots = [_Slot(number) for number in range(self.count)]
         # The resource tracker would otherwise start with the first worker, and unblock the signals that `_start`
         # blocks.
         resource_tracker.ensure_running()
@@ -208,11 +208,11 @@ class Workers:
                 self._attend(wakeup, directory)
         finally:
             self.listener.close()
-            for place in self._places:
-                if place.process is not None:
-                    place.process.kill()
-                    place.process.join()
-                    place.leave()
+            for slot in self._slots:
+                if slot.process is not None:
+                    slot.process.kill()
+                    slot.process.join()
+                    slot.leave()
             shutil.rmtree(directory, ignore_errors=True)
 
     def _attend(self, wakeup: int, directory: Path) -> None:
@@ -223,7 +223,7 @@ class Workers:
                 self._start_missing(now, directory)
             elif self._stops_sent < self._stop_requests:
                 self._send_stop(now)
-            alive = [place for place in self._places if place.process is not None]
+            alive = [slot for slot in self._slots if slot.process is not None]
             if self._stop_requests and not alive:
                 break
             if now > self._deadline:
@@ -237,67 +237,67 @@ class Workers:
             raise WorkersFailed("; ".join(self._unclean))
 
     def _start_missing(self, now: float, directory: Path) -> None:
-        for place in self._places:
-            if place.process is None and now >= place.not_before:
-                self._start(place, directory)
+        for slot in self._slots:
+            if slot.process is None and now >= slot.not_before:
+                self._start(slot, directory)
 
-    def _start(self, place: _Place, directory: Path) -> None:
+    def _start(self, slot: _Slot, directory: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        place.control, theirs = context.Pipe()
-        seat = Seat(place.number, self.count, self.listener, theirs, directory)
-        place.process = context.Process(target=_run, args=(self.work, seat), name=f"rollbook worker {place.number}")
-        # A terminal sends Ctrl+C to all processes of its group, but only the parent acts on it. A new process inherits
+        slot.control, worker_control = context.Pipe()
+        seat = Seat(slot.number, self.count, self.listener, worker_control, directory)
+        slot.process = context.Process(target=_run, args=(self.work, seat), name=f"rollbook worker {slot.number}")
+        # A terminal sends Ctrl+C to all processes of its group, but only the parent must react. A new process inherits
         # the blocked signals.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            place.process.start()
+            slot.process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+            worker_control.close()
 
-    def _wait(self, wakeup: int, alive: list[_Place], now: float) -> None:
-        controls = [place.control for place in alive if place.control is not None]
-        sentinels = {place.process.sentinel: place for place in alive if place.process is not None}
-        restarts = [place.not_before for place in self._places if place.process is None and not self._stop_requests]
+    def _wait(self, wakeup: int, alive: list[_Slot], now: float) -> None:
+        controls = [slot.control for slot in alive if slot.control is not None]
+        sentinels = {slot.process.sentinel: slot for slot in alive if slot.process is not None}
+        restarts = [slot.not_before for slot in self._slots if slot.process is None and not self._stop_requests]
         until = min([self._deadline, *restarts])
         timeout = None if until == float("inf") else max(until - now, 0.0)
-        news = connection.wait([wakeup, *controls, *sentinels], timeout)
-        if wakeup in news:
+        ready = connection.wait([wakeup, *controls, *sentinels], timeout)
+        if wakeup in ready:
             os.read(wakeup, 64)
-        for place in alive:
-            if place.control in news:
-                place.receive()
-        for sentinel, place in sentinels.items():
-            if sentinel in news:
-                assert place.process is not None  # its sentinel is ready
-                place.process.join()
+        for slot in alive:
+            if slot.control in ready:
+                slot.receive()
+        for sentinel, slot in sentinels.items():
+            if sentinel in ready:
+                assert slot.process is not None  # the sentinel of the process is ready
+                slot.process.join()
                 if self._stop_requests:
                     # The server is stopping, so the worker is not restarted.
-                    if place.process.exitcode:
-                        self._unclean.append(f"worker {place.number} ended with exit code {place.process.exitcode}")
-                    place.leave()
+                    if slot.process.exitcode:
+                        self._unclean.append(f"worker {slot.number} ended with exit code {slot.process.exitcode}")
+                    slot.leave()
                 else:
-                    place.ended()
-        if not self._was_ready and all(place.is_ready for place in self._places):
+                    slot.ended()
+        if not self._was_ready and all(slot.is_ready for slot in self._slots):
             self._was_ready = True
             self.on_ready()
 
     def _refusal(self) -> Exception | None:
         """Return the error that prevents the server from continuing, or None."""
-        if any(place.is_ready for place in self._places) and self._was_ready:
+        if any(slot.is_ready for slot in self._slots) and self._was_ready:
             return None
         tries = _TRIES if self._was_ready else 1
-        failed = [place for place in self._places if place.failures >= tries]
+        failed = [slot for slot in self._slots if slot.failures >= tries]
         return failed[0].error if failed else None
 
     def _send_stop(self, now: float) -> None:
         self._stops_sent = self._stop_requests
-        # The parent's copy of the socket is closed as well, so that new connections are refused instead of waiting in
-        # its queue.
+        # The parent also closes its copy of the socket. Otherwise new connections would wait in the socket's queue
+        # instead of being refused.
         self.listener.close()
         self._deadline = min(self._deadline, now + STOP_SECONDS)
-        for place in self._places:
-            place.send(_STOP if self._stop_requests == 1 else _STOP_NOW)
+        for slot in self._slots:
+            slot.send(_STOP if self._stop_requests == 1 else _STOP_NOW)
 
     @contextmanager
     def _signals(self) -> Generator[int]:

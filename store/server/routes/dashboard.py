@@ -1,8 +1,9 @@
 """The dashboard over HTTP: the pages at `/ui/…` of each partition, their files, the login with a key, and live updates.
 
-A browser cannot send a key as programs do. The login page stores the key in a cookie that scripts cannot read and that
-pages of other sites do not send (`SameSite=Strict`). A request with that cookie that changes data must also have an
-`Origin` header, which shows that it comes from a page of this server (`store.server.authentication`).
+A page cannot set the header in which programs send a key. So the login page stores the key in a cookie. Scripts cannot
+read this cookie, and pages of other sites do not send it (`SameSite=Strict`). If a request with the cookie changes
+data, the request must also have an `Origin` header, which shows that a page of this server sent the request (see
+`store.server.authentication`).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ LOGIN, LOGOUT, STATIC, LIVE = "/ui/login", "/ui/logout", "/ui/static/{version}/{
 COOKIE: Final = "rollbook_key"
 MESSAGE: Final = "rollbook_told"
 _IN_URLS: Final = "%/?#[]@!$&'()*+,;=:~"
-"""The characters of a URL that are not escaped: those with a meaning in URLs, and the `%` of escaped characters."""
+"""The characters of a URL that are not escaped: characters with a meaning in URLs, and `%`, which begins an escape."""
 _THEMES: Final = ("auto", "light", "dark")
 _MAX_FORM: Final = 64 * 1024
 _GZIP_FROM: Final = 1024
@@ -88,14 +89,16 @@ class _Answer:
 
 
 class DashboardLayer:
-    """An ASGI layer that answers requests for pages, and passes on all others. It must be within `PartitionLayer`.
+    """An ASGI layer that answers requests for pages, and passes on all other requests.
+
+    `PartitionLayer` must be an outer layer.
 
     Args:
         app: the next layer.
         parked: the waiting calls, which include the streams of pages.
         partitions: the partitions to which pages link.
         ring: the keys of visitors; None if no keys are required.
-        scheduler: the scheduled operations; None if there are none.
+        scheduler: the scheduler of the server's operations; None if the server runs no operations.
         is_read_only: whether pages offer no actions.
     """
 
@@ -134,7 +137,7 @@ class DashboardLayer:
             answered = await self._answer(call, send, path)
         except ClientLeft:
             return
-        except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
+        except Exception as error:  # noqa: BLE001 - no other layer can answer; `refusal` logs a bug
             status, body, headers = refusal(error, own_status=True)
             if path.endswith(".json"):
                 answered = _Answer(status, body, "application/json", tuple(headers))
@@ -289,12 +292,12 @@ class DashboardLayer:
             logger.info("the live updates of a page ended: %s", error)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _login_page(self, call: Call, wrong: str = "") -> _Answer:
+    async def _login_page(self, call: Call, error_text: str = "") -> _Answer:
         query = _params(call.scope["query_string"])
         back = _local(query.get("next", [""])[-1])
-        values = {"wrong": wrong, "next": back, "asks": await self._uses_keys()}
+        values = {"wrong": error_text, "next": back, "asks": await self._uses_keys()}
         # The status is not 401, because 401 requests an Authorization header, which a form cannot send.
-        page = PageContent("login.html", values, "Log in", 422 if wrong else 200)
+        page = PageContent("login.html", values, "Log in", 422 if error_text else 200)
         return self._drawn(call, page, self._page_request(call, LOGIN, query))
 
     async def _uses_keys(self) -> bool:
@@ -318,7 +321,7 @@ class DashboardLayer:
 
 
 def is_page_visit(scope: Scope) -> bool:
-    """Return whether a request is the visit of a page in a browser, which is redirected to the login page."""
+    """Return whether a request is a browser's visit of a page. A visitor without a key is sent to the login page."""
     return scope["type"] == "http" and scope["method"] == "GET" and _wants_html(scope)
 
 
@@ -356,8 +359,8 @@ def _cookies(scope: Scope) -> dict[str, str]:
     cookies: dict[str, str] | None = scope.get("rollbook.cookies")
     if cookies is None:
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"]
-        # Cookies are parsed as browsers do: cookies of other programs on this host may contain JSON, which must not
-        # hide Rollbook's cookies.
+        # `cookie_parser` splits cookies as browsers do. Cookies of other programs on this host may contain JSON, which
+        # must not hide Rollbook's cookies.
         cookies = scope["rollbook.cookies"] = cookie_parser("; ".join(sent))
     return cookies
 

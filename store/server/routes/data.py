@@ -38,7 +38,7 @@ workers = APIRouter(route_class=StoreRoute, tags=["Workers"])
 @spans.post(paths.SPANS, response_model=Span | None, status_code=201)
 @needs("runner")
 async def add_span(call: Call, span: Span) -> bytes:
-    """Store a span; null if it is stored already.
+    """Store a span and return it; return null if the span is stored already.
 
     A stored span with the same span_id and other content is a conflict. Requests without an Idempotency-Key, as
     Agent-lightning's clients send them, then get null too.

@@ -26,7 +26,7 @@ following = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
 
 
 class RunFramesQuery(RunStreamQuery):
-    """GET /rollouts/{rollout_id}/events/stream, where no stream is accepted."""
+    """GET /rollouts/{rollout_id}/events/stream by a client that accepts no stream."""
 
     limit: int = Field(default=1000, ge=2, le=10_000)
     """The maximum number of frames."""
@@ -36,7 +36,7 @@ class RunFrames(Frozen):
     """The frames of a run that are available now."""
 
     frames: list[RunFrame]
-    """The frames. For the next frames, send `seq` of the last frame as `after`, and its `until`."""
+    """The frames. For the next frames, send `seq` of the last frame as `after`, and its `until` as `until`."""
 
 
 @following.get(paths.RUN_STREAM, response_model=RunFrames, responses={200: STREAMED})

@@ -38,7 +38,7 @@ class NotReady(Status):
     """The state of a server that cannot answer calls."""
 
     missing: dict[str, str]
-    """The reasons why the server is not ready, by missing part."""
+    """The reason for each part that is not ready: `server` or `database`."""
 
 
 class MetricsResponse(Response):
@@ -52,7 +52,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _counted(request: Request, route: str) -> None:
-    """Make the metrics count the request under its own route, as they do for the routes of the store."""
+    """Set the route under which the metrics count the request. `RouteLayer` does this for the routes of the store."""
     request.scope["rollbook.route"] = route
 
 
@@ -92,17 +92,17 @@ async def readyz(request: Request) -> Response:
 
 
 @operations.get(
-    "/metrics", response_class=MetricsResponse, response_description="Measured.", responses=refusals(401, 403, 503)
+    "/metrics", response_class=MetricsResponse, response_description="The metrics.", responses=refusals(401, 403, 503)
 )
 @needs("reader")
 async def metrics(request: Request) -> Response:
-    """Return counts and durations for Prometheus, of all processes that share the port."""
+    """Return the metrics of all processes that share the port, as text for Prometheus."""
     _counted(request, "/metrics")
     peers: Peers | None = request.app.state.peers
     measured: Measured = request.app.state.measured
-    of_databases = await measured.families(request.app.state.partitions)
+    database_families = await measured.families(request.app.state.partitions)
     families = own_metrics(request.app, measured.heads) if peers is None else await peers.families(measured.heads)
-    return MetricsResponse(text_of([*families, *of_databases]))
+    return MetricsResponse(text_of([*families, *database_families]))
 
 
 def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
@@ -120,7 +120,9 @@ def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
         Family("rollbook_parked_calls", "Calls that wait for a rollout, for the end of rollouts, or for events.").set(
             len(app.state.parked)
         ),
-        Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
+        Family("rollbook_open_partitions", "Open partitions, not counting the one that is served at /.").set(
+            len(partitions)
+        ),
         *writers(stores),
         *quotas(partitions.quotas.used),
         *streams(app.state.parked.streams, heads),

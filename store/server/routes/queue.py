@@ -26,7 +26,7 @@ attempts = APIRouter(route_class=StoreRoute, tags=["Attempts"])
 @queue.post(paths.WAIT, response_model=list[Rollout])
 @needs("reader")
 async def wait_for_rollouts(call: Call, body: WaitBody) -> bytes:
-    """Wait until the rollouts have ended or until the timeout; return the ended rollouts. Null means no limit."""
+    """Wait for the end of the rollouts or the timeout; return the ended rollouts. A timeout of null means no limit."""
     wait = partial(call.store.wait_for_rollouts, body.rollout_ids, body.timeout)
     waits = body.timeout is None or body.timeout > 0
     return dumps(await (park(call, wait) if waits else wait()))

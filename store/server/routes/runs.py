@@ -46,7 +46,7 @@ forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
 @events.get(paths.RUN_EVENTS, response_model=RunEventPage)
 @needs("reader")
 async def query_run_events(call: Call, rollout_id: Id, query: Annotated[RunEventQuery, Query()]) -> bytes | Spool:
-    """Return the events of a view of the run, in the order they were recorded, after a version."""
+    """Return the events of a view of the run after a version, in the order in which they were recorded."""
     page = await call.store.runs.find_events(rollout_id, query)
     if len(page.items) <= _BATCH:
         return dumps(page)
@@ -112,7 +112,7 @@ async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactQ
 @outputs.get(paths.SCOPE_HISTORY, response_model=list[ArtifactRef])
 @needs("reader")
 async def scope_history(call: Call, query: Annotated[ScopeHistoryQuery, Query()]) -> bytes:
-    """Return the artifacts of a scope in all runs, newest first, also retracted and replaced ones."""
+    """Return the artifacts of a scope in all runs, newest first, including retracted and replaced artifacts."""
     return dumps(await call.store.runs.scope_history(**vars(query)))
 
 

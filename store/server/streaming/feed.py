@@ -1,4 +1,4 @@
-"""The frames of a stream over SSE or a WebSocket, which are written only as fast as the reader reads them.
+"""The frames of a stream over SSE or a WebSocket. The frames are written only as fast as the reader reads them.
 
 Every frame is `{"v": 1, "kind": …, "cursor": …, "position": …, "seq": …, …}`. A reader resumes from the `cursor` of its
 last frame. `position` is the event's position in the log, and `seq` its version in its own stream; a frame without an
@@ -7,8 +7,8 @@ event repeats both values of the last event.
     hello      first: the store and the reader's query
     event      one event of the log, with all fields of `LoggedEvent`
     heartbeat  nothing happened for a while
-    gap        last: the log no longer holds what the reader has seen, because the database was restored or replaced
-    error      last: the reason why the stream ends; `retryable` tells whether resuming at the cursor may help
+    gap        last: the log lacks events that the reader has read, because the database was restored or replaced
+    error      last: the reason why the stream ends; `retryable` states whether resuming at the cursor may help
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Feeding(ABC):
                 async for fact in facts:
                     await queue.put(fact)
             await queue.put(None)
-        except Exception as error:  # noqa: BLE001 - raised where the reader is sent its last frame
+        except Exception as error:  # noqa: BLE001 - `_write_next` raises the error
             await queue.put(error)
 
     async def _write_next(self, write: Write, queue: _Queue) -> bool:
@@ -202,11 +202,11 @@ class Feed(Feeding):
         query: the reader's query.
         follow: follows the log.
         partition: the partition of the log.
-        how: the other arguments of `Feeding`.
+        options: the other arguments of `Feeding`.
     """
 
-    def __init__(self, store: Store, query: TailQuery, follow: Follow, partition: str, **how: Any) -> None:
-        super().__init__(partition, **how)
+    def __init__(self, store: Store, query: TailQuery, follow: Follow, partition: str, **options: Any) -> None:
+        super().__init__(partition, **options)
         self._store = store
         self._query = query
         self._facts = follow
@@ -244,7 +244,8 @@ class Feed(Feeding):
 def frame(kind: str, cursor: str | None, position: int, seq: int, /, **more: Any) -> Frame:
     """Return a frame without an event.
 
-    The fields of an error may contain `kind`, for example what was not found. The frame has it as `error_kind`.
+    An error may have a field `kind`, for example the kind of the object that was not found. In the frame, this field is
+    `error_kind`.
     """
     if "kind" in more:
         more["error_kind"] = more.pop("kind")
@@ -290,7 +291,7 @@ async def begin(store: Store, after: str | None, types: list[str] | None, rollou
     """
     if after and rollout_id is not None and after.isdecimal():
         after = await _cursor_of(store, rollout_id, int(after))
-    # No event matches an empty list of types, so this only checks the cursor.
+    # No event matches an empty list of types, so this call only checks the cursor.
     async for _ in store.log.tail(after or None, types=[]):
         break
     return TailQuery(after or None, types, rollout_id)

@@ -1,4 +1,4 @@
-"""Web front ends, whose requests an application answers besides those of the store (decision 92)."""
+"""Web front ends. An application answers their requests in addition to the store's requests. See decision 92."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.server.routing import WEBSOCKET, LayerRoute, StoreRoute
 from store.server.streaming.feed import Feeding
 
 OpenStream = Callable[..., AbstractAsyncContextManager[Feeding]]
-"""Opens a stream. The arguments are the `SharedRuns`, the call, the id in the path, and those of `Feeding`."""
+"""Opens a stream. The arguments are the `SharedRuns`, the call, the id in the path, and the arguments of `Feeding`."""
 
 
 class FrontEnd:
@@ -22,7 +22,7 @@ class FrontEnd:
     """The streams of runs over WebSockets, by path template. They require the role `reader`."""
 
     settings: Any = None
-    """Settings for the endpoints, which find them as `call.app.state.front_end.settings`."""
+    """Settings for the endpoints. An endpoint reads them as `call.app.state.front_end.settings`."""
 
     @classmethod
     def protected(cls) -> list[StoreRoute | LayerRoute]:

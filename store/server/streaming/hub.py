@@ -1,8 +1,10 @@
-"""One reader of a log for all its streams. At the end of the log, two hundred streams cost the database as much as one.
+"""One reader of a log for all streams of the log.
+
+At the end of the log, two hundred streams cost the database as much as one stream.
 
 A stream first reads earlier events from pages of the log. Streams at the same cursor share a page. When a stream has
 reached the events that the hub has read, it reads the following events from the hub's memory, which contains a few
-hundred events. A stream that falls behind reads pages of the log again. Decision 22.
+hundred events. A stream that falls behind reads pages of the log again. See decision 22.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Hub:
         return self._task.done()
 
     async def begun(self) -> None:
-        """Wait until the hub has read the end of the log, from which it follows the log.
+        """Wait until the hub has read the position of the end of the log. The hub follows the log from this position.
 
         Raises:
             StoreError: the end of the log could not be read.
@@ -92,13 +94,13 @@ class Hub:
             async with aclosing(_events(self._database.log, TailQuery(end, None, None))) as events:
                 async for event in events:
                     self._remember(fact_of(event))
-        except Exception as error:  # noqa: BLE001 - raised where the streams wait
+        except Exception as error:  # noqa: BLE001 - `after` raises the error
             self._error = error
             if not self._began.done():
                 self._began.set_exception(error)
                 # The reader that waited for the error may have disconnected, so the error is marked as retrieved.
                 self._began.exception()
-            self._tell()
+            self._schedule_wake()
 
     def _remember(self, fact: Fact) -> None:
         self._facts.append(fact)
@@ -108,9 +110,9 @@ class Hub:
             self._forgotten = self._facts[half - 1].position
             del self._facts[:half]
             self._bytes = sum(len(remembered.frame.text) for remembered in self._facts)
-        self._tell()
+        self._schedule_wake()
 
-    def _tell(self) -> None:
+    def _schedule_wake(self) -> None:
         """Wake the streams. If they were woken just before, wake them after a pause."""
         loop = asyncio.get_running_loop()
         if self._waking is None:
@@ -157,12 +159,12 @@ class Hubs:
             while True:
                 # All events up to this position were committed before the log is read below. A reader may be ahead of
                 # the hub.
-                seen = max(hub.position, 0 if query.after is None else parse(query.after).position)
-                async with aclosing(hub.past.after(query, seen)) as facts:
+                position = max(hub.position, 0 if query.after is None else parse(query.after).position)
+                async with aclosing(hub.past.after(query, position)) as facts:
                     async for fact in facts:
-                        query, seen = replace(query, after=fact.cursor), max(seen, fact.position)
+                        query, position = replace(query, after=fact.cursor), max(position, fact.position)
                         yield fact
-                async with aclosing(hub.after(seen)) as facts:
+                async with aclosing(hub.after(position)) as facts:
                     async for fact in facts:
                         if (stream is None or fact.stream == stream) and (types is None or fact.type in types):
                             query = replace(query, after=fact.cursor)

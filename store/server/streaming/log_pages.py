@@ -1,4 +1,7 @@
-"""Pages of earlier events of a log. A page is read and encoded once for all readers at the same cursor. Decision 59."""
+"""Pages of earlier events of a log. A page is read and encoded once for all readers at the same cursor.
+
+See decision 59.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class LogPages:
             except Exception:
                 self._forget(key, reading)
                 raise
-            # A cached page from the end of the log lacks the events that were recorded after it was read.
+            # A cached page from the end of the log lacks the events that were recorded after the page was read.
             if is_own or not page.is_last or tails.parse(page.place).position >= since:
                 return page
             self._forget(key, reading)
@@ -126,7 +129,7 @@ class LogPages:
                 released.set()
 
     def _limit(self, read: asyncio.Task[PastPage]) -> None:
-        # If the reader has disconnected, nothing else retrieves the error, and asyncio would log it.
+        # If the reader has disconnected, only this line retrieves the error. Otherwise asyncio would log the error.
         if not read.cancelled():
             read.exception()
         done = [(key, task) for key, task in self._pages.items() if task.done()]

@@ -1,4 +1,4 @@
-"""The connections to the readers of streams. A large frame is written in pieces. Decision 59.
+"""The connections to the readers of streams. A large frame is written in pieces. See decision 59.
 
 Between two pieces, the event loop serves other calls. A connection buffers about one piece. Streams with large events
 therefore delay other calls only briefly, and a slow reader uses little memory.
@@ -23,13 +23,13 @@ _WHOLE_BYTES: Final = 2 * PIECE_BYTES
 FRAGMENTS: Final = "rollbook.websocket.fragments"
 """The ASGI extension of a server whose WebSockets accept the messages `FRAGMENT` and `DRAIN`."""
 FRAGMENT: Final = "rollbook.websocket.fragment"
-"""The message that sends `bytes` as a fragment of a text. `is_first` and `is_last` mark its first and last fragment."""
+"""The message that sends `bytes` as a fragment of a text. `is_first` and `is_last` mark the ends of the text."""
 DRAIN: Final = "rollbook.websocket.drain"
 """The message that sends no data. Its `send` call returns when the connection can accept more data."""
 
 
 class SlowReader(Unavailable):
-    """The reader read nothing for too long. It may resume from its cursor."""
+    """The reader read nothing for too long. The reader may resume from its cursor."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"nothing was read for {seconds:g} s, so the stream was closed")
@@ -69,12 +69,12 @@ class Output(ABC):
 
     @abstractmethod
     def _pieces(self, frames: list[Frame]) -> Iterator[tuple[Message, bool]]:
-        """Yield the messages of frames in pieces, each with whether its frame continues in the next message."""
+        """Yield the messages of frames in pieces, and for each message whether its frame continues in the next."""
 
     @property
     @abstractmethod
     def _drain(self) -> Message | None:
-        """The message that waits until the connection can accept more data; None if the server does not support it."""
+        """The message whose `send` call waits until the connection accepts more data; None if it is not supported."""
 
     async def write(self, frames: list[Frame]) -> None:
         """Write frames.
@@ -125,7 +125,7 @@ _EVENT_END: Final = b"\n\n"
 
 
 def as_event(frame: Frame) -> bytes:
-    """Return a frame as a server-sent event. Its id is the cursor, which a browser sends when it reconnects."""
+    """Return a frame as a server-sent event. The event's id is the cursor, which a browser sends when it reconnects."""
     return b"".join((_head(frame), frame.text, _EVENT_END))
 
 

@@ -2,9 +2,9 @@
 
 There are two more kinds of frames. Each of them is the last frame of its stream:
 
-    gap        the log no longer holds what the reader has seen, because the database was restored or replaced
-    error      the reason why the stream ends; `retryable` tells whether resuming at `seq` may help. Its `code`
-               is `future_cursor` if the reader's `after` is an event that the run does not have
+    gap        the log lacks events that the reader has read, because the database was restored or replaced
+    error      the reason why the stream ends; `retryable` states whether resuming at `seq` may help; `code` is
+               `future_cursor` if the reader's `after` is an event that the run does not have
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunStreamQuery(Frozen):
     after: int = Field(default=0, ge=0)
     """The `seq` of the last frame that was processed. A `Last-Event-ID` replaces this field and `until`."""
     until: int | None = Field(default=None, ge=1)
-    """The `until` of the last frame that was processed, if it had one."""
+    """The `until` of the last frame that was processed, if that frame had one."""
     view: str = "head"
     bodies: bool = True
     """Whether to include messages, prompts, responses and errors."""
@@ -53,7 +53,7 @@ Q = TypeVar("Q", bound=RunStreamQuery)
 
 @asynccontextmanager
 async def run_feed(
-    runs: SharedRuns, call: Call, rollout_id: str, query: RunStreamQuery, **how: Any
+    runs: SharedRuns, call: Call, rollout_id: str, query: RunStreamQuery, **options: Any
 ) -> AsyncGenerator[RunFeed]:
     """Provide a reader's stream of a run, until the block ends.
 
@@ -74,7 +74,7 @@ async def run_feed(
             frames = cast("AsyncGenerator[RunFrame]", followed)
         await stack.enter_async_context(aclosing(frames))
         hello = await anext(frames)
-        yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **how)
+        yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **options)
 
 
 def resumed(call: Call, query: Q) -> Q:
@@ -84,13 +84,13 @@ def resumed(call: Call, query: Q) -> Q:
         Invalid: `Last-Event-ID` is not the id of a frame.
     """
     # A browser that reconnects repeats its first URL, and sends its current position in this header.
-    seen = (call.header(b"last-event-id") or b"").decode("latin-1")
-    if not seen:
+    last_event_id = (call.header(b"last-event-id") or b"").decode("latin-1")
+    if not last_event_id:
         return query
-    place = _PLACE.fullmatch(seen)
-    if place is None:
-        raise Invalid("Last-Event-ID", f"{seen!r} is not the id of a frame")
-    after, until = place.groups()
+    match = _PLACE.fullmatch(last_event_id)
+    if match is None:
+        raise Invalid("Last-Event-ID", f"{last_event_id!r} is not the id of a frame")
+    after, until = match.groups()
     return query.model_copy(update={"after": int(after), "until": int(until) if until else None})
 
 
@@ -101,10 +101,10 @@ class RunFeed(Feeding):
         store: the store of the run.
         frames: the frames after the first.
         hello: the first frame.
-        facts: the encoded events by version. Several readers may share them.
+        facts: the encoded events by version. Several readers may share this dictionary.
         position: the position of the log when the stream begins.
         follow: whether to continue after the run's end.
-        how: the other arguments of `Feeding`.
+        options: the other arguments of `Feeding`.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class RunFeed(Feeding):
         *,
         position: int,
         follow: bool,
-        **how: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(partition, **how)
+        super().__init__(partition, **options)
         self._store = store
         self._frames = frames
         self._hello = hello
         self._facts = facts
         self._position = position
-        self._goes_on = follow
+        self._continues_after_end = follow
         self._seq = hello.seq
 
     def _opening(self) -> list[Frame]:
@@ -136,7 +136,7 @@ class RunFeed(Feeding):
         async with aclosing(self._frames) as frames:
             async for frame in frames:
                 yield self._fact(frame)
-                if frame.kind == "terminal" and not self._goes_on:
+                if frame.kind == "terminal" and not self._continues_after_end:
                     return
 
     def _fact(self, frame: RunFrame) -> Fact:
@@ -175,7 +175,7 @@ def encoded(frame: RunFrame, **more: Any) -> Frame:
 
 
 def ending(kind: str, /, *, seq: int, **more: Any) -> Frame:
-    """Return the last frame of a stream. If an error has a field `kind`, the frame has it as `error_kind`."""
+    """Return the last frame of a stream. A field `kind` of an error becomes the field `error_kind` of the frame."""
     if "kind" in more:
         more["error_kind"] = more.pop("kind")
     return Frame(kind, str(seq), dumps({"v": 1, "kind": kind, "seq": seq, **more}))

@@ -15,13 +15,13 @@ from store.server.streaming.hub import Hub, Hubs
 from store.sql.database import StoreDatabase
 
 _KEPT: Final = 3
-"""The number of pages of a run that are kept: one for the readers at its end, and some for slower readers."""
+"""The number of pages of a run that are kept: one for readers at the end of the run, and some for slower readers."""
 
 
 class SharedRun:
     """A run in a SQL store, which is read once for all its readers. It is a `Source` of `store.planning.follow`.
 
-    Recorded events never change, so a page that was read for one reader serves all readers at that place.
+    Recorded events never change. So a page that was read for one reader is valid for all readers at the same version.
     """
 
     def __init__(self, database: StoreDatabase, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
@@ -32,7 +32,7 @@ class SharedRun:
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[RunFollowPage]] = {}
-        """The pages by the version after which they begin."""
+        """The pages by the version after which each page begins."""
 
     @property
     def position(self) -> int:
@@ -52,12 +52,12 @@ class SharedRun:
         return self._own.view(form, attempt, after, until)
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return the events after a version. They are read when the log has reached the position `since`."""
+        """Return the events after a version. The page is read when the log has reached the position `since`."""
         while True:
             reading = self._pages.get(after)
             if reading is None:
                 reading = self._pages[after] = asyncio.ensure_future(self._own.page(after, since))
-                reading.add_done_callback(_heard)
+                reading.add_done_callback(_retrieve_error)
                 while len(self._pages) > _KEPT:
                     del self._pages[next(iter(self._pages))]
             try:
@@ -75,12 +75,15 @@ class SharedRun:
             del self._pages[after]
 
     async def news(self, end: int) -> int:
-        """Wait until the run may have events after a position of the log, and return the position that is reached."""
+        """Wait until the run may have events after the position `end` of the log.
+
+        Return the position of the run's next event, or `end` + 1 if that position is not in memory any more.
+        """
         async with aclosing(self.hub.after(end)) as facts:
             async for fact in facts:
                 if fact.stream == self._stream:
                     return fact.position
-        # The hub does not have all events since then in memory any more.
+        # The hub does not have all events after `end` in memory any more.
         return end + 1
 
     def close(self) -> None:
@@ -89,7 +92,7 @@ class SharedRun:
             reading.cancel()
 
 
-def _heard(reading: asyncio.Task[RunFollowPage]) -> None:
+def _retrieve_error(reading: asyncio.Task[RunFollowPage]) -> None:
     # The reader that waited for the page may have disconnected, so an error is marked as retrieved.
     if not reading.cancelled():
         reading.exception()

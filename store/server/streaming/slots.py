@@ -19,7 +19,7 @@ class StreamSlots:
 
     Args:
         total: the maximum number of open streams.
-        per_key: the maximum number of open streams of one API key. It does not limit requests without a key.
+        per_key: the maximum number of open streams of one API key. This limit does not apply to requests without a key.
     """
 
     def __init__(self, total: int = MAX_STREAMS, per_key: int = MAX_STREAMS_PER_KEY) -> None:

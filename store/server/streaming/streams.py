@@ -1,9 +1,10 @@
 """Streams of the log over HTTP: server-sent events and WebSockets, with the frames of `store.server.streaming.feed`.
 
 `GET /log`, `GET /rollouts/{id}/history` and `GET /rollouts/{id}/events/stream` become streams when the client accepts
-`text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no live channel beside the log. A
-stream reads the log and waits at its end, so past and new events come from one source. A reader that reads nothing for
-too long is disconnected. It can resume from its cursor, and the server keeps no events for it.
+`text/event-stream`; `/log/ws` and `/rollouts/{id}/events/ws` are WebSockets. There is no separate channel for new
+events. A stream reads the log and waits at the end of the log, so past and new events come from one source. A reader
+that reads nothing for too long is disconnected. It can resume from its cursor. The server keeps no events for
+disconnected readers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ _DONE, _GOING_AWAY, _REFUSED, _FAILED, _LATER = 1000, 1001, 1008, 1011, 1013
 
 
 class StreamLayer:
-    """An ASGI layer that answers requests for streams, and passes on all others. It must be within `PartitionLayer`.
+    """An ASGI layer that answers requests for streams, and passes on all other requests.
+
+    `PartitionLayer` must be an outer layer.
 
     Args:
         app: the next layer.
@@ -107,7 +110,7 @@ class StreamLayer:
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=True))
-            except Exception as error:  # noqa: BLE001 - nothing above can answer; `refusal` logs a bug
+            except Exception as error:  # noqa: BLE001 - no other layer can answer; `refusal` logs a bug
                 await answer(send, *refusal(error, own_status=followed.template == paths.RUN_STREAM))
                 return
             await self._write_events(scope, receive, send, feed)
@@ -122,7 +125,7 @@ class StreamLayer:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except ClientLeft:
                 return
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the last frame reports the error
                 last = b"" if output.is_within_frame else as_event(feed.farewell(error))
                 try:
                     async with asyncio.timeout(FAREWELL_SECONDS):
@@ -139,19 +142,19 @@ class StreamLayer:
 
     @asynccontextmanager
     async def _opened(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
-        how: dict[str, Any] = {"heartbeat_seconds": self._heartbeat_seconds, "together": together}
+        options: dict[str, Any] = {"heartbeat_seconds": self._heartbeat_seconds, "together": together}
         if followed.template in {paths.RUN_STREAM, paths.RUN_SOCKET}:
             async with run_feed(
-                self._runs, call, followed.id or "", resumed(call, call.query(RunStreamQuery)), **how
+                self._runs, call, followed.id or "", resumed(call, call.query(RunStreamQuery)), **options
             ) as feed:
                 yield feed
         elif (open_stream := self._front_end_sockets.get(followed.template)) is not None:
-            async with open_stream(self._runs, call, followed.id or "", **how) as feed:
+            async with open_stream(self._runs, call, followed.id or "", **options) as feed:
                 yield feed
         else:
             query = await _tail_query(call, followed.id)
             follow = partial(self._hubs.follow, call.store, query)
-            yield Feed(call.store, query, follow, call.scope["rollbook.partition"], **how)
+            yield Feed(call.store, query, follow, call.scope["rollbook.partition"], **options)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
@@ -165,8 +168,8 @@ class StreamLayer:
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=False))
-            except Exception as error:  # noqa: BLE001 - as above
-                await self._take_leave(send, _refusal_frame(error), error)
+            except Exception as error:  # noqa: BLE001 - the last frame reports the error
+                await self._end_socket(send, _refusal_frame(error), error)
                 return
             has_fragments = FRAGMENTS in scope.get("extensions", {})
             output = SocketOutput(send, self._write_seconds, self._turns, has_fragments=has_fragments)
@@ -178,11 +181,11 @@ class StreamLayer:
                     await send({"type": "websocket.close", "code": _DONE})
                 except (ClientLeft, OSError) as left:
                     if isinstance(left, StoreError):
-                        await self._take_leave(send, feed.farewell(left), left, output)
-                except Exception as error:  # noqa: BLE001 - as above
-                    await self._take_leave(send, feed.farewell(error), error, output)
+                        await self._end_socket(send, feed.farewell(left), left, output)
+                except Exception as error:  # noqa: BLE001 - the last frame reports the error
+                    await self._end_socket(send, feed.farewell(error), error, output)
 
-    async def _take_leave(self, send: Send, last: Frame, error: Exception, output: Output | None = None) -> None:
+    async def _end_socket(self, send: Send, last: Frame, error: Exception, output: Output | None = None) -> None:
         # A reader that still reads nothing, or has disconnected, can resume from the cursor of the last frame that it
         # has read.
         with contextlib.suppress(OSError):
@@ -225,8 +228,8 @@ async def _abort(scope: Scope, receive: Receive) -> None:
 async def _tail_query(call: Call, rollout_id: str | None) -> TailQuery:
     query = call.query(LogQuery)
     # A browser that reconnects repeats its first URL, and sends its current cursor in this header.
-    seen = call.header(b"last-event-id")
-    after = seen.decode("latin-1") if seen else query.after
+    last_event_id = call.header(b"last-event-id")
+    after = last_event_id.decode("latin-1") if last_event_id else query.after
     if rollout_id is not None and await call.store.get_rollout_by_id(rollout_id) is None:
         raise NotFound.rollout(rollout_id)
     return await begin(call.store, after, query.type, rollout_id or query.rollout)
