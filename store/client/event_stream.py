@@ -30,8 +30,8 @@ class EventStream:
             Closed: the store was closed.
         """
         while True:
-            # `call` sets a timeout of the current task, and the next call of `take` may come from another task.
-            # So `call` is left before this method returns.
+            # `call` sets a timeout of the current task, and the next call of `take` may come from another task. So the
+            # block of `call` ends before this method returns.
             async with self._pool.call(self._operation, waits=True):
                 try:
                     chunk = await self._response.content.readany()

@@ -1,8 +1,8 @@
 """Connection pools for one server: one pool for each event loop in each process.
 
 A connection belongs to the event loop that opened it, and a loop runs in one thread, so threads do not share pools and
-need no lock. They only share a dict, whose single operations are atomic. A call *waits* if it asks the server to delay
-the response until something happens (a long poll or a stream).
+need no lock. Threads only share a dict, whose single operations are atomic. A call *waits* if it asks the server to
+delay the response until something happens (a long poll or a stream).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """`struct linger` with timeout 0, so that closing the socket sends a reset."""
 
 _in_use: ContextVar[list[asyncio.Transport] | None] = ContextVar("rollbook_connections", default=None)
-"""The transports that the current call has used; None if they are not recorded."""
+"""The transports that the current call has used; None if transports are not recorded."""
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -58,7 +58,7 @@ def resetting() -> Generator[None]:
     """Reset the connection of a call that is cancelled, instead of closing it.
 
     After a normal close, the server cannot know whether the client has read the response. A reset shows the server
-    that the client has not read it.
+    that the client has not read the response.
     """
     used: list[asyncio.Transport] = []
     token = _in_use.set(used)
@@ -95,8 +95,8 @@ class Pool:
         self._session: aiohttp.ClientSession | None = None
 
     async def _open_session(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        # This is a generator, because a loop closes its generators when the loop ends. So the session is closed even if
-        # nothing calls `close`.
+        # This function is a generator, because a loop closes its generators when the loop ends. So the session is
+        # closed even if `close` is never called.
         connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -181,7 +181,7 @@ class Pool:
     def close_soon(self) -> None:
         """Schedule `close` in the pool's loop, for a store that was garbage-collected without being closed.
 
-        Thread-safe.
+        This method is thread-safe.
         """
         with suppress(RuntimeError):  # the loop is closed, and so are its connections
             self.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
@@ -192,7 +192,8 @@ class Pools:
 
     def __init__(self, make: Callable[[], Pool]) -> None:
         self._make = make
-        # A forked process inherits its parent's pools. It must not use or close them, because the sockets are shared.
+        # A forked process inherits its parent's pools. It must not use or close these pools, because the parent uses
+        # the same sockets.
         self._by_process: dict[int, dict[asyncio.AbstractEventLoop, Pool]] = {}
 
     def current(self) -> Pool:

@@ -42,7 +42,7 @@ class HTTPReads:
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         checked_id = requests.lookup_id(rollout_id, "rollout_id")
         if not requests.is_nameable(checked_id):
-            # No such rollout can exist, but invalid arguments must still raise.
+            # No such rollout can exist, but invalid arguments must still raise an error.
             await self.core.keys(query)
             return PaginatedResult(items=[], limit=query.limit, offset=query.offset, total=0)
         path = requests.path(paths.ATTEMPTS_SEARCH, rollout_id=checked_id)

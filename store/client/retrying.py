@@ -22,7 +22,7 @@ class Retries:
     """Time limits of the attempts of a call."""
 
     retry_seconds: float = 30.0
-    """The maximum time between the start of the first attempt and the start of a later one.
+    """The maximum time between the start of the first attempt and the start of a later attempt.
 
     For a long poll, this time begins at the first failure.
     """
@@ -78,8 +78,8 @@ class Attempts:
         """Return the pause before the next attempt, in seconds.
 
         Raises:
-            StoreError: there is no time for another attempt. The error is the one that the server returned, or else
-                `TimedOut` or `Unavailable`.
+            StoreError: there is no time for another attempt. The error is the error that the server returned. If the
+                server returned none, it is `TimedOut` or `Unavailable`.
         """
         if self._since is None:
             self._since = time.monotonic()

@@ -1,6 +1,5 @@
 """Client of the runs of a server: their events, checkpoints, artifacts and forks.
 
-A run is the execution of a rollout, in one or more attempts. A fork starts an attempt that builds on an earlier one.
 Each method sends one request, except `follow`, which connects again whenever its stream ends.
 """
 
@@ -96,8 +95,8 @@ class HTTPRuns(StoreRuns):
         fields: dict[str, Any] = {"view": arguments.text(view, "view"), "bodies": "true" if bodies else "false"}
         pause = _SHORTEST_PAUSE
         while True:
-            place = requests.given(after=after, until=until)
-            call = reading("follow_run", path + requests.query_string({**fields, **place}), rollbook_only=True)
+            position = requests.given(after=after, until=until)
+            call = reading("follow_run", path + requests.query_string({**fields, **position}), rollbook_only=True)
             stream = await self.core.transport.follow(call)
             if stream is None:
                 base = self.core.transport.address.base
@@ -105,7 +104,7 @@ class HTTPRuns(StoreRuns):
             try:
                 while frames := await stream.take():
                     for frame in _run_frames(frames):
-                        # These are set before the yield, because the caller may stop at the yield.
+                        # These variables are set before the yield, because the caller may stop at the yield.
                         after, until, pause = frame.seq, frame.until, _SHORTEST_PAUSE
                         yield frame
                     if frames[-1]["kind"] in _ENDS:

@@ -37,7 +37,7 @@ _JSON: Final = "application/json"
 _SHOWN: Final = 200
 _LARGE: Final = 512 * 1024
 _NAMED: Final = b'"error_type"'
-"""Text in each error of a Rollbook or Agent-lightning server. An error without it comes from a proxy in between."""
+"""Text in each error of a Rollbook or Agent-lightning server. An error without this text comes from a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Transport:
         self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
         self._warnings = set[str]()
-        # This finaliser refers to the pools, so that they exist until the finaliser closes their sessions. aiohttp
+        # The finaliser refers to the pools, so that the pools exist until the finaliser closes their sessions. aiohttp
         # warns of each session that is deleted without being closed.
         weakref.finalize(self, self._pools.close_soon).atexit = False
 
@@ -239,12 +239,15 @@ class Transport:
             raise self._incompatible(f"redirects to {response.headers.get('Location')}")
         sent = f"{call.method} {call.path.partition('?')[0]}"
         error = error_of(status, body, sent)
-        is_named = _NAMED in body
-        # A limit of a proxy in between may concern the account of its client, so a retry may not help.
-        if status in RETRIED_STATUSES or (is_named and isinstance(error, RateLimited)):
-            pause = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
-            return RetryableFailure(f"answered {status} {response.reason}", pause or 0.0, error if is_named else None)
-        if call.rollbook_only and status in {404, 405} and not is_named:
+        is_from_server = _NAMED in body
+        # A proxy may limit the account of its client instead of the rate of calls, and a retry would not help then. So
+        # only the rate limit of the server is retried.
+        if status in RETRIED_STATUSES or (is_from_server and isinstance(error, RateLimited)):
+            pause = error.retry_after_seconds if is_from_server else retry_after(response.headers.get("Retry-After"))
+            return RetryableFailure(
+                f"answered {status} {response.reason}", pause or 0.0, error if is_from_server else None
+            )
+        if call.rollbook_only and status in {404, 405} and not is_from_server:
             raise self._incompatible(f"has no {sent}")
         raise error
 
@@ -268,7 +271,9 @@ def _payload(body: bytes | None) -> bytes | BytesIO | None:
 
 
 def trust_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the authorities in a file, and those of the system (or in `SSL_CERT_FILE`).
+    """Return a TLS context that trusts the authorities in a file, and the authorities of the system.
+
+    `SSL_CERT_FILE` replaces the authorities of the system.
 
     Raises:
         Invalid: the file is missing, or contains no PEM certificates.
