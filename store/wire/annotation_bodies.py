@@ -16,4 +16,4 @@ class AnnotationsQuery(RolloutPastQuery):
     """GET /rollouts/{rollout_id}/annotations."""
 
     limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
-    """The maximum number of notes, of which the latest are returned; -1 for all notes."""
+    """The maximum number of notes; -1 for all notes. If the rollout has more notes, the latest are returned."""

@@ -1,4 +1,6 @@
-"""Models of request bodies and of some query strings; `models.queries` has the others.
+"""Models of request bodies and of some query strings.
+
+`store.models.queries` has the models of the other query strings.
 
 The models ignore unknown keys. Some bodies distinguish an absent key from null: `model_fields_set` of the model
 contains the keys that the request has.
@@ -20,7 +22,10 @@ from store.models.queries import PastQuery
 
 
 def moment_on_wire(as_at: Any) -> Any:
-    """Return a moment of the log as it is sent in a request: a position unchanged, a datetime as RFC 3339 text."""
+    """Return the form in which a request sends a moment of the log.
+
+    A position stays unchanged; a datetime becomes RFC 3339 text.
+    """
     return as_at.isoformat() if isinstance(as_at, datetime) else as_at
 
 

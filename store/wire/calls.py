@@ -1,4 +1,4 @@
-"""Calls over HTTP: their paths, the models of their bodies, and calls from ids and bodies."""
+"""Calls over HTTP: their paths, the models of their bodies, and functions that build calls from ids and bodies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def routed_calls() -> list[type[ChangingCall[Any]]]:
 
 
 def route_of(kind: type[ChangingCall[Any]]) -> CallRoute:
-    """Return the route of a call that has one."""
+    """Return the route of a call. The call must have a route."""
     assert kind.route is not None, kind
     return kind.route
 
@@ -97,7 +97,7 @@ def _on_wire(annotation: Any) -> Any:
         if Any in types:
             return Any
         kinds = tuple(None if kind is Unset else _on_wire(kind) for kind in types)
-        return Union[kinds]  # noqa: UP007 - the types are known only here
+        return Union[kinds]  # noqa: UP007 - the types are known only at run time
     return _PLAIN[origin][types] if origin in _PLAIN else annotation
 
 
@@ -138,7 +138,7 @@ def call_of_json(kind: type[ChangingCall[Any]], values: Mapping[str, Any]) -> An
 
 
 def json_of_call(call: ChangingCall[Any]) -> dict[str, Any]:
-    """Return the fields of a call as JSON values, without those that are `UNSET`."""
+    """Return the fields of a call as JSON values, without fields that are `UNSET`."""
     return {name: _json(value) for name, value in vars(call).items() if value is not UNSET}
 
 

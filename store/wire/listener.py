@@ -1,4 +1,4 @@
-"""The port of a server: functions that bind it, describe the program that uses it, and return the URL of the server."""
+"""The port of a server: functions that bind the port, describe the program on the port, and return the server's URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PortTaken(RuntimeError, OSError):
     def __init__(self, host: str, port: int, answers: str) -> None:
         super().__init__(
             f"the server did not start up within its time: address already in use: {host}:{port}, where {answers} "
-            "answers; stop that, or choose another port"
+            "answers; stop that program, or choose another port"
         )
 
 
@@ -32,17 +32,17 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises:
         PortTaken: another program listens on the port.
-        Invalid: the host is not one of this machine, or the user may not use the port.
+        Invalid: the host is not an address of this machine, or the user may not use the port.
     """
     family, address = _resolved(host, port)
-    # The event loop turns Nagle's algorithm off only if the socket's protocol is given. With the algorithm, the body of
-    # a response waits up to 40 ms for the client to acknowledge the headers.
+    # The event loop turns Nagle's algorithm off only if the socket was created with its protocol. With the algorithm,
+    # the body of a response waits up to 40 ms for the client to acknowledge the headers.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # Without this option a port stays in use for a minute after its server has ended.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two sockets may be bound to a port as long as neither listens, so a used port is detected here.
+        # Several sockets may be bound to a port until one of them listens, so a used port is detected here.
         listener.listen(2048)
     except OSError as error:
         listener.close()
@@ -64,7 +64,7 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
 
 
 def _close_in_forks(listener: socket.socket) -> None:
-    """Close the socket in forked children. They would keep the port open after the parent has closed it."""
+    """Close the socket in forked children. Otherwise a child would keep the port open after the parent closed it."""
     reference = weakref.ref(listener)
 
     def close() -> None:
@@ -84,7 +84,7 @@ def is_loopback(host: str) -> bool:
 def url_of(host: str, port: int) -> str:
     """Return the URL of a server that listens on a host.
 
-    If it listens on all addresses, the URL contains one of them.
+    If the server listens on all addresses, the URL contains one of these addresses.
     """
     address = ipaddress.ip_address(_resolved(host, 0)[1][0].partition("%")[0])
     if address.is_unspecified:
@@ -95,7 +95,7 @@ def url_of(host: str, port: int) -> str:
 def _outbound_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Nothing is sent: connecting a datagram socket only chooses the address it would be sent from.
+            # Connecting a datagram socket sends nothing. It only chooses the source address.
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return "127.0.0.1"

@@ -27,7 +27,7 @@ class ProbeResponse:
 
 
 def get(url: str, *, api_key: str | None = None, seconds: float) -> ProbeResponse:
-    """Send a GET request and return the response. This blocks for a few times `seconds` at most.
+    """Send a GET request and return the response. The call blocks for a few times `seconds` at most.
 
     Args:
         url: the complete URL, http or https.
@@ -68,9 +68,9 @@ def who_answers(host: str, port: int) -> str:
     if health.status != 200 or health.body.get("status") != "ok":
         return f"another HTTP server (GET {HEALTH}: {health.status})"
     try:
-        about = get(root + STORE, seconds=_PROBE_SECONDS)
+        info = get(root + STORE, seconds=_PROBE_SECONDS)
     except (OSError, HTTPException):
-        about = ProbeResponse(503, {})
-    if about.status == 200 and "store_id" in about.body:
-        return f"a Rollbook server of the store {about.body['store_id']}, partition {about.body.get('partition')}"
+        info = ProbeResponse(503, {})
+    if info.status == 200 and "store_id" in info.body:
+        return f"a Rollbook server of the store {info.body['store_id']}, partition {info.body.get('partition')}"
     return "another server of the Agent-lightning protocol"

@@ -1,7 +1,6 @@
 """Request bodies and queries of runs, which Agent-lightning 0.3 does not have.
 
-`store.interface.runs` describes the fields: they are the arguments of the methods of the same names. A run is a rollout
-that is executed in phases; a scope is the subject of a phase, such as a ticker. The phase graph declares the phases.
+The fields are the arguments of the methods in `store.interface.runs`. That module describes the arguments.
 """
 
 from __future__ import annotations

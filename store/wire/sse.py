@@ -13,9 +13,10 @@ _DATA: Final = b"data"
 
 
 class EventReader:
-    """Parser that yields the data of the events in a stream. Its memory is bounded if it has a limit.
+    """Parser that yields the data of the events in a stream.
 
-    An event of more than `limit` bytes is skipped as a whole. `skipped` is the number of skipped events.
+    An event of more than `limit` bytes is skipped as a whole, so that the memory of the parser is bounded. `skipped` is
+    the number of skipped events.
     """
 
     def __init__(self, limit: float = math.inf) -> None:
