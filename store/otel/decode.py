@@ -1,4 +1,4 @@
-"""Encodings of OTLP over HTTP: decoding of requests, encoding of responses, without I/O. Decision 35."""
+"""Encodings of OTLP over HTTP: decoding of requests, encoding of responses, without I/O. See decision 35."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Encoding:
     decode: Callable[[bytes], Traces]
     """Returns the spans of a request; raises `Undecodable`."""
     answer: Callable[[Refusals], bytes]
-    """Returns the body of a successful response, which reports a partial success if anything was refused."""
+    """Returns the body of a successful response, which reports a partial success if spans were refused."""
     status: Callable[[str], bytes]
-    """Returns the body of a failed response: a `google.rpc.Status` that holds only the given message."""
+    """Returns the body of a failed response: a `google.rpc.Status` that contains only the message."""
 
 
 def encoding_of(content_type: str) -> Encoding | None:
-    """Return the encoding for a Content-Type, whose parameters are ignored; None if OTLP has no such encoding."""
+    """Return the encoding for a Content-Type; None if OTLP has no such encoding. Parameters are ignored."""
     return _ENCODINGS.get(content_type.partition(";")[0].strip().lower())
 
 

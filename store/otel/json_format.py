@@ -41,7 +41,7 @@ _NONE: Final[Json] = {}
 
 
 def decode(body: bytes) -> Traces:
-    """Return the spans of an `ExportTraceServiceRequest` in JSON. A malformed span is refused without the others.
+    """Return the spans of an `ExportTraceServiceRequest` in JSON. If one span is malformed, only that span is refused.
 
     Raises:
         Undecodable: the body is not JSON, or a part of the request that contains spans is malformed.
@@ -140,21 +140,21 @@ def _plain(value: Any, depth: int) -> Any:
         return None
     if depth > _MAX_DEPTH:
         raise Malformed(f"an attribute is nested deeper than {_MAX_DEPTH} levels; flatten it")
-    for name, held in _object(value, "an attribute's value").items():
-        if held is None:
+    for name, content in _object(value, "an attribute's value").items():
+        if content is None:
             continue
         if (reader := _SCALARS.get(name)) is not None:
-            return reader(held, name)
+            return reader(content, name)
         if name in {"arrayValue", "array_value"}:
-            return [_plain(item, depth + 1) for item in _values(held, name)]
+            return [_plain(item, depth + 1) for item in _values(content, name)]
         if name in {"kvlistValue", "kvlist_value"}:
-            pairs = [_object(pair, name) for pair in _values(held, name)]
+            pairs = [_object(pair, name) for pair in _values(content, name)]
             return {_text(pair.get("key"), f"{name}.key"): _plain(pair.get("value"), depth + 1) for pair in pairs}
     return None
 
 
-def _values(held: Any, name: str) -> list[Any]:
-    return _list(_object(held, name).get("values"), f"{name}.values")
+def _values(holder: Any, name: str) -> list[Any]:
+    return _list(_object(holder, name).get("values"), f"{name}.values")
 
 
 def _string(value: Any, name: str) -> str:
@@ -241,10 +241,10 @@ def _hex(value: Any, name: str) -> str:
     return text.lower()
 
 
-def _integer(value: Any, name: str, least: int, end: int) -> int:
+def _integer(value: Any, name: str, minimum: int, end: int) -> int:
     if (type(value) is str and _DECIMAL.fullmatch(value)) or (type(value) is float and value.is_integer()):
         value = int(value)
-    if type(value) is not int or not least <= value < end:
+    if type(value) is not int or not minimum <= value < end:
         raise _not(value, name, "an integer of 64 bits")
     return value
 
@@ -260,7 +260,7 @@ def _code(value: Any, name: str, codes: Mapping[str, int]) -> int:
     return codes[value] if type(value) is str and value in codes else _integer(value, name, -(2**31), 2**31)
 
 
-# A malformed value of such a field is ignored, so that no span is lost because of it.
+# The following functions ignore a malformed value, so that no span is refused because of this value.
 
 
 def _state(holder: Json) -> str:
@@ -282,6 +282,6 @@ def _lenient(read: Callable[..., T], *args: Any) -> T | None:
         return None
 
 
-def _not(value: Any, name: str, what: str) -> Malformed:
+def _not(value: Any, name: str, expected: str) -> Malformed:
     text = repr(value)
-    return Malformed(f"{name}: {text if len(text) <= 80 else f'{text[:79]}…'} is not {what}")
+    return Malformed(f"{name}: {text if len(text) <= 80 else f'{text[:79]}…'} is not {expected}")

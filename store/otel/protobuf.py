@@ -32,10 +32,14 @@ def decode(body: bytes) -> Traces:
         resource = group.resource
         origin = Origin.of(_attributes(resource.attributes), group.schema_url, resource.dropped_attributes_count)
         for spans in group.scope_spans:
-            stated = spans.scope
-            attributes = _attributes(stated.attributes)
+            scope_message = spans.scope
+            attributes = _attributes(scope_message.attributes)
             scope = scope_fields(
-                stated.name, stated.version, spans.schema_url, attributes, stated.dropped_attributes_count
+                scope_message.name,
+                scope_message.version,
+                spans.schema_url,
+                attributes,
+                scope_message.dropped_attributes_count,
             )
             for span in spans.spans:
                 _take(traces, origin, scope, span)
@@ -92,7 +96,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     attributes: Attributes = {}
     for pair in pairs:
         value = pair.value
-        # At most one of the four fields is set, and the others are falsy. Reading all four is faster than `WhichOneof`.
+        # At most one of the four fields is set; unset fields are falsy. Reading all four is faster than `WhichOneof`.
         plain = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
         if plain is not None:
             attributes[pair.key] = plain

@@ -1,4 +1,4 @@
-"""Repair of spans that a store would refuse because of one value. Decision 48.
+"""Repair of spans that a store would refuse because of one value. See decision 48.
 
 A value that no database stores is changed, and the span is kept. The attribute `rollbook.changed` of the span lists
 the changes. If the value belongs to the resource of the span, the list is an attribute of the resource.
@@ -41,11 +41,11 @@ def repair(span: Received) -> list[str]:
     Ids are not changed, because a changed id would be the id of another span.
     """
     resource = span.origin.resource
-    of_resource = _Changes()
-    of_resource.attributes(resource.attributes)
-    # The models of spans are frozen, but the decoder made this one for the spans of the request alone.
-    vars(resource)["schema_url"] = of_resource.text(resource.schema_url, "schema_url")
-    of_resource.mark(resource.attributes)
+    resource_changes = _Changes()
+    resource_changes.attributes(resource.attributes)
+    # The models of spans are frozen. This change is safe, because only spans of this request use the resource.
+    vars(resource)["schema_url"] = resource_changes.text(resource.schema_url, "schema_url")
+    resource_changes.mark(resource.attributes)
 
     changes = _Changes()
     changes.attributes(span.attributes)
@@ -56,16 +56,17 @@ def repair(span: Received) -> list[str]:
     for field, parts in (("events", span.events), ("links", span.links)):
         for index, part in enumerate(parts):
             parts[index] = changes.value(part, f"{field}[{index}]")
-    # The resource of a scope is shared by spans, so the repaired scope is a new object.
+    # Spans share the object of their scope, so the repaired scope is a new object.
     span.extras = changes.value(span.extras, "scope")
     changes.mark(span.attributes)
-    return [*of_resource.entries, *changes.entries]
+    return [*resource_changes.entries, *changes.entries]
 
 
 def converted(readable_span: Any, rollout_id: str, attempt_id: str) -> Span:
-    """Convert a finished span of the SDK with the number 0; values that a `Span` cannot hold are changed and marked.
+    """Convert a finished span of the SDK to a `Span` with the number 0.
 
-    Values that a `Span` can hold and a store refuses are unchanged; use `repaired` for them.
+    Values that a `Span` cannot hold are changed and marked. Values that a `Span` can hold but a store refuses are
+    unchanged; use `repaired` for them.
     """
     with suppress(Exception):  # values in the SDK's span are objects of any type
         return Span.from_opentelemetry(readable_span, rollout_id, attempt_id, 0)
@@ -77,14 +78,20 @@ def converted(readable_span: Any, rollout_id: str, attempt_id: str) -> Span:
 
 
 def repaired(span: Span) -> Span:
-    """Return a span in which values that no store accepts are changed and marked; the span itself if there are none."""
+    """Return a span in which values that no store accepts are changed and marked.
+
+    If the span has no such values, return the span itself.
+    """
     changes = _Changes()
     changed = _repaired(span.model_dump(), changes)
     return changed if changes.entries else span
 
 
 def fitting(span: Span, limit: int) -> Span:
-    """Return a span whose JSON has at most `limit` bytes: long texts are cut, long lists are left out, both marked."""
+    """Return a span whose JSON has at most `limit` bytes.
+
+    Long texts are cut, and long lists are left out. Both changes are marked.
+    """
     for part in _PARTS:
         if _size(span) <= limit:
             return span
@@ -138,7 +145,10 @@ def with_derived_id(span: Span) -> Span:
 
 
 def derived_span_id(*identity: object) -> str:
-    """Return the id of a span whose id is taken: 16 hex digits, derived from values that distinguish the span."""
+    """Return a new id for a span whose id belongs to another span.
+
+    The new id has 16 hex digits, which are derived from the values of `identity`.
+    """
     return hashlib.sha256("\0".join(map(repr, identity)).encode()).hexdigest()[:16]
 
 
@@ -157,11 +167,11 @@ def add_attributes(into: Attributes, added: Mapping[str, AttributeValue]) -> Non
 
 def _repaired(fields: Json, changes: _Changes) -> Span:
     """Return the span with these fields, without values that no store accepts."""
-    of_resource = _Changes(changes.longest)
+    resource_changes = _Changes(changes.longest)
     resource: Json = fields["resource"]
-    of_resource.attributes(resource["attributes"])
-    further = of_resource.value({key: item for key, item in resource.items() if key != "attributes"}, "resource")
-    of_resource.mark(resource["attributes"])
+    resource_changes.attributes(resource["attributes"])
+    further = resource_changes.value({key: item for key, item in resource.items() if key != "attributes"}, "resource")
+    resource_changes.mark(resource["attributes"])
 
     attributes: Attributes = fields["attributes"]
     changes.attributes(attributes)
@@ -177,7 +187,7 @@ def _repaired(fields: Json, changes: _Changes) -> Span:
             changes.add(field, "not a time")
             fields[field] = time
     changes.mark(attributes)
-    changes.entries = [*of_resource.entries, *changes.entries]
+    changes.entries = [*resource_changes.entries, *changes.entries]
     return Span.model_validate(fields)
 
 
@@ -188,7 +198,7 @@ _UNCHANGED: Final = frozenset(
 
 
 def _bare(span: Any, rollout_id: str, attempt_id: str, error: Exception) -> Span:
-    """Return a span of the SDK of which only the simplest fields can be read."""
+    """Return a `Span` with the simplest fields of a span of the SDK whose other fields cannot be read."""
     context, parent = span.get_span_context(), span.parent
     attributes: dict[str, Any] = {
         key: value for key, value in dict(span.attributes or {}).items() if type(value) in {str, bool, int, float}
@@ -209,17 +219,17 @@ def _bare(span: Any, rollout_id: str, attempt_id: str, error: Exception) -> Span
 
 
 def _with_few_attributes(span: Span, limit: int) -> Span:
-    """Return a span without events and links, and without its last attributes if all have more than `limit` bytes."""
+    """Return a span without events and links, and with attributes of at most `limit` bytes. Rewards are kept first."""
     changes = _Changes()
     attributes: Attributes = {}
     size = 0
-    first = sorted(span.attributes, key=lambda name: not name.startswith(f"{REWARD}."))
-    for name in first:
+    names = sorted(span.attributes, key=lambda name: not name.startswith(f"{REWARD}."))
+    for name in names:
         size += len(orjson.dumps({name: span.attributes[name]}))
         if size > limit:
             break
         attributes[name] = span.attributes[name]
-    left_out = len(first) - len(attributes)
+    left_out = len(names) - len(attributes)
     changes.add("attributes, events, links", f"{left_out}, {len(span.events)} and {len(span.links)} left out")
     changes.mark(attributes)
     return span.model_copy(update={"attributes": attributes, "events": [], "links": []})

@@ -33,7 +33,7 @@ class Undecodable(ValueError):
 
 
 class Malformed(ValueError):
-    """Error for an invalid value. In a span, it refuses that span; elsewhere, it refuses the whole request."""
+    """Error for an invalid value. If the value is in a span, the span is refused; otherwise, the request is refused."""
 
 
 @dataclass(slots=True)
@@ -87,11 +87,14 @@ class Origin:
 
 @dataclass(slots=True)
 class Received:
-    """A decoded span: the fields of a `Span`, with JSON values as trace state, events, links, extras. Decision 26."""
+    """A decoded span. It has the fields of a `Span`; the trace state, events, links and extras are JSON values.
+
+    See decision 26.
+    """
 
     origin: Origin
     trace_id: str
-    """In lower-case hex, as is `span_id`."""
+    """The id in lower-case hex. `span_id` has the same form."""
     span_id: str
     parent_id: str | None
     name: str
@@ -145,7 +148,7 @@ class Traces:
     """The indexes in `received` of the spans that still need a sequence number."""
     refused: Refusals = field(default_factory=Refusals)
     changed: Refusals = field(default_factory=Refusals)
-    """Counts of spans that were changed to be storable, by the changes."""
+    """Counts of spans that were changed so that a store accepts them, by change."""
 
     @property
     def spans(self) -> list[Span]:
@@ -153,7 +156,7 @@ class Traces:
         return [span.span() for span in self.received]
 
     def add(self, span: Received) -> None:
-        """Add a span, or refuse it if neither it nor its resource states its attempt."""
+        """Add a span. Refuse the span if neither the span nor its resource states the attempt."""
         origin, attributes = span.origin, span.attributes
         value_of = attributes.get
         rollout_id, attempt_id = value_of(ROLLOUT_ID, origin.rollout_id), value_of(ATTEMPT_ID, origin.attempt_id)
@@ -217,7 +220,7 @@ _set = object.__setattr__
 
 
 def _maker(kind: type[Model]) -> Callable[[dict[str, Any]], Model]:
-    """Return a function that builds a model from a dictionary of all declared fields, followed by undeclared ones.
+    """Return a function that builds a model from a dictionary of all declared fields, followed by undeclared fields.
 
     The function does not validate the fields, because validation would dominate the cost of decoding.
     """
@@ -274,7 +277,7 @@ def trace_state(header: str) -> dict[str, str]:
 
 
 def counting(part: Json, dropped: int) -> Json:
-    """Add the number of attributes that the producer dropped to a part of a span, unless it is 0; return the part."""
+    """Return a part of a span. If the producer dropped attributes of the part, first add their number to the part."""
     if dropped:
         part["dropped_attributes_count"] = dropped
     return part
