@@ -1,8 +1,8 @@
-"""Build hook of hatchling, which fills the wheel. Decision 58.
+"""A build hook for hatchling. It adds the files of the package to the wheel. See decision 58.
 
 The wheel contains the package as `rollbook`, and an alias `store`. An editable installation uses the package `store` of
-the source tree, and gets an alias `rollbook`. Type checkers read an alias from stubs. The wheel has stubs of public
-modules only, because each file costs space in every installation.
+the source tree, and gets an alias `rollbook`. An alias has stub files, because type checkers do not run the code that
+provides the alias. The wheel has stubs of public modules only, because each file costs space in every installation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# hatchling loads this file by its path.
+# hatchling loads this file by its path, so the directory of this file is not in `sys.path`.
 sys.path.insert(0, str(Path(__file__).parent))
 from renaming import PUBLIC_NAME, SOURCE_NAME, modules_of, renamed
 
@@ -61,24 +61,24 @@ class WheelBuilder(BuildHookInterface[Any]):
         files = [(path, path.relative_to(root / SOURCE_NAME)) for path in _files(root / SOURCE_NAME)]
         files += [(path, path.relative_to(root)) for path in (*_files(root / "migrations"), root / "alembic.ini")]
         module_of = {path: name for name, path in modules.items()}
-        for source, place in files:
-            if place.parts[0] == _NOT_INSTALLED:
+        for source, relative in files:
+            if relative.parts[0] == _NOT_INSTALLED:
                 continue
-            target = built / PUBLIC_NAME / place
+            target = built / PUBLIC_NAME / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.suffix in {".py", ".pyi"}:
-                module = module_of.get(source.with_suffix(".py"), str(place))
+                module = module_of.get(source.with_suffix(".py"), str(relative))
                 target.write_text(renamed(source.read_text("utf-8"), module, names), "utf-8")
             else:
                 target.write_bytes(source.read_bytes())
 
 
 def _write_alias(built: Path, alias: str, package: str, modules: dict[str, Path]) -> None:
-    """Write a package that provides another under a second name, with stubs for type checkers."""
+    """Write the package `alias`. It provides the modules of `package`, and has stubs for type checkers."""
     top = built / alias
     for name, path in modules.items():
-        place = top.joinpath(*name.split(".")[1:])
-        stub = place / "__init__.pyi" if path.name == "__init__.py" else place.with_suffix(".pyi")
+        module_path = top.joinpath(*name.split(".")[1:])
+        stub = module_path / "__init__.pyi" if path.name == "__init__.py" else module_path.with_suffix(".pyi")
         stub.parent.mkdir(parents=True, exist_ok=True)
         stub.write_text(f"from {package}{name.removeprefix(SOURCE_NAME)} import *\n")
     (top / "__init__.pyi").write_text(f"from {package} import *\nfrom {package} import __version__ as __version__\n")

@@ -97,7 +97,7 @@ def _public(name: str) -> str:
 
 
 def _names_module(text: str, modules: frozenset[str]) -> bool:
-    """Return whether a string is the name of a module or of an object in one: `package.module`, `….Name`, `…:name`."""
+    """Return whether a string names a module or an object in a module: `package.module`, `….Name`, `…:name`."""
     if not _IMPORT_STRING.fullmatch(text):
         return False
     path = text.replace(":", ".")
