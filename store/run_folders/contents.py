@@ -22,7 +22,7 @@ class Content:
     described: SidecarFile
     value: Any = None
     form: str | None = None
-    """How to write the value to get the file back: a format of JSON, or `base64`.
+    """The format that reproduces the file from the value: a format of JSON, or `base64`.
 
     None for text that is not JSON, and if `raw` is set.
     """
@@ -38,7 +38,7 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
     """Return the content of a file. For a damaged JSON file, `is_kept` is False and `problem` is the reason.
 
     Args:
-        path: the path of the file in its folder; a path that ends with `.json` is that of a JSON file.
+        path: the path of the file in its folder. A file whose path ends with `.json` is a JSON file.
         data: the bytes of the file.
         described: the description of the file.
     """
@@ -65,7 +65,7 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
 
 
 def _text(data: bytes) -> str | None:
-    """Return bytes as text that a store accepts; None if they are not such text."""
+    """Return bytes as text that a store accepts; None if the bytes are not such text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -103,6 +103,6 @@ def _binary(value: Any) -> bytes | None:
         data = base64.b64decode(cast("dict[str, Any]", value)[_BASE64], validate=True)
     except (binascii.Error, TypeError, ValueError):
         return None
-    # If bytes that decode as text were written to a `.bin` file, a later import would change them to text. With the
-    # result None, they are written as JSON.
+    # If bytes that decode as text were written to a `.bin` file, a later import would change these bytes to text. With
+    # the result None, the bytes are written as JSON.
     return None if _text(data) is not None else data

@@ -40,8 +40,8 @@ With any other status of the head, the run is failed.
 async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
     """Write a run below a directory, and return its folder `daily/<date>/<flow>`; the flow is the group of the run.
 
-    The folder is replaced atomically: an interrupted export leaves the old folder. Files of other runs of the flow, and
-    files that other programs have written, stay in the folder.
+    The folder is replaced atomically: an interrupted export does not change the old folder. Files of other runs of the
+    flow, and files that other programs have written, stay in the folder.
 
     Args:
         store: the store of the run.
@@ -90,7 +90,7 @@ async def _read_run(store: Store, rollout_id: str, view: str) -> RunFiles:
 
 
 async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> tuple[bytes, bytes | None]:
-    """Return the contents of `run_events.jsonl` and `run_extension.jsonl`; None for the second if it has no events."""
+    """Return the contents of `run_events.jsonl` and `run_extension.jsonl`; None if the second file has no events."""
     lines: list[str] = []
     extension: list[str] = []
     after = 0
@@ -128,7 +128,7 @@ async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -
     head = next((node for node in lineage if node.is_head), None)
     status, end_time = _STATUSES[rollout.status], rollout.end_time
     if head is not None and head is not lineage[-1]:
-        # After an undo, the head is an earlier attempt, but the status of the rollout is that of the latest attempt.
+        # After an undo, the head is an earlier attempt, but the rollout still has the status of the latest attempt.
         attempts = await store.query_attempts(rollout.rollout_id)
         attempt = next(candidate for candidate in attempts if candidate.attempt_id == head.attempt_id)
         status, end_time = _ATTEMPT_STATUSES.get(attempt.status, "failed"), attempt.end_time
@@ -142,15 +142,15 @@ def _meta(
     status = outcome.status
     rerun_seq = 0 if outcome.head is None else outcome.head.rerun_seq
     if record is not None:
-        before: dict[str, Any] = forms.loads(record.meta)
-        if status == "completed" and before.get("status") == "historical":
+        imported_meta: dict[str, Any] = forms.loads(record.meta)
+        if status == "completed" and imported_meta.get("status") == "historical":
             status = "historical"
-        now: dict[str, Any] = {"status": status}
+        changes: dict[str, Any] = {"status": status}
         if outcome.head is not None and outcome.head.sequence_id > record.attempts:
-            now |= {"completed_at": outcome.completed_at, "rerun_seq": rerun_seq}
-        if now.items() <= {name: before.get(name) for name in now}.items():
-            return before, record.meta
-        return before | now | {"error": None, "history_complete": record.history_complete}, None
+            changes |= {"completed_at": outcome.completed_at, "rerun_seq": rerun_seq}
+        if changes.items() <= {name: imported_meta.get(name) for name in changes}.items():
+            return imported_meta, record.meta
+        return imported_meta | changes | {"error": None, "history_complete": record.history_complete}, None
     return new_meta(rollout, run_id, flow, status=status, completed_at=outcome.completed_at, rerun_seq=rerun_seq), None
 
 
@@ -315,7 +315,7 @@ async def has_run(store: Store, rollout_id: str) -> bool:
         Invalid: the id is not text.
     """
     if not isinstance(rollout_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise Invalid("rollout_id", "is no text")
+        raise Invalid("rollout_id", "is not text")
     if (await store.runs.query_events(rollout_id, view="raw", limit=1, bodies=False)).items:
         return True
     return bool(

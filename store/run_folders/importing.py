@@ -52,10 +52,11 @@ async def import_runs(
     Args:
         store: the store that receives the runs.
         directory: a directory that contains run folders, or one run folder.
-        on_conflict: the action if a part of a folder has changed that was imported before: `skip` leaves the run out,
+        on_conflict: the action if an already imported part of a folder has changed: `skip` does not import the run,
             `new_generation` imports the folder as another rollout.
-        resources_id: the resources of the rollouts; they must contain the phase graph that re-runs need. None: the
-            latest resources if they contain a phase graph, else resources with the graph of trading runs.
+        resources_id: the resources of the rollouts. These resources must contain the phase graph that re-runs need. If
+            None, the rollouts get the latest resources if these contain a phase graph, else resources with the graph of
+            trading runs.
 
     Raises:
         Invalid: the directory does not exist.
@@ -63,18 +64,18 @@ async def import_runs(
     root = Path(directory)
     places = await asyncio.to_thread(reading.find, root)
     rollouts_by_run = await _rollouts_by_run(store)
-    seen: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for place in places:
         try:
             folder = await asyncio.to_thread(reading.read, place)
         except Invalid as error:
             yield ImportReport(path=str(place.folder), run_id=None, outcome="refused", reason=str(error))
             continue
-        if folder.run_id in seen:
-            reason = f"{seen[folder.run_id]} holds the same run"
+        if folder.run_id in folders:
+            reason = f"{folders[folder.run_id]} contains the same run"
             yield _report(folder, outcome="skipped", reason=reason)
             continue
-        seen[folder.run_id] = place.folder
+        folders[folder.run_id] = place.folder
         rollouts = rollouts_by_run.setdefault(folder.run_id, [])
         yield await _Import(store, folder, rollouts, on_conflict, resources_id).run()
 
@@ -82,7 +83,7 @@ async def import_runs(
 async def import_run_folder(
     store: Store, folder: str | Path, *, on_conflict: OnConflict = "skip", resources_id: str | None = None
 ) -> list[ImportReport]:
-    """Import the runs of one folder, as `import_runs` does; a folder may contain several runs.
+    """Import the runs of one folder in the same way as `import_runs`. A folder may contain several runs.
 
     Raises:
         Invalid: the folder is not a run folder.
@@ -149,7 +150,7 @@ class _Import:
                 history_complete=record.history_complete,
                 warnings=record.warnings,
             )
-        if last is not None and await self._has_gone_on(rollout_id, *last):
+        if last is not None and await self._was_continued(rollout_id, *last):
             reason = "its run has gone on in the store; export it to bring the folder up to date"
         elif _has_grown(record, self._folder) if record is not None else await self._begins_alike(rollout_id):
             return await self._carry_over(rollout_id, record)
@@ -183,16 +184,16 @@ class _Import:
         self._rollouts.append(started.rollout_id)
         return started.rollout_id
 
-    async def _carry_over(self, rollout_id: str, before: Record | None) -> ImportReport:
+    async def _carry_over(self, rollout_id: str, previous: Record | None) -> ImportReport:
         importer = LineImporter(self._store, rollout_id, self._warnings)
         place, events, extension = self._folder.place, self._folder.events or b"", self._folder.extension or b""
         end, extension_end = await importer.carry_over(
-            LineFile(place.own(EVENTS).name, events, 0 if before is None else before.events_bytes),
-            LineFile(place.own(EXTENSION).name, extension, 0 if before is None else before.extension_bytes),
-            1 if before is None else before.attempts,
+            LineFile(place.own(EVENTS).name, events, 0 if previous is None else previous.events_bytes),
+            LineFile(place.own(EXTENSION).name, extension, 0 if previous is None else previous.extension_bytes),
+            1 if previous is None else previous.attempts,
             self._folder.meta.get("rerun_seq"),
         )
-        files = await self._carry_over_files(rollout_id, importer, () if before is None else before.files)
+        files = await self._carry_over_files(rollout_id, importer, () if previous is None else previous.files)
         node = await importer.last_attempt()
         record = Record(
             run_id=self._folder.run_id,
@@ -222,7 +223,7 @@ class _Import:
         return _report(
             self._folder,
             rollout_id=rollout_id,
-            outcome="imported" if before is None else "grown",
+            outcome="imported" if previous is None else "grown",
             events=importer.imported,
             checkpoints=self._saved["checkpoint"],
             artifacts=self._saved["artifact"],
@@ -231,7 +232,7 @@ class _Import:
         )
 
     async def _end(self, rollout_id: str, node: AttemptNode) -> None:
-        """Set the status of the run from its folder. If the run has not ended in the folder, it becomes failed."""
+        """Set the status of the run from its folder. A run that has not ended in the folder becomes failed."""
         status, error = self._folder.meta.get("status"), None
         if status not in _SUCCEEDED:
             error_given = self._folder.meta.get("error")
@@ -258,9 +259,9 @@ class _Import:
         elif await graph_of(self._store, rollout) is None:
             changes["resources_id"] = await publish_default(self._store, TA)
         metadata = rollout.metadata or {}
-        now = metadata | self._times() | {imported_runs.ATTEMPTS: node.sequence_id}
-        if now != metadata:
-            changes["metadata"] = now
+        new_metadata = metadata | self._times() | {imported_runs.ATTEMPTS: node.sequence_id}
+        if new_metadata != metadata:
+            changes["metadata"] = new_metadata
         if changes:
             await self._store.update_rollout(rollout_id, **changes)
 
@@ -271,10 +272,10 @@ class _Import:
         return {name: at for name, at in times.items() if at}
 
     async def _carry_over_files(
-        self, rollout_id: str, importer: LineImporter, before: Sequence[FileRecord]
+        self, rollout_id: str, importer: LineImporter, previous_files: Sequence[FileRecord]
     ) -> list[FileRecord]:
-        by_path = {file.path: file for file in before if not file.is_replaced}
-        replaced = [file for file in before if file.is_replaced]
+        by_path = {file.path: file for file in previous_files if not file.is_replaced}
+        replaced = [file for file in previous_files if file.is_replaced]
         attempt_id = (await importer.last_attempt()).attempt_id
         replaced_by_reruns = outdated(self._folder, TA)
         async with _without_graph(self._store, rollout_id):
@@ -311,7 +312,7 @@ class _Import:
                 key=key,
             )
             assert saved is not None  # only a graph can reject a checkpoint
-            kept_as = saved.checkpoint_id
+            content_id = saved.checkpoint_id
         else:
             artifact = await self._store.runs.save_artifact(
                 rollout_id,
@@ -323,11 +324,13 @@ class _Import:
                 media_type=described.media_type,
                 key=key,
             )
-            kept_as = artifact.artifact_id
+            content_id = artifact.artifact_id
         self._saved[described.kind] += 1
-        return FileRecord(path=path, sha256=sha256, kind=described.kind, id=kept_as, form=content.form, raw=content.raw)
+        return FileRecord(
+            path=path, sha256=sha256, kind=described.kind, id=content_id, form=content.form, raw=content.raw
+        )
 
-    async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
+    async def _was_continued(self, rollout_id: str, record: Record, version: int) -> bool:
         """Return whether the run has attempts or events after its last import that were not imported from a folder."""
         for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
             # An interrupted import may have created attempts that its record does not count.
@@ -342,8 +345,8 @@ class _Import:
         This check is for an import that was interrupted before it stored its record.
         """
         events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
-        of_events, of_extension = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
-        merged = merge(of_events, 0, of_extension)
+        event_lines, extension_lines = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
+        merged = merge(event_lines, 0, extension_lines)
         texts = [line.text for line in merged[: len(events)]]
         return texts == [line_of(self._folder.run_id, row) for row in events]
 

@@ -1,6 +1,6 @@
-"""Import of the lines of a run folder as events of a run, with one attempt for each re-run. Decision 29.
+"""Import of the lines of a run folder as events of a run, with one attempt for each re-run. See decision 29.
 
-A re-run executed a part of the run again. Its lines have its number in the key `rerun_seq`.
+A re-run executed a part of the run again. The lines of a re-run have the number of the re-run in the key `rerun_seq`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NOTHING: Final = PhaseGraph(
 )
 """The phase graph of the forks that an import creates, one for each re-run.
 
-A fork hides the events of a scope. Here this is a scope without events, so a fork of an import hides nothing: the run
-folder no longer contains the events that its re-runs replaced.
+A fork hides the events of a scope. The scope of this graph has no events, so a fork of an import hides nothing. Nothing
+has to be hidden, because the run folder no longer contains the events that its re-runs replaced.
 """
 
 _LINES_AT_ONCE: Final = 500
@@ -80,9 +80,9 @@ class LineImporter:
             attempts: the number of attempts after the previous import.
             rerun_seq: the number of re-runs according to `run_meta.json`; a re-run may have no lines.
         """
-        of_events, of_extension = self._split(events), self._split(extension)
-        done = len(lines.split(events.data[: events.start])[0]) if of_extension else 0
-        merged = lines.merge(of_events, done, of_extension)
+        event_lines, extension_lines = self._split(events), self._split(extension)
+        done = len(lines.split(events.data[: events.start])[0]) if extension_lines else 0
+        merged = lines.merge(event_lines, done, extension_lines)
         await self.last_attempt()
         index, reached = 0, self._lineage[attempts - 1].rerun_seq
         while index < len(merged):
@@ -102,12 +102,12 @@ class LineImporter:
             await self._reach(reached, rerun_seq, events.file, None)
         ends = [
             of_file[-1].end if of_file else source.start
-            for of_file, source in ((of_events, events), (of_extension, extension))
+            for of_file, source in ((event_lines, events), (extension_lines, extension))
         ]
         return ends[0], ends[1]
 
     def _split(self, source: LineFile) -> list[Line]:
-        """Return the lines of a file, and add a warning for each damaged one."""
+        """Return the lines of a file, and add a warning for each damaged line."""
         parsed, damaged = lines.split(source.data, source.start)
         for line in damaged[:_LISTED]:
             self._warn(source.file, line.number, line.problem)
@@ -118,7 +118,7 @@ class LineImporter:
     async def _reach(self, reached: int, rerun_seq: int, file: str, line: int | None) -> int:
         """Create the missing attempts up to the attempt of a re-run; return the greatest `rerun_seq` so far.
 
-        A `rerun_seq` far above that of the newest attempt creates no attempt and is ignored with a warning.
+        A `rerun_seq` that is far above the `rerun_seq` of the newest attempt creates no attempt, but a warning.
         """
         node = await self.last_attempt()
         if rerun_seq - node.rerun_seq > _WIDEST_GAP:

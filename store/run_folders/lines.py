@@ -1,4 +1,4 @@
-"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes. Decision 29.
+"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes. See decision 29.
 
 The file `run_extension.jsonl` contains the events whose kinds the schema of `run_events.jsonl` does not have. Each line
 of this file begins with the number of events in `run_events.jsonl` that come before the line.
@@ -22,20 +22,20 @@ LINE: Final = "rollbook.line"
 AFTER: Final = "rollbook.after"
 """The key in a line of `run_extension.jsonl` for the number of events in `run_events.jsonl` before the line."""
 HIDDEN_SCOPE: Final = "rollbook:import"
-"""A scope (the subject of an event) that no event has.
+"""A scope that no event has.
 
-An import creates an attempt for each re-run by a fork, which must hide the events of some scope. It hides this scope,
-and so hides no event.
+An import creates a fork for each re-run, and a fork must hide the events of a scope. The forks of an import hide this
+scope, and so hide no events.
 """
 NATIVE_FORM: Final = "tight+end"
 
 _FIELDS: Final = {"type": "kind", "identifier": "scope"}
-"""Names of event fields, by the keys of a line that have other names than their fields."""
+"""The names of event fields by the keys in a line, for keys that differ from the names of the fields."""
 _NAMES: Final = ("node_id", "parent_node_id", "identifier", "agent", "status", "service", "phase", "node_exec")
 _TEXTS: Final = ("message", "prompt", "response", "error")
 _EXTENSION: Final = "extension"
 _RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
-"""Keys that mean something else in an event; their values in a line are stored with the format of the line."""
+"""Keys with another meaning in an event. The values of these keys in a line are stored with the format of the line."""
 _MOST_METRICS: Final = 16
 _LARGEST_LINE: Final = MAX_CALL_BYTES // 4
 """The maximum size of a line in bytes.
@@ -131,10 +131,10 @@ def is_extension(row: RunEventRow) -> bool:
 
     An imported event belongs to the file from which it was imported.
     """
-    how: Any = (row.extra or {}).get(LINE)
-    if how is None or row.source == "span":
+    line_format: Any = (row.extra or {}).get(LINE)
+    if line_format is None or row.source == "span":
         return row.kind not in KINDS
-    return isinstance(how, dict) and cast("dict[str, Any]", how).get("file") == _EXTENSION
+    return isinstance(line_format, dict) and cast("dict[str, Any]", line_format).get("file") == _EXTENSION
 
 
 def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, Any] | None, str]:
@@ -153,19 +153,20 @@ def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, A
 def event_of(line: Line) -> RunEvent:
     """Return the event of a line.
 
-    The event also contains the format of the line, its keys, and the values that the event's fields cannot store. If
-    these do not reproduce the same bytes, the event contains the text of the line instead.
+    The event also contains the format of the line, the keys of the line, and the values that the event's fields cannot
+    store. If the format, keys and values do not reproduce the same bytes, the event contains the text of the line
+    instead.
     """
     fields, extra = _fields(line.value), _extra(line.value)
     form = forms.form_of(line.value, line.text)
     keys = list(line.value)
     other = {key: value for key, value in line.value.items() if not _same(_value_of(key, fields, extra), value)}
-    how: Any = {"form": form, "keys": keys} | ({"set": other} if other else {})
-    if form is None or not forms.is_storable(how) or _line_with(how, fields, extra) != line.text:
-        how = {"text": line.text} if line.is_extension else line.text
+    line_format: Any = {"form": form, "keys": keys} | ({"set": other} if other else {})
+    if form is None or not forms.is_storable(line_format) or _line_with(line_format, fields, extra) != line.text:
+        line_format = {"text": line.text} if line.is_extension else line.text
     if line.is_extension:
-        how["file"] = _EXTENSION
-    return RunEvent.model_validate(fields | extra | {LINE: how})
+        line_format["file"] = _EXTENSION
+    return RunEvent.model_validate(fields | extra | {LINE: line_format})
 
 
 def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,13 +232,13 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def line_of(run_id: str, row: RunEventRow) -> str:
-    """Return the line of an event: the imported line, or a new one with the event's fields."""
+    """Return the line of an event: the imported line, or a new line with the event's fields."""
     extra: dict[str, Any] = {**(row.extra or {})}
-    how: Any = extra.pop(LINE, None)
-    if isinstance(how, str):
-        return how
-    if isinstance(how, dict) and row.source != "span":
-        written = _line_with(cast("dict[str, Any]", how), _values(row), extra)
+    line_format: Any = extra.pop(LINE, None)
+    if isinstance(line_format, str):
+        return line_format
+    if isinstance(line_format, dict) and row.source != "span":
+        written = _line_with(cast("dict[str, Any]", line_format), _values(row), extra)
         if written is not None:
             return written
     return forms.dumps(dict(_native(run_id, row, extra)), NATIVE_FORM)
@@ -255,16 +256,16 @@ def _value_of(key: str, fields: Mapping[str, Any], extra: Mapping[str, Any]) -> 
     return fields[field] if field in fields else extra.get(key)
 
 
-def _line_with(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
-    if isinstance(text := how.get("text"), str):
+def _line_with(line_format: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[str, Any]) -> str | None:
+    if isinstance(text := line_format.get("text"), str):
         return text
-    keys: Any = how.get("keys")
-    constants: Any = how.get("set") or {}
-    if not isinstance(keys, list) or not isinstance(constants, dict) or not forms.is_form(how.get("form")):
+    keys: Any = line_format.get("keys")
+    constants: Any = line_format.get("set") or {}
+    if not isinstance(keys, list) or not isinstance(constants, dict) or not forms.is_form(line_format.get("form")):
         return None
     other = cast("dict[str, Any]", constants)
     value = {key: other[key] if key in other else _value_of(key, fields, extra) for key in cast("list[str]", keys)}
-    return forms.dumps(value, how["form"])
+    return forms.dumps(value, line_format["form"])
 
 
 def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

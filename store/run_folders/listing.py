@@ -1,4 +1,6 @@
-"""Lists of runs and their events from a directory of run folders, for readers whose database is unavailable.
+"""Lists of runs and of their events, read from run folders.
+
+The command `runs` and web front ends use these lists while the database is unavailable.
 
 A folder has one of three layouts: flow (`daily/<date>/<flow>`), legacy (`daily/<date>/runs/<run>`) or flat
 (`daily/<date>`).
@@ -42,15 +44,15 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
         NotFound: no run has this id, and no flow with exactly one run has this id.
         Invalid: the directory does not exist.
     """
-    of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
+    runs_of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
     for place, summary in _runs(root):
         if summary["id"] == run:
             return summary | {"events": events_of(place)}
         if summary["flow_id"] == run:
-            of_flow.setdefault(summary["id"], (place, summary))
-    if len(of_flow) != 1:
+            runs_of_flow.setdefault(summary["id"], (place, summary))
+    if len(runs_of_flow) != 1:
         raise NotFound("run", run)
-    ((place, summary),) = of_flow.values()
+    ((place, summary),) = runs_of_flow.values()
     return summary | {"events": events_of(place)}
 
 
@@ -64,7 +66,7 @@ def events_of(place: Place) -> list[dict[str, Any]]:
 
 
 def _runs(root: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the readable runs: first those in the flow layout, then the legacy layout, then the flat layout."""
+    """Yield the readable runs: the runs in the flow layout, then in the legacy layout, then in the flat layout."""
     for place in reading.find(root):
         try:
             meta = reading.meta_of(place)

@@ -26,7 +26,7 @@ class Mirror:
     """Mirror of a store's runs as folders below a directory.
 
     A failed write is logged as a warning and repeated. The mirror stores its cursor beside the folders, so that it
-    continues at the same place of the log after a stop or a crash.
+    continues at the same position of the log after a stop or a crash.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Mirror:
         while True:
             if await self.catch_up():
                 wait = 0.0
-                await self._something_new()
+                await self._wait_for_event()
             else:
                 wait = min(max(1.0, wait * 2), _LONGEST_WAIT)
                 await asyncio.sleep(wait)
@@ -58,14 +58,14 @@ class Mirror:
     async def catch_up(self) -> bool:
         """Write the changes since the last call, and return whether all writes succeeded."""
         try:
-            cursor, changed = await self._changed(self._place())
+            cursor, changed = await self._changed(self._stored_cursor())
         except (StoreError, OSError) as error:
             _log.warning("the mirror cannot read the log, and will try again: %s", error)
             return False
         failed = {rollout_id for rollout_id in sorted(changed) if not await self._write(rollout_id)}
         if failed:
             return False
-        return cursor is None or await self._keep(cursor)
+        return cursor is None or await self._store_cursor(cursor)
 
     async def _changed(self, after: str | None) -> tuple[str | None, set[str]]:
         """Return the cursor of the last event, and the rollouts with events after the cursor `after`.
@@ -87,9 +87,9 @@ class Mirror:
             return await self._changed(None)
         return cursor, changed
 
-    async def _something_new(self) -> None:
+    async def _wait_for_event(self) -> None:
         try:
-            async with aclosing(cast("Any", self._store.log.tail(self._place(), follow=True))) as events:
+            async with aclosing(cast("Any", self._store.log.tail(self._stored_cursor(), follow=True))) as events:
                 async for _ in events:
                     return
         except (StoreError, OSError) as error:
@@ -109,7 +109,7 @@ class Mirror:
             return False
         return True
 
-    def _place(self) -> str | None:
+    def _stored_cursor(self) -> str | None:
         try:
             value = forms.loads(self._place_file.read_bytes().decode())
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class Mirror:
         cursor = cast("dict[str, Any]", value).get("cursor") if isinstance(value, dict) else None
         return cursor if isinstance(cursor, str) else None
 
-    async def _keep(self, cursor: str) -> bool:
+    async def _store_cursor(self, cursor: str) -> bool:
         text = forms.dumps({"cursor": cursor}, "2+end")
         try:
             await asyncio.to_thread(write_file, self._place_file, text.encode())

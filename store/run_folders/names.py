@@ -14,7 +14,7 @@ from store.errors import Invalid
 META, EVENTS, EXTENSION, SIDECAR = OWN = "run_meta", "run_events", "run_extension", "run_files"
 DIGEST, LATEST = "daily_digest.md", "latest.json"
 COMPLETE_REPORT: Final = "complete_report.md"
-"""The file of a scope that has only its newest version, and therefore no time in its name."""
+"""The name of the complete report of a scope. A folder contains only the newest version, so the name has no time."""
 DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 FileKind = Literal["checkpoint", "artifact"]
@@ -48,7 +48,7 @@ class FileDescription:
     name: str
     media_type: str | None
     phase: str | None
-    """For a checkpoint: the phase at whose end it was saved."""
+    """The phase at whose end the checkpoint was saved; None for an artifact, or if the phase is unknown."""
 
 
 def run_file(stem: str, suffix: str | None) -> str:
@@ -114,7 +114,7 @@ def description_of(path: str) -> FileDescription:
 def path_for(scope: str, name: str, prefix: str, end: str) -> str:
     """Return the path of a run's checkpoint or artifact relative to its folder.
 
-    The path contains the prefix, except that of `COMPLETE_REPORT`.
+    The path contains the prefix, unless the file is `COMPLETE_REPORT`.
 
     Raises:
         Invalid: the scope cannot name a folder, or the scope or the name is too long.

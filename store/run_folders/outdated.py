@@ -1,7 +1,7 @@
 """Checkpoint files of an execution that a re-run has replaced.
 
-Programs that write run folders remove the events that a re-run replaces from `run_events.jsonl`, but leave the files.
-If the re-run then stops half-way, the checkpoints in the folder are older than the events.
+When a re-run replaces events, programs that write run folders remove these events from `run_events.jsonl`, but leave
+the checkpoint files. If the re-run then stops half-way, the checkpoints in the folder are older than the events.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from store.run_folders.reading import Folder
 from store.run_folders.records import SidecarFile
 
 _OF_A_STORE: Final = "history_complete"
-"""A key in `run_meta.json` of folders that a store has written. Their checkpoints are those of the view."""
+"""A key in `run_meta.json` of folders that a store has written. The checkpoints in such a folder are up to date."""
 _IN_A_RERUN: Final = re.compile(rb'"rerun_seq"\s*:\s*[1-9]')
 
 
 def outdated(folder: Folder, graph: PhaseGraph) -> set[tuple[str, str]]:
     """Return the checkpoints of a folder that a re-run has replaced, as pairs of a scope and a name.
 
-    A re-run of a phase replaces the checkpoints of this phase and of the later phases of the scope. Their files are up
-    to date if the phase has ended in the re-run.
+    A re-run of a phase replaces the checkpoints of this phase and of the later phases of the scope. The checkpoint
+    files of a phase are up to date if the phase has ended in the re-run.
     """
     if _OF_A_STORE in folder.meta or folder.events is None or not _IN_A_RERUN.search(folder.events):
         return set()
@@ -36,10 +36,10 @@ def outdated(folder: Folder, graph: PhaseGraph) -> set[tuple[str, str]]:
         scope: Any = line.value.get("identifier")
         if isinstance(scope, str):
             by_scope.setdefault(scope, []).append(line)
-    return {(scope, name) for scope, events in by_scope.items() for name in _of_scope(events, graph)}
+    return {(scope, name) for scope, events in by_scope.items() for name in _outdated_names(events, graph)}
 
 
-def _of_scope(events: Sequence[Line], graph: PhaseGraph) -> set[str]:
+def _outdated_names(events: Sequence[Line], graph: PhaseGraph) -> set[str]:
     newest = max(line.rerun_seq for line in events)
     if newest == 0:
         return set()

@@ -1,7 +1,7 @@
-"""Search for run folders, and reading of their files in all layouts.
+"""Search for run folders, and reading of the files of run folders in all layouts.
 
-The own files of a run are its metadata, its events and its sidecar, a file that describes the other files. In the
-layout `flow`, the runs of a flow share a folder. The layouts are `daily/<date>/<flow>` (flow),
+The own files of a run are its metadata, its events and its sidecar. A sidecar describes the other files of the run. In
+the layout `flow`, the runs of a flow share a folder. The layouts are `daily/<date>/<flow>` (flow),
 `daily/<date>/runs/<run>` (legacy) and `daily/<date>` (flat).
 """
 
@@ -160,7 +160,7 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
     """Return the id, the flow and the date of a run.
 
     Raises:
-        Invalid: one of them cannot be part of a path.
+        Invalid: the id, the flow or the date cannot be part of a path.
     """
     path = place.own(names.META)
     run_id = names.checked_id(meta.get("id"), f"{path.name}: id")
@@ -170,7 +170,8 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
 def _flow(meta: dict[str, Any], place: Place) -> str | None:
     """Return the flow of a run: `flow_id`, else `short_rid`, else `params.flow_id` of its metadata.
 
-    If there is none of these, a run in the layout `flow` has the name of its folder as its flow, and others have None.
+    If the metadata has none of these, the flow of a run in the layout `flow` is the name of the folder. The flow of
+    other runs is None then.
     """
     path, params = place.own(names.META), meta.get("params")
     flow = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
@@ -201,7 +202,7 @@ def _own_lines(place: Place, stem: str) -> bytes | None:
 
 
 def _add_files(folder: Folder) -> None:
-    described, elsewhere = _sidecars(folder.place)
+    described, other_paths = _sidecars(folder.place)
     sidecar = described.get(folder.place.suffix)
     folder.has_sidecar = sidecar is not None
     folder.described = {} if sidecar is None else sidecar.files
@@ -209,7 +210,7 @@ def _add_files(folder: Folder) -> None:
     paths = {
         path: entry
         for path, entry in _files(folder.place)
-        if path in folder.described or (is_newest and path not in elsewhere)
+        if path in folder.described or (is_newest and path not in other_paths)
     }
     for path in sorted(paths, key=names.order):
         if (problem := _problem(paths[path])) is not None:
@@ -220,7 +221,7 @@ def _add_files(folder: Folder) -> None:
 
 def _problem(path: Path) -> str | None:
     if path.is_symlink():
-        return "is a link; what it leads to is not imported"
+        return "is a link; the target of the link is not imported"
     if not path.is_file():
         return "is not a regular file; it is not imported"
     size = path.stat().st_size
@@ -234,7 +235,7 @@ def _files(place: Place) -> Iterator[tuple[str, Path]]:
             continue
         if entry.is_dir() and not entry.is_symlink():
             # In the flat layout, a run's folder contains the folders of other runs next to the folders of its own
-            # scopes (the subjects of the run, such as tickers). The folders of other runs are skipped.
+            # scopes. The folders of other runs are skipped.
             if place.layout != "flat" or (entry.name != "runs" and not places_of(entry)):
                 yield from _within(entry, entry.name)
         elif place.layout != "flat" or entry.name not in {names.DIGEST, names.LATEST}:
@@ -258,8 +259,8 @@ def _sidecars(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
         sidecar = read_sidecar(run_place)
         if sidecar is not None:
             sidecars[run_place.suffix] = sidecar
-    elsewhere = {path for suffix, sidecar in sidecars.items() if suffix is not None for path in sidecar.files}
-    return sidecars, elsewhere
+    other_paths = {path for suffix, sidecar in sidecars.items() if suffix is not None for path in sidecar.files}
+    return sidecars, other_paths
 
 
 def read_sidecar(place: Place) -> Sidecar | None:
@@ -271,10 +272,10 @@ def read_sidecar(place: Place) -> Sidecar | None:
 
 
 def files_of_newest(folder: Path) -> list[str]:
-    """Return the paths of the files that belong to the newest run of a folder, without its own files."""
+    """Return the paths of the files of the newest run of a folder, except the run's own files (`names.OWN`)."""
     place = Place(folder, "flow")
-    _, elsewhere = _sidecars(place)
-    return [path for path, _ in _files(place) if path not in elsewhere]
+    _, other_paths = _sidecars(place)
+    return [path for path, _ in _files(place) if path not in other_paths]
 
 
 def meta_of(place: Place) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ class RecordedCall(Frozen):
 
     @classmethod
     def of(cls, call: ChangingCall[Any], at: float, **more: Any) -> RecordedCall:
-        """Return a call as it is recorded, with more arguments."""
+        """Return the record of a call. `more` are further arguments."""
         values = {name: value for name, value in json_of_call(call).items() if name not in _IDS}
         method = cast("Method", call.method.rpartition(".")[2])
         return cls(method=method, at=at, arguments=values | more)
@@ -86,7 +86,7 @@ class RecordedRun:
         return self._root / "daily" / self._date / self._flow
 
     def _read_existing(self) -> None:
-        """Read the part of the run that is already in the folder, which a mirror of the store has written."""
+        """Read the part of the run that a mirror of the store has already written to the folder."""
         if not reading.is_run_folder(self.folder):
             return
         for place in reading.places_of(self.folder):
@@ -173,9 +173,9 @@ class RecordedRun:
 
     def contents(self) -> RunFiles:
         """Return the contents of the folder, including the calls that were added so far."""
-        how: dict[str, Any] = {"status": self._status, "completed_at": self._ended_at, "rerun_seq": self._rerun_seq}
-        new = new_meta(self._rollout, self._run_id, self._flow, **how)
-        meta = new | self._meta | how | {"error": self._error}
+        state: dict[str, Any] = {"status": self._status, "completed_at": self._ended_at, "rerun_seq": self._rerun_seq}
+        new = new_meta(self._rollout, self._run_id, self._flow, **state)
+        meta = new | self._meta | state | {"error": self._error}
         return RunFiles(
             run_id=self._run_id,
             flow=self._flow,
@@ -202,7 +202,7 @@ class RecordedRun:
     def remove_files(self) -> None:
         """Remove the files of recorded checkpoints and artifacts.
 
-        An export from the store then writes them again, with other names.
+        A later export from the store writes these files again, with other names.
         """
         for path in [*self._files, *self._gone]:
             (self.folder / path).unlink(missing_ok=True)

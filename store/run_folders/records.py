@@ -1,7 +1,7 @@
 """Records of imports of run folders.
 
-Each import stores its record as an artifact of the imported run. The record prevents that the same contents are
-imported again, and allows an export with the same bytes.
+Each import stores its record as an artifact of the imported run. Because of the record, the same contents are not
+imported again, and an export writes the same bytes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class ImportReport(Frozen):
     rollout_id: str | None = None
     outcome: Outcome
     reason: str | None = None
-    """Why the run was skipped or refused."""
+    """The reason why the run was skipped or refused."""
     events: int = 0
     """The number of appended events. The next two fields are the numbers of saved checkpoints and saved artifacts."""
     checkpoints: int = 0
     artifacts: int = 0
     history_complete: bool = True
-    """False if the run had re-runs before the import: the folder does not contain the events that they replaced."""
+    """False if the run had re-runs before the import. The folder lacks the events that the re-runs replaced."""
     warnings: list[Warned] = Field(default_factory=list[Warned])
 
 
@@ -61,7 +61,7 @@ class FileRecord(Frozen):
     kind: FileKind
     id: str
     form: str | None = None
-    """How to write the value to get the file back: a format of JSON, or `base64`.
+    """The format that reproduces the file from the value: a format of JSON, or `base64`.
 
     None for text that is not JSON, and if `raw` contains the JSON text.
     """
@@ -84,7 +84,7 @@ class Record(Frozen):
     events_bytes: int
     """The number of imported bytes of `run_events.jsonl`; 0 if there is no such file."""
     events_sha256: str
-    """SHA-256 of these bytes."""
+    """SHA-256 of the imported bytes of `run_events.jsonl`."""
     extension_bytes: int = 0
     """The number of imported bytes of `run_extension.jsonl`. The next field is the SHA-256 of these bytes."""
     extension_sha256: str | None = None
@@ -108,7 +108,7 @@ class SidecarFile(Frozen):
 
     @classmethod
     def of_path(cls, path: str) -> SidecarFile:
-        """Return the description of a file that follows from its path relative to the run folder."""
+        """Return the description that follows from the path of a file. The path is relative to the run folder."""
         named = description_of(path)
         return cls(kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase)
 

@@ -1,6 +1,7 @@
 """Atomic writing of run folders: readers see the complete old folder or the complete new folder.
 
-In the names of own files (`names.OWN`), all runs of a flow except the newest have their id as a suffix.
+The names of a run's own files (`names.OWN`) contain the id of the run as a suffix. The newest run of a folder has no
+suffix.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def write(root: Path, run: RunFiles) -> Path:
             if reading.meta_of(place) is None:
                 raise Invalid("DIR", f"{place.own(META)} cannot be read; repair or remove it")
         new = day / f".{run.flow}.new-{secrets.token_hex(4)}"
-        # The files of the copy are hard links, so they must be replaced, not changed.
+        # The files of the copy are hard links, so each file must be replaced, not changed.
         if target.exists():
             shutil.copytree(target, new, symlinks=True, copy_function=_link)
         else:
@@ -205,10 +206,10 @@ def _add_to_digest(digest: Path, run: RunFiles) -> None:
     rerun = f", re-run {run.meta['rerun_seq']}" if run.meta.get("rerun_seq") else ""
     line = f"- {run.flow} {run.run_id} {run.meta.get('type')}: {run.meta.get('status')}{rerun}, {count} events\n"
     existing = digest.read_bytes() if digest.exists() else b""
-    of_run = [
+    run_lines = [
         line for line in existing.splitlines(keepends=True) if line.startswith(f"- {run.flow} {run.run_id} ".encode())
     ]
-    if of_run and of_run[-1] == line.encode():
+    if run_lines and run_lines[-1] == line.encode():
         return
     start = "\n" if existing and not existing.endswith(b"\n") else "" if existing else f"# {run.date}\n\n"
     with digest.open("ab") as file:
@@ -253,12 +254,12 @@ def _put_in_place(new: Path, target: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two directories atomically; return False if the system does not support it."""
+    """Exchange the names of two directories atomically; return False if the system does not support this."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False
-    done = function(_AT_WORKING_DIRECTORY, bytes(one), _AT_WORKING_DIRECTORY, bytes(other), _EXCHANGE)
-    if done == 0:
+    status = function(_AT_WORKING_DIRECTORY, bytes(one), _AT_WORKING_DIRECTORY, bytes(other), _EXCHANGE)
+    if status == 0:
         return True
     number = ctypes.get_errno()
     if number in _CANNOT_EXCHANGE:
@@ -267,15 +268,15 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _recover(day: Path, flow: str) -> None:
-    """Remove the temporary folders of an interrupted export. If only the old folder exists, give it its name back."""
+    """Remove the temporary folders of an interrupted export. If only the old folder exists, restore its name."""
     old, target = day / f".{flow}.old", day / flow
     if old.exists():
         if target.exists():
             shutil.rmtree(old)
         else:
             old.rename(target)
-    for left in day.glob(f".{flow}.new-*"):
-        shutil.rmtree(left)
+    for leftover in day.glob(f".{flow}.new-*"):
+        shutil.rmtree(leftover)
 
 
 @contextmanager
