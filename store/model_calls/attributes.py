@@ -29,9 +29,9 @@ STATUS: Final = "agl.call.status"
 TRIES: Final = "agl.call.tries"
 CACHED: Final = "agl.call.cached"
 TRUNCATED: Final = "agl.call.truncated"
-"""The attribute that names the part of a call that is not recorded completely: `prompt`, `answer` or both."""
+"""The attribute for the incompletely recorded parts of a call: `prompt`, `answer` or both."""
 UNKNOWN: Final = "agl.call.unknown_items"
-"""The attribute with the types of the items in a response that this package does not know. They are kept as JSON."""
+"""The attribute for the types of unknown items in a response. These items are recorded as JSON."""
 RAW_REQUEST: Final = "agl.call.raw_request"
 RAW_ANSWER: Final = "agl.call.raw_answer"
 """The attribute that contains the text of an answer that is not JSON."""
@@ -68,7 +68,7 @@ class AttributeWriter:
 
     def __init__(self, secrets: tuple[str, ...] = (), limit: int = sys.maxsize) -> None:
         self._secrets = secrets
-        self._left = limit
+        self._bytes_left = limit
         self.values: dict[str, AttributeValue] = {}
         self.is_truncated = False
         self.changes: list[str] = []
@@ -94,19 +94,22 @@ class AttributeWriter:
             self.values[name] = ids
 
     def put_long(self, name: str, value: Any) -> None:
-        """Add text, or another value as JSON. Above the limit, its long texts are shortened, or else it is left out."""
+        """Add text, or another value as JSON.
+
+        If the value exceeds the limit, its long texts are shortened. If it still exceeds the limit, it is left out.
+        """
         if value is None:
             return
         text = to_json(value)
-        if (size := _size(name, text)) > self._left:
+        if (size := _size(name, text)) > self._bytes_left:
             self.is_truncated = True
             text = to_json(_shortened(value))
-            is_left_out = (size := _size(name, text)) > self._left
+            is_left_out = (size := _size(name, text)) > self._bytes_left
             change = "left out" if is_left_out else "shortened"
             self.changes.append(f"{name}: {change}, because the request is longer than the limit")
             if is_left_out:
                 return
-        self._left -= size
+        self._bytes_left -= size
         self._put_text(name, text)
 
     def clean(self, text: str) -> str:
@@ -133,7 +136,7 @@ def _size(name: str, text: str) -> int:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a value whose long texts end with a mark that names their length."""
+    """Return a value with shortened texts. Each shortened text ends with a mark that states the original length."""
     match value:
         case str() if len(value) > _LONGEST_LEAF:
             return f"{value[:_LONGEST_LEAF]} [{len(value):,} characters in all]"
@@ -209,8 +212,8 @@ def put_request(writer: AttributeWriter, call: ModelCall) -> None:
 def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None:
     """Add a message of the prompt.
 
-    Its content is text, or a JSON list of the parts if it has several parts or a part that is not text. Reasoning
-    before it and function calls after it have separate attributes, as in the Chat API.
+    The content is text, or a JSON list of the parts if the message has several parts or a part that is not text.
+    Reasoning at the start of the message and function calls at its end have separate attributes, as in the Chat API.
     """
     parts = list(message.parts)
     calls: list[MessagePart] = []
@@ -231,7 +234,7 @@ def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None
     elif len(parts) == 1 and parts[0].kind == "text" and _is_plain(parts[0]):
         writer.put_long(f"{prefix}.content", _unambiguous(parts[0].text))
     elif parts:
-        # The list of a tool result needs no item around it, because the message names the call.
+        # The list of parts needs no item of a tool result around it, because the message names the call.
         is_bare = result is not None and bool(result.parts) and result.item.keys() <= _BARE_RESULT
         content = result.parts if result is not None and is_bare else parts
         writer.put_long(f"{prefix}.content", [to_item(part) for part in content])
@@ -274,7 +277,7 @@ def is_part_list(value: Any) -> bool:
 def _put_choice(writer: AttributeWriter, index: int, choice: Choice) -> None:
     """Add a choice of the response.
 
-    If the texts and the tool calls do not contain everything, an attribute contains all parts in their order.
+    If the texts and the tool calls do not represent the message completely, an attribute contains all parts in order.
     Attribute names of token ids and log probabilities contain the number of the choice, except for the first choice.
     """
     prefix, message = f"gen_ai.completion.{index}", choice.message
@@ -317,8 +320,8 @@ def _is_field(part: MessagePart) -> bool:
 
 def _is_flat(message: Message) -> bool:
     """Return whether the text fields and the tool calls of a choice represent its message completely."""
-    places = [_ORDER.index(part.kind) if _is_field(part) else -1 for part in message.parts]
-    texts = [place for place in places if place != _ORDER.index("tool_call")]
-    is_in_order = places == sorted(places) and -1 not in places and len(texts) == len(set(texts))
+    ranks = [_ORDER.index(part.kind) if _is_field(part) else -1 for part in message.parts]
+    texts = [rank for rank in ranks if rank != _ORDER.index("tool_call")]
+    is_in_order = ranks == sorted(ranks) and -1 not in ranks and len(texts) == len(set(texts))
     content = next((part.text for part in message.parts if part.kind == "text"), "")
     return is_in_order and not is_part_list(decoded_parts(content))

@@ -1,8 +1,8 @@
 """Reader of messages and of their parts, in the forms of all protocols and conventions.
 
-The forms are those of OpenAI's Chat and Responses APIs, of Anthropic's Messages API, of compatible
-servers, and of OpenTelemetry's GenAI convention. An item of an unknown type becomes a part of the kind `unknown`. The
-functions raise no exceptions.
+The forms are defined by OpenAI's Chat and Responses APIs, by Anthropic's Messages API, by compatible servers, and by
+OpenTelemetry's GenAI convention. An item of an unknown type becomes a part of the kind `unknown`. The functions raise
+no exceptions.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ _MESSAGE_FIELDS: Final = frozenset({
     "tool_call_id", "tool_calls", "type",
 })  # fmt: skip
 _COMMON_FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
-"""The fields that most messages have. If a message has no others, the slow search for other fields is skipped."""
+"""The usual fields of messages. If a message has no other fields, the slow search for other fields is skipped."""
 _SPEAKERS: Final = ("system", "developer", "user", "assistant")
 _OF_CLIENTS: Final = frozenset({"parsed", "parsed_arguments", "parsed_output"})
-"""Fields that the clients add to items."""
+"""Fields that the client libraries of the APIs add to items."""
 
 
 def read_message(value: Any, role: str = "", *, keeps_unknown: bool = False) -> Message | None:
-    """Return a message, a choice with a message, or an item of the Responses API.
+    """Return the message of a value.
 
     Args:
-        value: the message in any form. Text is the content of a message.
+        value: a message, a choice with a message, an item of the Responses API, or the content of a message as text.
         role: the role of a message that does not name its role.
         keeps_unknown: whether unknown fields of the message become parts of the kind `unknown`.
 
@@ -252,10 +252,14 @@ def _call(kind: str, item: Json, received: Json) -> MessagePart:
     arguments = next((value for name in _TOOL_CALLS[kind] if (value := fields.get(name)) is not None), None)
     call_id = first_text(item, "call_id", "id")
     name = first_text(fields, "name") or ("" if tool == FUNCTION else kind.removesuffix("_call"))
-    # Clients reorder the fields of objects, except of arguments that a model wrote. Sorting makes the texts equal.
+    # Clients may change the order of fields, but not in arguments that a model wrote. Sorting makes the texts equal.
     text = "" if arguments is None else to_json(arguments, is_sorted=tool not in {FUNCTION, "custom"})
-    of_call = {"type", "index", "id", "call_id", "name", "status", "function", *_TOOL_CALLS[kind]}
-    is_plain = item.keys() <= of_call and as_object(item.get(kind)).keys() <= {"name", *_TOOL_CALLS[kind], *_OF_CLIENTS}
+    call_fields = {"type", "index", "id", "call_id", "name", "status", "function", *_TOOL_CALLS[kind]}
+    is_plain = item.keys() <= call_fields and as_object(item.get(kind)).keys() <= {
+        "name",
+        *_TOOL_CALLS[kind],
+        *_OF_CLIENTS,
+    }
     return MessagePart("tool_call", text, name, call_id, tool, item={} if tool == FUNCTION and is_plain else item)
 
 
@@ -266,8 +270,8 @@ def _result(kind: str, item: Json) -> MessagePart:
     text = value if isinstance(value, str) else joined or to_json(value, is_sorted=True)
     call_id = first_text(item, "tool_use_id", "call_id", "tool_call_id", "approval_request_id", "id")
     tool = FUNCTION if kind in _FUNCTION_RESULTS else "custom" if kind in _CUSTOM else kind
-    of_result = {"type", "tool_use_id", "call_id", "id", "status", "response", "result", "output", "content"}
-    is_plain = tool == FUNCTION and isinstance(value, str) and item.keys() <= of_result
+    result_fields = {"type", "tool_use_id", "call_id", "id", "status", "response", "result", "output", "content"}
+    is_plain = tool == FUNCTION and isinstance(value, str) and item.keys() <= result_fields
     return MessagePart("tool_result", text, call_id=call_id, tool=tool, parts=parts, item={} if is_plain else item)
 
 
@@ -289,7 +293,10 @@ def to_item(part: MessagePart) -> Json:
 
 
 def media_url(part: MessagePart) -> str | None:
-    """Return the URL of an image or another medium, a `data:` URL if the item contains the bytes; None without both."""
+    """Return the URL of an image or another medium.
+
+    If the item contains the bytes, the URL is a `data:` URL. If the item has neither a URL nor bytes, return None.
+    """
     item = part.item
     kind = as_text(item.get("type")) or ""
     inner = as_object(item.get("source")) or as_object(item.get(kind))
@@ -303,7 +310,7 @@ def media_url(part: MessagePart) -> str | None:
     data = first_text(inner, "data") or first_text(item, "data", "file_data", "content")
     if data is None or as_text(inner.get("type")) == "text":
         return None
-    sound = first_text(inner, "format") or first_text(item, "format")
+    audio_format = first_text(inner, "format") or first_text(item, "format")
     media_type = first_text(inner, "media_type") or first_text(item, "mime_type", "media_type")
-    media_type = media_type or f"{part.kind}/{sound or '*'}"
+    media_type = media_type or f"{part.kind}/{audio_format or '*'}"
     return f"data:{media_type};base64,{data}"

@@ -20,11 +20,11 @@ TOO_DEEP: Final = "[nested too deeply]"
 
 
 def parse(body: bytes) -> tuple[Any, bool]:
-    """Return a body as a JSON value, and whether all of it is JSON in UTF-8.
+    """Return a body as a JSON value, and whether the whole body is JSON in UTF-8.
 
-    Common JSON libraries accept more than the standard allows, so the proxy does too. Bytes that are not UTF-8 become
-    U+FFFD, and then the second value is False. For a body that is not JSON, the value is None and the second value is
-    False.
+    Common JSON libraries accept more than the standard allows, so this function does too. Bytes that are not UTF-8
+    become U+FFFD, and then the second value is False. For a body that is not JSON, the value is None and the second
+    value is False.
     """
     for text, is_exact in ((body, True), (body.decode(errors="replace").encode(), False)):
         try:
@@ -79,7 +79,7 @@ def first_text(fields: Mapping[str, Any], *names: str) -> str | None:
 
 
 def to_json(value: object, *, is_sorted: bool = False) -> str:
-    """Return text unchanged, and any other value as JSON, with sorted fields on request."""
+    """Return text unchanged, and any other value as JSON. `is_sorted`: whether to sort the fields of objects."""
     if isinstance(value, str):
         return value
     try:
@@ -98,7 +98,7 @@ def to_json(value: object, *, is_sorted: bool = False) -> str:
 def compact(item: Mapping[str, Any]) -> Json:
     """Return an item without null fields at any depth, and without top-level fields that are an empty list or object.
 
-    A client's objects have such fields where the response has none. Arguments and schemas are unchanged.
+    The objects of a client have such fields even if the response lacks them. Arguments and schemas are unchanged.
     """
     try:
         fields = _without_nulls(item)
@@ -127,8 +127,8 @@ def _without_nulls(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return a copy of a request's value as JSON: a client's objects as objects, and classes as their names.
 
-    Iterators and arguments that the client counts as omitted are left out, because an iterator can be read only once
-    and the client needs it.
+    Iterators are left out, because an iterator can be read only once, and the client reads it. Arguments that the
+    client counts as omitted are left out too.
     """
     match value:
         case None | str() | bool() | int() | float():

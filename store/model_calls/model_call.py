@@ -21,7 +21,7 @@ PartKind = Literal[
     "unknown",
 ]
 FUNCTION = "function"
-"""The kind of tool of a call that a program answers, with arguments that follow a JSON schema."""
+"""The kind of a tool that the calling program executes, with arguments that follow a JSON schema."""
 
 
 class Protocol(StrEnum):
@@ -37,11 +37,15 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """One part of a message. A field is empty if a part of its kind has no such value."""
+    """One part of a message. A field is empty if parts of this kind have no such value."""
 
     kind: PartKind
     text: str = ""
-    """The text; of a tool call, the arguments as the model wrote them; of a tool result, its text or else its JSON."""
+    """The text of the part.
+
+    For a tool call: the arguments as the model wrote them. For a tool result: its text, or its JSON if there is no
+    text.
+    """
     name: str = ""
     """The name of the tool."""
     call_id: str | None = None
@@ -51,7 +55,7 @@ class MessagePart:
     parts: tuple[MessagePart, ...] = ()
     """The parts of a tool result that is a list."""
     item: Json = field(default_factory=dict[str, Any])
-    """The item as received; empty if the other fields contain everything."""
+    """The item as received; empty if the other fields represent the item completely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,14 @@ class Message:
 
     @property
     def media(self) -> tuple[MessagePart, ...]:
-        """The images and other media, those of tool results included, and unknown parts without text."""
+        """The images and other media, including the media in tool results, and the unknown parts without text."""
         parts = [inner for part in self.parts for inner in (part, *part.parts)]
         kinds = {"image", "audio", "video", "document"}
         return tuple(part for part in parts if part.kind in kinds or (part.kind == "unknown" and not part.text))
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that repeats of a message have in common. Clients may drop reasoning and ids, so it excludes them."""
+        """A key that is equal for repetitions of a message. It excludes reasoning and ids, which clients may drop."""
         return (self.role, self.text.strip(), tuple((call.name, call.text) for call in self.tool_calls))
 
 
@@ -106,7 +110,7 @@ class Choice:
     finish_reason: str | None = None
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: Json = field(default_factory=dict[str, Any])
-    """By `content` and `refusal`, one object for each token, in the form of the Chat API."""
+    """Log probabilities by `content` and `refusal`: a list with one object for each token, as in the Chat API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +118,9 @@ class Usage:
     """Numbers of tokens; None if a number is unknown."""
 
     prompt: int | None = None
-    """All tokens of the prompt, those from a cache and those that were written to a cache included."""
+    """All tokens of the prompt, including the tokens that were read from a cache or written to a cache."""
     completion: int | None = None
-    """All tokens of the response, those of the reasoning included."""
+    """All tokens of the response, including the tokens of the reasoning."""
     total: int | None = None
     cached: int | None = None
     """The tokens of the prompt that were read from a cache."""

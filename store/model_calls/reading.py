@@ -138,14 +138,14 @@ def _choices(protocol: Protocol, response: Json) -> tuple[list[Choice], list[int
         case Protocol.CHAT | Protocol.COMPLETIONS:
             items = sorted(as_objects(response.get("choices")), key=lambda item: as_count(item.get("index")) or 0)
             # Agent-lightning's instrumentation of vLLM adds the token ids of the first choice to the response object.
-            of_first = as_ids(response.get("response_token_ids"))
-            choices = [_choice(item, [] if index else of_first) for index, item in enumerate(items)]
+            first_choice_ids = as_ids(response.get("response_token_ids"))
+            choices = [_choice(item, [] if index else first_choice_ids) for index, item in enumerate(items)]
             return choices, prompt_ids or (as_ids(items[0].get("prompt_token_ids")) if items else [])
         case Protocol.RESPONSES if response:
             return [_of_output(response)], prompt_ids
         case Protocol.MESSAGES if response:
             message = read_message({"role": None, **response}, "assistant")
-            assert message is not None  # an object is never None
+            assert message is not None  # `read_message` returns a message for every object
             return [Choice(message, first_text(response, "stop_reason"), _response_ids(response))], prompt_ids
         case _:
             return [], []
@@ -153,7 +153,7 @@ def _choices(protocol: Protocol, response: Json) -> tuple[list[Choice], list[int
 
 def _choice(item: Json, token_ids: list[int]) -> Choice:
     message = read_message({"role": None, **item}, "assistant", keeps_unknown="message" in item)
-    assert message is not None  # an object is never None
+    assert message is not None  # `read_message` returns a message for every object
     logprobs = _as_in_chat(as_object(item.get("logprobs")))
     ids = as_ids(item.get("token_ids")) or as_ids(as_object(item.get("provider_specific_fields")).get("token_ids"))
     ids = ids or token_ids or _ids_in(logprobs)
@@ -175,8 +175,8 @@ def _as_in_chat(logprobs: Json) -> Json:
     tokens = as_list(logprobs.get("tokens"))
     return {
         "content": [
-            {"token": tokens[place] if place < len(tokens) else None, "logprob": value}
-            for place, value in enumerate(values)
+            {"token": tokens[index] if index < len(tokens) else None, "logprob": value}
+            for index, value in enumerate(values)
         ]
     }
 

@@ -164,12 +164,15 @@ def _media_of(message: Any) -> Sequence[MessagePart]:
     content = decoded_parts(as_object(message).get("content"))
     if not isinstance(content, list):
         return ()
-    read = read_message({"role": "user", "content": content})
-    return () if read is None else read.media
+    parsed = read_message({"role": "user", "content": content})
+    return () if parsed is None else parsed.media
 
 
 def _provider_record(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return the data that LiteLLM records of a provider's response. Its attributes contain Python literals as text."""
+    """Return the data that LiteLLM records of a provider's response.
+
+    LiteLLM's attributes contain Python literals as text.
+    """
     names = {
         match[1]
         for name in attributes
@@ -315,7 +318,7 @@ def _tools(attributes: Mapping[str, Any]) -> list[Json]:
 
 
 def _listed(attributes: Mapping[str, Any], name: str, prefix: str) -> list[Any]:
-    """Return messages in OpenTelemetry's current convention, or in that of OpenInference."""
+    """Return the messages in OpenTelemetry's current convention, or else in the convention of OpenInference."""
     return as_list(decoded(attributes.get(name))) or _inference(attributes, prefix)
 
 
@@ -358,8 +361,8 @@ def _of_first_choice(raw: CallAttributes, attributes: Mapping[str, Any]) -> Json
     return {"token_ids": list(raw.response_ids), "logprobs": logprobs}
 
 
-def _choice(value: Any, message: Message, of_first: Json) -> Choice:
-    fields = {**as_object(decoded(value)), **of_first}
+def _choice(value: Any, message: Message, first_choice_fields: Json) -> Choice:
+    fields = {**as_object(decoded(value)), **first_choice_fields}
     logprobs = {name: _entries(tokens) for name, tokens in as_object(fields.get("logprobs")).items()}
     return Choice(
         message,

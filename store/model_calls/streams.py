@@ -25,11 +25,11 @@ class StreamReader(abc.ABC):
 
     def __init__(self, limit: int) -> None:
         self._events = EventReader(limit)
-        self._left = limit
+        self._bytes_left = limit
         self._is_unreadable = False
         self._has_end_mark = False
         self.is_empty = True
-        """Whether no event so far contains anything."""
+        """Whether all events so far were empty."""
         self.error: Json | None = None
         """The error that the backend sent after the beginning of its response."""
 
@@ -39,21 +39,21 @@ class StreamReader(abc.ABC):
             if data == _DONE:
                 self._has_end_mark = True
                 continue
-            self._left -= len(data)
+            self._bytes_left -= len(data)
             value, is_exact = parse(data)
             self._is_unreadable = self._is_unreadable or not is_exact
             self.add(as_object(value))
 
     def mark_end(self) -> None:
-        """Record that the end mark was received. Clients consume this mark instead of returning it as an event."""
+        """Record that the end mark was received. Client libraries do not return this mark as an event."""
         self._has_end_mark = True
 
     def add(self, event: Json) -> None:
-        """Process the next event, parsed."""
+        """Process the next event, which is already parsed."""
         self.is_empty = self.is_empty and not event
         if error := event.get("error"):
             self.error = as_object(error) or {"message": str(error)}
-        self._take(event, keeps=self._left >= 0)
+        self._take(event, keeps=self._bytes_left >= 0)
 
     @property
     def is_complete(self) -> bool:
@@ -62,13 +62,16 @@ class StreamReader(abc.ABC):
 
     @property
     def has_end_mark(self) -> bool:
-        """Whether the stream's end mark was received. Unlike `is_complete`, it implies that no usage follows."""
+        """Whether the stream's end mark was received. After the mark, no usage follows.
+
+        The usage may follow if only `is_complete` is True.
+        """
         return self._has_end_mark
 
     @property
     def is_truncated(self) -> bool:
         """Whether a part of the response was too long or could not be read."""
-        return self._left < 0 or self._events.skipped > 0 or self._is_unreadable
+        return self._bytes_left < 0 or self._events.skipped > 0 or self._is_unreadable
 
     @property
     @abc.abstractmethod
@@ -103,7 +106,7 @@ def _merged(usage: Any, event: Any) -> Json:
 
 
 def _append(fields: Json, name: str, value: Any) -> None:
-    """Add a piece of a field: text and lists are joined, objects are joined field by field, other values replaced."""
+    """Add a piece of a field: text and lists are joined, objects are joined by field, other values are replaced."""
     before = fields.get(name)
     match value:
         case None:
@@ -128,7 +131,7 @@ class _Choice:
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {}
         self.content: list[Any] = []
-        """The pieces of the content, if some of them are not text."""
+        """The pieces of the content, if some pieces are not text."""
         self.fields: Json = {}
         self.tools: list[tuple[int, Json]] = []
         """The tool calls with their indexes."""
@@ -294,7 +297,7 @@ class _ResponseReader(StreamReader):
     """Reader for the Responses API.
 
     The last event contains the complete response. The other events are read too, because some servers send the last
-    event without output, and a client may stop before it.
+    event without output, and a client may stop before the last event.
     """
 
     _ENDS: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -308,7 +311,7 @@ class _ResponseReader(StreamReader):
         "custom_tool_call_input": "input",
         "code_interpreter_call_code": "code",
     }
-    """The field of an item or of its part that the deltas of an event type extend."""
+    """The field that the deltas of an event type extend. It is a field of an item, or of a part of the item."""
     _PARTS: Final = frozenset({"content_part", "reasoning_summary_part", "output_text.annotation"})
 
     def __init__(self, limit: int) -> None:
@@ -322,7 +325,7 @@ class _ResponseReader(StreamReader):
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a part of the response was too long or could not be read, and the last event did not repeat it."""
+        """Whether a part of the response was too long or unreadable, and the last event did not repeat this part."""
         return super().is_truncated and not (self._has_end_mark and as_list(self._response.get("output")))
 
     def _take(self, event: Json, *, keeps: bool) -> None:
@@ -350,20 +353,20 @@ class _ResponseReader(StreamReader):
         if subject not in self._TEXT_FIELDS and subject not in self._PARTS:
             return
         item = self._items.setdefault(index, {"type": _ITEM_TYPES.get(subject, "message")})
-        place = self._place(item, subject, event)
+        target = self._target_of(item, subject, event)
         if subject in {"content_part", "reasoning_summary_part"}:
             part = as_object(event.get("part"))
-            place.update({**part, **place, **_present(part)})
+            target.update({**part, **target, **_present(part)})
         elif (name := self._TEXT_FIELDS.get(subject)) is not None:
             if stage == "delta":
-                _append(place, name, event.get("delta"))
-                _append(place, "logprobs", event.get("logprobs") or None)
+                _append(target, name, event.get("delta"))
+                _append(target, "logprobs", event.get("logprobs") or None)
             elif isinstance(event.get(name), str):
-                place[name] = event[name]
+                target[name] = event[name]
         elif subject == "output_text.annotation":
-            _append(place, "annotations", [event.get("annotation")])
+            _append(target, "annotations", [event.get("annotation")])
 
-    def _place(self, item: Json, subject: str, event: Json) -> Json:
+    def _target_of(self, item: Json, subject: str, event: Json) -> Json:
         """Return the object that an event extends: the item, or a part of its content or summary."""
         is_summary = subject.startswith("reasoning_summary")
         index = as_count(event.get("summary_index" if is_summary else "content_index"))
@@ -392,7 +395,7 @@ def _order(index: int | str) -> tuple[bool, int, str]:
 
 
 def _present(fields: Json) -> Json:
-    """Return the fields without those that are empty."""
+    """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
@@ -407,7 +410,7 @@ _ITEM_TYPES: Final = {
     "custom_tool_call_input": "custom_tool_call",
     "code_interpreter_call_code": "code_interpreter_call",
 }
-"""The type of the item of an event that comes without the item's first event."""
+"""The type of an item whose first event is missing, by the kind of the event that was received instead."""
 
 
 class _MessageReader(StreamReader):
@@ -456,7 +459,7 @@ class _MessageReader(StreamReader):
     def response(self) -> Json:
         blocks = dict(self._blocks)
         for index, pieces in self._inputs.items():
-            # A tool without arguments has no pieces, or empty ones.
+            # A tool without arguments has no pieces, or empty pieces.
             if text := "".join(pieces).strip():
                 blocks[index] = {**blocks[index], "input": _parsed(text)}
         return (
@@ -465,7 +468,7 @@ class _MessageReader(StreamReader):
 
 
 _BLOCK_TYPES: Final = {"input_json_delta": "tool_use", "thinking_delta": "thinking", "signature_delta": "thinking"}
-"""The type of the block of a delta that comes without the block's first event."""
+"""The type of a block whose first event is missing, by the type of the delta that was received instead."""
 
 
 def _parsed(text: str) -> Any:
