@@ -5,11 +5,11 @@
     async with rollbook.open_store("sqlite:///run.db") as opened:
         await opened.enqueue_rollout({"question": "…"})
 
-The names in this module are the public ones. A name that Agent-lightning 0.3 also has means the same as there. All
-other names may be imported, but may change.
+The names in this module are public. If Agent-lightning 0.3 has a public name too, the name means the same in both
+packages. All other names may be imported, but may change.
 
-An installation contains this package as `rollbook`, and `store` is an alias for it. In the source tree, the
-package is named `store`.
+An installation contains this package as `rollbook`, with the alias `store`. In the source tree, the package is named
+`store`.
 """
 
 from __future__ import annotations

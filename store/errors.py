@@ -29,7 +29,7 @@
 
 `status` is the HTTP status of the error in a server's response. `retryable` states whether the unchanged call may
 succeed when it is repeated. A class builds its message from its arguments, so that an error can be pickled and sent
-over the wire. Every message ends with a remedy.
+over the wire. Every message except that of `NotFound` ends with a remedy.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class StoreError(Exception):
 class NotFound(StoreError, LookupError, ValueError):
     """An object of the call does not exist.
 
-    The texts are those of Agent-lightning 0.3, because its clients compare them.
+    The messages are equal to those of Agent-lightning 0.3, because clients of Agent-lightning compare the texts.
     """
 
     status = 404
@@ -151,7 +151,7 @@ class AttemptActive(Conflict):
 
 
 class HeadMoved(Conflict):
-    """The head attempt is not the expected one: a re-run, a resume or a move changed it after the caller read it."""
+    """The head is not the attempt that the caller expected. The head moved after the caller had read the rollout."""
 
     status = 412
 
@@ -171,7 +171,7 @@ class GraphChanged(Conflict):
     def __init__(self, checkpoints: Sequence[str]) -> None:
         super().__init__(
             f"the phase graph is not the one under which {', '.join(checkpoints)} was saved",
-            "re-run from an earlier phase, or give allow_graph_change=True if its state still fits",
+            "re-run from an earlier phase, or give allow_graph_change=True if the saved state still fits",
         )
         self.checkpoints = list(checkpoints)
 
@@ -251,7 +251,7 @@ class TooLarge(Invalid):
 
 
 class PastUnavailable(Invalid):
-    """A read with `as_at` would have to compute too many rows from events, because they changed after that moment."""
+    """A read with `as_at` would compute too many rows from events, because these rows changed after that moment."""
 
     def __init__(self, rows: int, limit: int) -> None:
         super().__init__(
@@ -269,7 +269,7 @@ class Unavailable(StoreError, ConnectionError):
     status = 503
     retryable = True
     is_disk_full: bool = False
-    """Whether a database refused a transaction for lack of space, and has certainly rolled it back."""
+    """Whether the database rolled a transaction back for lack of space. If True, the transaction had no effect."""
 
     def __init__(self, reason: str, retry_after_seconds: float = 1.0) -> None:
         super().__init__(f"{reason}; try again in {retry_after_seconds:g} s")
@@ -318,7 +318,7 @@ class TimedOut(Unavailable, TimeoutError):
 
 
 class QuotaExceeded(StoreError):
-    """The call would exceed the quota of events or bytes that the server has for the partition; it had no effect.
+    """The call would exceed the quota of events or bytes that the server has for the partition; the call had no effect.
 
     Calls that finish work are still possible.
     """

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 
 class StoreOpening(Coroutine[Any, Any, Store]):
-    """A store that is being opened: `await` returns it, and `async with` also closes it at the end of the block.
+    """The opening of a store: `await` returns the store; `async with` also closes the store at the end of the block.
 
     Args:
         opening: the coroutine that opens the store.
@@ -77,11 +77,12 @@ def open_store(
     Args:
         url: a database or a server, with an optional partition.
         clock: a function that returns microseconds since the epoch. With None, a Postgres store uses the clock of its
-            database, other stores that of the machine. A server always uses its own clock. Overdue attempts are judged
-            by the monotonic clock of the machine, or by the method `elapsed` of `clock`, or by `clock` itself.
-        scan_debounce_seconds: the minimum time between two checks for overdue attempts by the methods marked *Sweeps*
-            in `Store`; with 0, each of their calls makes such a check. Without `clock` and `read_only`, overdue
-            attempts are also ended on time as long as the store is open. A server has its own setting.
+            database, and other stores use the clock of the machine. A server always uses its own clock. The check for
+            overdue attempts uses the monotonic clock of the machine if `clock` is None. Otherwise it uses the method
+            `elapsed` of `clock` if there is one, and else `clock` itself.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
+            `Store` make such a check; with 0, every call of these methods makes one. If neither `clock` nor `read_only`
+            is set, the store also ends overdue attempts on time while it is open. A server has its own setting.
         create: whether to create the partition if it does not exist. This has no effect with a server.
         read_only: whether to refuse calls that write; the partition is then neither created nor upgraded.
         api_key: the key for a server; None for the value of `ROLLBOOK_API_KEY`, if it is set.
@@ -89,7 +90,7 @@ def open_store(
             `https://`.
 
     Raises:
-        Invalid: the URL is invalid, a clock was given for a server, or a key for a database.
+        Invalid: the URL is invalid, a clock was given for a server, or `api_key` or `ca_file` for a database.
         NotFound: the store does not exist, and `create` is False.
         Incompatible: the schema of the database has another version; the database is not a store; or it is a backup or
             an archive, and `read_only` is False.
@@ -116,8 +117,8 @@ async def _open(
         if clock is not None:
             raise Invalid("clock", "is not for a server, which has its own clock; leave it out")
         return await HTTPStore.open(url, read_only=read_only, api_key=api_key, ca_file=ca_file)
-    for name, given in (("api_key", api_key), ("ca_file", ca_file)):
-        if given is not None:
+    for name, value in (("api_key", api_key), ("ca_file", ca_file)):
+        if value is not None:
             raise Invalid(name, "is for a server, but the URL is that of a database; leave it out")
     return await SQLStore.open(
         url, clock=clock, scan_debounce_seconds=scan_debounce_seconds, create=create, read_only=read_only
@@ -134,7 +135,8 @@ def _same_arguments(
         def opened(*args: P.args, **kwargs: P.kwargs) -> SyncStore:
             return function(*args, **kwargs)
 
-        vars(opened)["__wrapped__"] = open_async  # from which `inspect.signature` and `help` take the parameters
+        # `inspect.signature` and `help` take the parameters from the function in this attribute.
+        vars(opened)["__wrapped__"] = open_async
         opened.__annotations__ = {**open_async.__annotations__, "return": SyncStore}
         return opened
 
@@ -161,12 +163,12 @@ class InMemoryLightningStore(SQLStore):
     """A `memory://` store, which is open as soon as it is constructed.
 
     Its data is in a private temporary file, which is deleted by `close()` or when the interpreter exits. Unlike
-    Agent-lightning's store it has no memory limits and evicts nothing.
+    Agent-lightning's store, this store has no memory limits and evicts nothing.
 
     Args:
         thread_safe: accepted for compatibility and ignored; the store is always thread-safe.
         scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
-            `Store` make such a check; with 0, each of their calls does.
+            `Store` make such a check; with 0, every call of these methods makes one.
         clock: returns microseconds since the epoch; None for the clock of the machine.
     """
 

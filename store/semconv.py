@@ -1,7 +1,7 @@
 """Names of spans, attributes and metadata keys that the store interprets, and the summary of a span's attributes.
 
-`FEEDS` defines the attributes from which each field of `span.recorded` is read. It is part of the log's format: the log
-stores the values that were read, so a change requires a new shape of `span.recorded`.
+`FEEDS` defines the attributes from which each field of `span.recorded` is read. `FEEDS` is part of the log's format,
+because the log stores the values that were read. So a change of `FEEDS` requires a new shape of `span.recorded`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ OBJECT_SPAN: Final = "agentlightning.object"
 EXCEPTION_SPAN: Final = "agentlightning.exception"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ORIGINAL_SPAN_ID: Final = "rollbook.original_span_id"
-"""The original id of a span with a derived id, because a span of another trace in its attempt has the original id."""
+"""The attribute with the original id of a span.
+
+The store gives a span a derived id if a span of another trace in the same attempt already has the original id.
+"""
 REWARD_SPAN: Final = "agentlightning.reward"
 VIRTUAL_SPAN: Final = "agentlightning.virtual"
 
@@ -47,7 +50,10 @@ NODE_EXEC: Final = "agl.node_exec"
 KIND: Final = "agl.kind"
 
 CHANGED: Final = "rollbook.changed"
-"""The attribute that lists the values that the store changed in a span received as OTLP, to be able to store them."""
+"""The attribute with a list of the values that the store changed in a span received as OTLP.
+
+The store changes values that it could not store otherwise.
+"""
 FULL_TEXT: Final = "rollbook.full."
 """The prefix of attributes that contain the full text of a shortened value."""
 
@@ -92,7 +98,10 @@ INDEXED_TEXTS: Final = frozenset(
     for field in ("model", "response_id", "node_id", "scope", "parent_node_id", "phase", "node_exec")
     for name in FEEDS[field]
 ) | {KIND}
-"""The attributes whose text the store copies into columns. Each text may have at most `MAX_INDEXED_BYTES` of UTF-8."""
+"""The attributes whose text the store copies into columns.
+
+A text may have at most `MAX_INDEXED_BYTES` bytes of UTF-8.
+"""
 MAX_INDEXED_BYTES: Final = 512
 _LARGEST_COUNT: Final = 2**53
 
@@ -153,15 +162,15 @@ def invalid_rewards(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...
             break
         if _number(attributes[key]) is None:
             name = attributes.get(f"{REWARD}.{index}.name")
-            unnamed = str(index) if index else PRIMARY
-            invalid.append((name if isinstance(name, str) and name else unnamed, str(attributes[key])))
+            default_name = str(index) if index else PRIMARY
+            invalid.append((name if isinstance(name, str) and name else default_name, str(attributes[key])))
     return tuple(invalid)
 
 
 def _rewards(name: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     primary = _number(attributes.get(_FIRST_REWARD))
     if primary is not None:
-        return (_named(attributes, 0, primary), *_further_rewards(attributes))
+        return (_named_reward(attributes, 0, primary), *_further_rewards(attributes))
     for key in _AGENTOPS_OUTPUTS:
         value = _agentops_reward(attributes.get(key))
         if value is not None:
@@ -178,20 +187,21 @@ def _further_rewards(attributes: Mapping[str, Any]) -> list[tuple[str, float]]:
             break
         value = _number(attributes[key])
         if value is not None:
-            further.append(_named(attributes, index, value))
+            further.append(_named_reward(attributes, index, value))
     return further
 
 
-def _named(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str, float]:
+def _named_reward(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str, float]:
     name = attributes.get(f"{REWARD}.{index}.name")
-    unnamed = str(index) if index else PRIMARY
-    return (name if isinstance(name, str) and name else unnamed, value)
+    default_name = str(index) if index else PRIMARY
+    return (name if isinstance(name, str) and name else default_name, value)
 
 
 def _agentops_reward(output: Any) -> float | None:
     """Return the reward in the output of a task, which AgentOps records as an object or as JSON text."""
     if isinstance(output, str):
-        # Most outputs are long texts without a reward. A search costs a hundredth of parsing, so it comes first.
+        # Most outputs are long texts without a reward. A search takes a hundredth of the time of parsing, so the search
+        # comes first.
         if '"reward"' not in output:
             return None
         try:
@@ -205,9 +215,9 @@ def _agentops_reward(output: Any) -> float | None:
 
 
 def _kind(attributes: Mapping[str, Any]) -> str:
-    named = attributes.get(KIND)
-    if isinstance(named, str) and named:
-        return named
+    kind = attributes.get(KIND)
+    if isinstance(kind, str) and kind:
+        return kind
     return "tool_result" if any(name in attributes for name in _TOOL_NAMES) else "result"
 
 
