@@ -1,4 +1,4 @@
-"""Calls as values, made by the methods of a store."""
+"""Functions for calls that are values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 def perform(target: Any, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
-    """Make a call by the method of a store, or of its `runs` or `annotations`, which a subclass may have overridden.
+    """Make a call by the method of `target`: a store, or its `runs` or `annotations`.
 
-    Only arguments that differ from their defaults are passed, because the store may not have the others.
+    A subclass may have overridden this method, possibly with fewer parameters. So only arguments that differ from their
+    defaults are passed.
     """
     method, defaults = _method_of(type(call))
     return getattr(target, method)(**{name: value for name, value in vars(call).items() if value is not defaults[name]})

@@ -1,6 +1,6 @@
 """Checks whether the processes that execute attempts are alive.
 
-In the store, a runner of a pipeline is a worker with the name of the pipeline's phase graph in its heartbeats. An
+In the store, a runner of a pipeline is a worker whose heartbeats contain the name of the pipeline's phase graph. An
 orphan is an active attempt whose process is gone.
 """
 
@@ -36,9 +36,10 @@ async def is_orphan(store: Store, rollout: Rollout) -> bool:
 async def close_orphans(store: Store) -> list[str]:
     """Set active attempts of pipelines to unresponsive if their process ran on this machine and is gone.
 
-    The store would do the same after `unresponsive_seconds`. A run fails, or is queued again if its config retries
-    unresponsive attempts. Attempts of runners without a pipeline are left out, because such a runner itself ends the
-    attempts of the process that it replaces. The result is the list of the rollout ids of the runs.
+    The store would do the same after `unresponsive_seconds`. The run of such an attempt fails, or is queued again if
+    its config retries unresponsive attempts. Attempts of runners without a pipeline are left out, because such a
+    runner, when it starts, ends the attempts of the process that it replaces. The result contains the rollout ids of
+    the runs.
     """
     closed: list[str] = []
     for rollout in await store.query_rollouts(status_in=list(_AT_WORK)):
@@ -63,13 +64,13 @@ async def _worker_of(store: Store, rollout: Rollout) -> Worker | None:
 
 
 def pipeline_of(worker: Worker) -> str | None:
-    """Return the name of the phase graph that a worker executes; None if it runs no pipeline."""
+    """Return the name of the phase graph that a worker executes; None if the worker runs no pipeline."""
     pipeline: Any = (worker.heartbeat_stats or {}).get("pipeline")
     return pipeline if isinstance(pipeline, str) else None
 
 
 async def live_runners(store: Store, pipeline: str) -> list[str]:
-    """Return the ids of the live runners of a pipeline, given by the name of its phase graph.
+    """Return the ids of the live runners of a pipeline. `pipeline` is the name of its phase graph.
 
     A live runner has sent a recent heartbeat, which says that the runner takes requests for re-runs.
     """

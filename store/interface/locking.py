@@ -22,14 +22,14 @@ from store.models import AttemptedRollout, LightningStoreCapabilities
 
 _POLL_SECONDS: Final = 0.05
 _UNLOCKED: Final = frozenset({"wait_for_rollouts"})
-"""Calls that wait for other calls, so they must not hold the lock."""
+"""Calls that take no lock, because they wait for the effects of other calls."""
 
 
 class LockedStore(DelegatingStore):
     """A store that executes one call of another store at a time, for callers in any thread and event loop.
 
-    Calls get the lock in the order of their arrival. `wait_for_rollouts` and iterators take no lock. A claim that waits
-    asks repeatedly, and the lock is free between two claims.
+    Calls get the lock in the order of their arrival. `wait_for_rollouts` and iterators take no lock. A claim with
+    `wait_seconds` is repeated until it succeeds or the time is over. Between two tries, other calls can take the lock.
 
     Args:
         store: the store whose calls are locked.

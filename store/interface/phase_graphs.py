@@ -34,7 +34,7 @@ def pipeline_of_run(rollout: Rollout, resources: ResourcesUpdate | None) -> str 
 
 
 async def publish_default(store: Store, graph: PhaseGraph) -> str:
-    """Publish resources that contain only this graph, unless they exist; return their id.
+    """Publish resources that contain only this graph, unless these resources exist; return their id.
 
     Such resources are for runs for which no program has published a graph.
     """

@@ -38,7 +38,7 @@ CLAIM_SECONDS: Final = 5.0
 """The maximum time for which `request_rerun` waits until a live runner takes the request."""
 
 _ACTIVE: Final = ("preparing", "running")
-_LOOK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 
 class RerunRequest(Frozen):
@@ -113,19 +113,19 @@ async def request_rerun(
 ) -> RerunAnswer:
     """Request a re-run of a part of a run.
 
-    The call returns when a runner has started the re-run, or after `wait_seconds`. Without a live runner, it returns at
-    once. An active attempt of the run is ended if its process is gone, or if `supersede` is set.
+    The call returns when a runner has started the re-run, or after `wait_seconds`. Without a live runner, the call
+    returns at once. An active attempt of the run is ended if its process is gone, or if `supersede` is set.
 
     Args:
         store: the store of the run.
         rollout_id: the run.
         request_id: the id of the request; a repeated request with the same id has no further effect.
         state_patch: keys to set in the state from which the re-run starts.
-        supersede: end an attempt that is active.
+        supersede: whether to end an attempt that is active.
         expected_head: the sequence id that the head must have; None for any head.
         reason: the reason for the re-run.
-        confirm_side_effects: allow phases with unsafe side effects to run again.
-        allow_graph_change: allow checkpoints that were saved under another phase graph.
+        confirm_side_effects: whether to allow phases with unsafe side effects to run again.
+        allow_graph_change: whether to allow checkpoints that were saved under another phase graph.
         default_graph: the phase graph of a run whose resources contain none.
         wait_seconds: the maximum time to wait until a live runner takes the request.
         part: the arguments of `runs.plan_fork`, such as `phase` and `scopes`.
@@ -139,9 +139,9 @@ async def request_rerun(
     request_id = request_id or uuid4().hex
     annotations = await store.annotations.query(rollout_id)
     requests = [request for note in annotations.notes if (request := _parsed(RerunRequest, note.text)) is not None]
-    earlier = next((request for request in requests if request.request_id == request_id), None)
-    if earlier is not None:
-        return await _answer(store, rollout_id, earlier, None, wait_seconds)
+    repeated_request = next((request for request in requests if request.request_id == request_id), None)
+    if repeated_request is not None:
+        return await _answer(store, rollout_id, repeated_request, None, wait_seconds)
     rollout = await _attempted(store, rollout_id)
     graph = await graph_of(store, rollout)
     if rollout.attempt.status in _ACTIVE and rollout.status in _ACTIVE and not supersede:
@@ -240,7 +240,7 @@ async def take(
 
 
 async def limit_silence(store: Store, rollout: Rollout, seconds: float = UNRESPONSIVE_SECONDS) -> None:
-    """Set `unresponsive_seconds` of a rollout if it is not set, so that the store ends an attempt whose process dies.
+    """Set `unresponsive_seconds` of a rollout that has none, so that the store ends an attempt whose process dies.
 
     The value is the time without a sign of life after which an attempt becomes unresponsive.
     """
@@ -279,7 +279,7 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
                 return end.attempt
         if loop.time() >= deadline:
             return None
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _close(store: Store, rollout_id: str, text: str, end: RequestEnd) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StoreThreads:
-    """The threads of a store. This base class is used for stores without threads: its methods raise `Unsupported`.
+    """The threads of a store. For a store without threads, this base class is used, whose methods raise `Unsupported`.
 
     A thread belongs to a rollout if its id is `<rollout_id>` or `<rollout_id>:<scope>`. A scope is a subject within the
     rollout, such as a ticker.
@@ -38,8 +38,8 @@ class StoreThreads:
 
         Args:
             checkpoint: the checkpoint; its field `writes` is ignored.
-            attempt_id: the attempt of the thread's rollout that makes the call, which counts as a sign of life of the
-                attempt; None for a thread without a rollout.
+            attempt_id: the attempt that makes the call; the call counts as a sign of life of this attempt. None for a
+                thread without a rollout.
 
         Raises:
             Invalid: the metadata is not JSON, or an id, a namespace or a channel is empty or too long.
@@ -96,7 +96,7 @@ class StoreThreads:
         raise Unsupported("threads.iterate_checkpoints", self.backend)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
-        """Return the ids of all checkpoints of a thread and of their parents, in descending order of the ids."""
+        """Return the ids of each checkpoint of a thread and of its parent, in descending order of checkpoint ids."""
         raise Unsupported("threads.list_places", self.backend)
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
@@ -106,7 +106,7 @@ class StoreThreads:
     async def delete(self, thread_id: str) -> bool:
         """Delete the checkpoints and writes of a thread, and return whether there were any.
 
-        The log still contains them.
+        The log still contains the deleted contents.
         """
         raise Unsupported("threads.delete", self.backend)
 
@@ -117,14 +117,15 @@ class StoreThreads:
     async def prune(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
         """Delete checkpoints of a thread together with the writes after them.
 
-        The checkpoints are given by namespace and id. The result is the number of those that existed.
+        The argument `checkpoints` contains the namespace and the id of each checkpoint. The result is the number of
+        these checkpoints that existed.
         """
         raise Unsupported("threads.prune", self.backend)
 
     async def copy(self, source_id: str, target_id: str) -> int:
         """Copy the checkpoints and writes of a thread to another thread; return the number of checkpoints.
 
-        The copies refer to the stored payloads, which are not copied.
+        The copies refer to the stored payloads of the source. The payloads are not copied.
 
         Raises:
             Invalid: both ids are the same.
