@@ -42,7 +42,7 @@ TaskInput = Any
 
 
 class Unset(Enum):
-    """The type of `UNSET`, which stands for an argument that was not given where None is a valid value."""
+    """The type of `UNSET`, the default of arguments for which None is a valid value."""
 
     UNSET = "UNSET"
 
@@ -72,16 +72,16 @@ class Open(Frozen):
 
 
 def build_models() -> None:
-    """Build the validators of all models, also of models that are defined later, so that no call has to wait for them.
+    """Build the validators of all models, also of models that are defined later, so that no call waits for a build.
 
-    Servers and stores that write call it when they start.
+    Servers, and stores that write, call this function when they start.
     """
-    waiting: list[type[BaseModel]] = [Frozen]
-    while waiting:
-        model = waiting.pop()
+    pending: list[type[BaseModel]] = [Frozen]
+    while pending:
+        model = pending.pop()
         model.model_config["defer_build"] = False
         model.model_rebuild()
-        waiting.extend(model.__subclasses__())
+        pending.extend(model.__subclasses__())
 
 
 class Resource(Frozen):

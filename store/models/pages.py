@@ -14,7 +14,7 @@ Item = TypeVar("Item", covariant=True)  # noqa: PLC0105
 
 
 class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
-    """A page of the matches of a query: a sequence of items, which does not compare equal to a list of them."""
+    """One page of the results of a query. It is a sequence, but it never equals a list of the same items."""
 
     items: Sequence[Item]
     limit: int
@@ -22,7 +22,7 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
     offset: int
     """The offset in the query: the number of matches to skip before the page."""
     total: int
-    """The number of all matches, on this page and on others."""
+    """The number of all matches, including those that are not on this page."""
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -56,7 +56,7 @@ class LightningStoreStatistics(TypedDict, total=False):
     """Counts of the objects in a store. A store that does not count its objects returns only `name`."""
 
     name: str
-    """The name of the class of the store that stores the data."""
+    """The class name of the store that holds the data."""
     total_rollouts: int
     total_attempts: int
     total_spans: int
@@ -64,7 +64,7 @@ class LightningStoreStatistics(TypedDict, total=False):
     """The number of resource ids. Several versions under one id count as one."""
     total_workers: int
     uptime: float
-    """Seconds since this store object was opened, by a clock that is never set back."""
+    """Seconds since this store object was opened, measured by a monotonic clock."""
     total_span_bytes: int
     eviction_threshold_bytes: int
     safe_threshold_bytes: int

@@ -1,7 +1,7 @@
-"""Declaration of a pipeline: its phases with their nodes, the checkpoints between them, and what a re-run replaces.
+"""Declaration of a pipeline: its phases with their nodes, the checkpoints between phases, and the rules of re-runs.
 
-A run executes each phase once per scope. A re-run is a new attempt that starts at a phase of the base. It hides the
-events of the base that it replaces: reads of the re-run leave these events out.
+A run executes each phase once per scope. A re-run is a new attempt that starts at a phase of the base. The re-run
+replaces some events of the base: reads of the re-run leave out these events.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Condition(Frozen):
 
     def failing(self, state: Mapping[str, Any]) -> str | None:
         """Return a text that names the required keys without values; None if the condition holds."""
-        lacking = [key for key in self.all_of if not _has_value(state.get(key))]
-        if lacking:
-            return f"nothing in {', '.join(lacking)}"
+        missing_keys = [key for key in self.all_of if not _has_value(state.get(key))]
+        if missing_keys:
+            return f"nothing in {', '.join(missing_keys)}"
         if self.any_of and not any(_has_value(state.get(key)) for key in self.any_of):
             return f"nothing in any of {', '.join(self.any_of)}"
         return None
@@ -147,7 +147,7 @@ class Phase(Frozen):
     side_effects: SideEffects = "none"
     """The effect on other systems if the phase runs twice. The caller must confirm a re-run of an unsafe phase."""
     cascade_mask: CascadeMask | None = None
-    """The events of this phase that are hidden when another phase's `cascade` makes this phase run again.
+    """The events of this phase that are hidden when the `cascade` of another phase makes this phase run again.
 
     With None, these are the events of the phase's nodes and of their children, and the phase's events without a node.
     """
@@ -209,7 +209,7 @@ class PhaseGraph(Resource):
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hex of the graph as canonical JSON (RFC 8785); only equal graphs have equal digests."""
+        """SHA-256 in hex of the graph as canonical JSON (RFC 8785); different graphs have different digests."""
         # Defaults are left out, so that a field which a later version adds does not change the digest.
         return hashlib.sha256(rfc8785.dumps(self.model_dump(mode="json", exclude_defaults=True))).hexdigest()
 
@@ -219,20 +219,20 @@ class PhaseGraph(Resource):
 
     def of_kind(self, scope_kind: str) -> list[Phase]:
         """Return the phases of a kind of scope in topological order."""
-        mine = {phase.name: phase.after for phase in self.phases if phase.scope_kind == scope_kind}
-        return [self.by_name[name] for name in TopologicalSorter(mine).static_order()]
+        predecessors = {phase.name: phase.after for phase in self.phases if phase.scope_kind == scope_kind}
+        return [self.by_name[name] for name in TopologicalSorter(predecessors).static_order()]
 
     def later(self, phase: Phase) -> list[Phase]:
         """Return a phase and the phases that must run after it, directly or indirectly, in topological order.
 
         All these phases have the same kind of scope.
         """
-        reached = {phase.name}
+        names = {phase.name}
         candidates = self.of_kind(phase.scope_kind)
         for candidate in candidates:
-            if not reached.isdisjoint(candidate.after):
-                reached.add(candidate.name)
-        return [candidate for candidate in candidates if candidate.name in reached]
+            if not names.isdisjoint(candidate.after):
+                names.add(candidate.name)
+        return [candidate for candidate in candidates if candidate.name in names]
 
     def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
         """Return the phases of other kinds of scope that run again because `phases` run again.
@@ -240,12 +240,12 @@ class PhaseGraph(Resource):
         Each phase is returned once, in the order in which the cascade reaches it.
         """
         cascade: dict[str, Phase] = {}
-        waiting = [name for phase in phases for name in phase.cascade]
-        while waiting:
-            for phase in self.later(self.by_name[waiting.pop(0)]):
+        pending = [name for phase in phases for name in phase.cascade]
+        while pending:
+            for phase in self.later(self.by_name[pending.pop(0)]):
                 if phase.name not in cascade:
                     cascade[phase.name] = phase
-                    waiting.extend(phase.cascade)
+                    pending.extend(phase.cascade)
         return list(cascade.values())
 
     def first(self, scope_kind: str) -> Phase:
@@ -279,32 +279,32 @@ class PhaseGraph(Resource):
                 then hide the events of those phases as well.
             unlisted: for each scope, nodes that no phase lists and whose events the masks hide too.
         """
-        again = self.later(phase)
-        masks = [*self._scope_masks(again, scopes, unlisted or {})]
-        for other in self.cascade_of(again) if cascade else ():
+        repeated = self.later(phase)
+        masks = [*self._scope_masks(repeated, scopes, unlisted or {})]
+        for other in self.cascade_of(repeated) if cascade else ():
             fixed = self.scope_kinds[other.scope_kind].fixed
-            within = None if fixed is None else [fixed]
+            fixed_scopes = None if fixed is None else [fixed]
             if other.cascade_mask is None:
-                masks.append(Mask(scopes=within, nodes=other.nodes, phases=[other.name], children=True))
+                masks.append(Mask(scopes=fixed_scopes, nodes=other.nodes, phases=[other.name], children=True))
             else:
                 mask = other.cascade_mask
-                masks.append(Mask(scopes=within, nodes=mask.nodes, children=mask.children))
+                masks.append(Mask(scopes=fixed_scopes, nodes=mask.nodes, children=mask.children))
         return masks
 
     def _scope_masks(
-        self, again: Sequence[Phase], scopes: Sequence[str], unlisted: Mapping[str, set[str]]
+        self, repeated: Sequence[Phase], scopes: Sequence[str], unlisted: Mapping[str, set[str]]
     ) -> Iterable[Mask]:
-        if len(again) == len(self.of_kind(again[0].scope_kind)):
+        if len(repeated) == len(self.of_kind(repeated[0].scope_kind)):
             yield Mask(scopes=list(scopes))
             return
-        nodes = [node for phase in again for node in phase.nodes]
-        phases = [phase.name for phase in again]
-        alike = [scope for scope in scopes if not unlisted.get(scope)]
-        if alike:
-            yield Mask(scopes=alike, nodes=nodes, phases=phases, children=True)
+        nodes = [node for phase in repeated for node in phase.nodes]
+        phases = [phase.name for phase in repeated]
+        without_unlisted = [scope for scope in scopes if not unlisted.get(scope)]
+        if without_unlisted:
+            yield Mask(scopes=without_unlisted, nodes=nodes, phases=phases, children=True)
         for scope in scopes:
-            if more := unlisted.get(scope):
-                yield Mask(scopes=[scope], nodes=[*nodes, *sorted(more)], phases=phases, children=True)
+            if unlisted_nodes := unlisted.get(scope):
+                yield Mask(scopes=[scope], nodes=[*nodes, *sorted(unlisted_nodes)], phases=phases, children=True)
 
     @model_validator(mode="after")
     def _check_graph(self) -> PhaseGraph:

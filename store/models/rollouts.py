@@ -21,7 +21,7 @@ def longest_silence(heartbeat_interval: float) -> float:
 
 
 def declared_interval(heartbeat_stats: Mapping[str, Any] | None) -> float | None:
-    """Return the seconds between two heartbeats that a worker declares in them; None if it declares no such number."""
+    """Return the seconds between two heartbeats, as a worker's heartbeats declare them; None without a valid number."""
     interval: Any = (heartbeat_stats or {}).get("heartbeat_interval")
     if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < float("inf"):
         return None
@@ -39,7 +39,7 @@ class RolloutConfig(Frozen):
     None means no limit.
     """
     max_attempts: int = Field(default=1, ge=1)
-    """The maximum number of attempts. When it is reached, a failed attempt fails the rollout."""
+    """The maximum number of attempts. If the last of these attempts fails, the rollout fails."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
     """The statuses of an attempt after which the rollout is queued for another attempt.
 
@@ -48,7 +48,7 @@ class RolloutConfig(Frozen):
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether the config has neither limits nor retries, so that the store adds them if its worker is lost."""
+        """Whether the config sets no limits and no retries. The store adds both if the rollout's worker is lost."""
         return self.timeout_seconds is None and self.unresponsive_seconds is None and not self.retry_condition
 
 
@@ -79,13 +79,13 @@ class Attempt(Frozen):
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """The number of the attempt in its rollout: 1, 2, 3 … The attempt with the greatest number is the latest one.
+    """The number of the attempt in its rollout: 1, 2, 3 … The attempt with the greatest number is the latest attempt.
 
     Only the latest attempt changes the status of the rollout.
     """
     start_time: float
     end_time: float | None = None
-    """When the status became failed or succeeded. None if that never happened; a time that is set is not cleared."""
+    """When the status became failed or succeeded. None if the attempt never did. A set time is never cleared."""
     status: AttemptStatus = "preparing"
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
@@ -94,12 +94,15 @@ class Attempt(Frozen):
     reward: float | None = None
     """The final reward of the attempt; None if it has none. Not part of Agent-lightning 0.3.
 
-    It is the primary value of the last span with a reward, in the order of `query_spans`: by sequence_id, and among
+    This is the primary value of the last span with a reward, in the order of `query_spans`: by sequence_id, and among
     equal numbers by start and end. This is the reward that `find_final_reward` returns for the spans of the attempt.
     Reads fill `reward` and `rewards`; calls that change a rollout or an attempt return them empty.
     """
     rewards: dict[str, float] = Field(default_factory=dict[str, float])
-    """By name, the last value of each reward of the attempt, in the same order. Not part of Agent-lightning 0.3."""
+    """By name, the last value of each reward of the attempt. The order is the same as for `reward`.
+
+    Not part of Agent-lightning 0.3.
+    """
 
 
 class Rollout(Frozen):
@@ -109,7 +112,7 @@ class Rollout(Frozen):
     input: TaskInput
     start_time: float
     end_time: float | None = None
-    """When the status last became succeeded, failed or cancelled. It is kept if the rollout starts again later."""
+    """When the status last became succeeded, failed or cancelled. The time stays set if the rollout starts again."""
     mode: RolloutMode | None = None
     resources_id: str | None = None
     status: RolloutStatus = "queuing"

@@ -1,6 +1,6 @@
 """Frames: the messages to a reader that follows a run, and the function that applies them to the events of a view.
 
-Version numbers are those of the events in the run.
+A version is the number of an event in its run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ class RunFrame(Frozen):
     """One message to a reader that follows a run. Fields that a kind does not use are None.
 
     `hello` comes first, and again after each new connection. `event` adds an event to the view. `fork` removes the
-    events that the fork hides, see `apply_frames`. `reset` empties the view; the frames after `reset` contain all of
-    its events again. `status` gives the status of the run or of an attempt. `terminal` gives a final status, but the
-    run may still continue by a fork or a retry. `heartbeat` means that nothing happened. A server sends heartbeats in
-    its streams; `runs.follow` leaves them out.
+    events that the fork hides, see `apply_frames`. `reset` empties the view; the frames after `reset` contain all
+    events of the view again. `status` gives the status of the run or of an attempt. `terminal` gives a final status,
+    but the run may still continue by a fork or a retry. `heartbeat` means that nothing happened. A server sends
+    heartbeats in its streams; `runs.follow` leaves them out.
     """
 
     kind: RunFrameKind
     seq: int
-    """The reader's position: the reader has the events up to this version. To continue later, pass it as `after`."""
+    """The reader's position: the reader has the events up to this version.
+
+    To continue later, pass this version as `after`.
+    """
     until: int | None = None
-    """If it is not None, the reader is receiving the view of this version and has only a part of the view.
+    """If this is not None, the reader is receiving the view of this version and has only a part of the view.
 
     To continue later, pass this version as `until`, together with `seq` as `after`.
     """
@@ -67,25 +70,25 @@ class RunFrame(Frozen):
 def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> list[RunEventRow]:
     """Return the events of a view after some frames.
 
-    The result equals that of `runs.query_events` for the view at the last frame's `seq`. This holds for a new reader
-    and for a reader that continues.
+    For a new reader and for a reader that continues, the result equals the events that `runs.query_events` returns for
+    the view at the last frame's `seq`.
 
     Args:
         events: the events of the view before the frames; empty for a new reader.
         frames: the next frames, in order.
     """
-    held = list(events)
+    view_events = list(events)
     for frame in frames:
         match frame.kind:
             case "event" if frame.event is not None:
-                held.append(frame.event)
+                view_events.append(frame.event)
             case "fork":
-                held = [event for event in held if _is_visible(event, frame)]
+                view_events = [event for event in view_events if _is_visible(event, frame)]
             case "reset":
-                held = []
+                view_events = []
             case _:
                 pass
-    return held
+    return view_events
 
 
 def _is_visible(event: RunEventRow, fork: RunFrame) -> bool:

@@ -95,7 +95,7 @@ class RunEventPage(Frozen):
 
     items: list[RunEventRow]
     next_after: int
-    """The version to pass as `after` to read the next page. An empty page has one too."""
+    """The version to pass as `after` to read the next page. An empty page also has this version."""
     has_more: bool
     """Whether the view had more events after this page at the time of the read."""
     head: int | None
@@ -120,14 +120,14 @@ class CheckpointRef(Frozen):
     graph: str | None = None
     """Digest of the phase graph that the run had when the checkpoint was saved."""
     external: dict[str, Any] | None = None
-    """The location of the state if it is stored elsewhere, for example in a checkpoint of LangGraph or in a bucket."""
+    """The location of a state that is stored outside of this store, for example in a LangGraph checkpoint."""
 
 
 class Snapshot(CheckpointRef):
     """A checkpoint of a run, with its state."""
 
     state: dict[str, Any] | None
-    """The state. None if it is stored elsewhere; `external` then contains its location."""
+    """The state. None if the state is stored outside of this store; `external` then contains its location."""
 
 
 class ArtifactRef(Frozen):
@@ -269,7 +269,9 @@ class NodeDifference(Frozen):
     """The number of this execution among the executions of the node in this scope: 1, 2 …"""
     change: NodeChange
     before: NodeRun | None
+    """The execution in the view of attempt `a`; None if there is none."""
     after: NodeRun | None
+    """The execution in the view of attempt `b`; None if there is none."""
     failed: bool
     """Whether the execution failed in `after`, but not in `before`."""
     same_response: bool | None
@@ -288,6 +290,7 @@ class AttemptDiff(Frozen):
     b: int
     nodes: list[NodeDifference]
     counts: dict[NodeChange, int]
+    """The number of differences in `nodes` for each kind of change."""
     totals: dict[str, float]
     """For each metric that is a number, its sum over the whole view of `b` minus its sum over the whole view of `a`."""
     state_patch: dict[str, Any] | None = None
@@ -307,8 +310,11 @@ class GraphNode(Frozen):
     executions: int
     """The number of the node's results."""
     errors: int
+    """The number of the node's events with the status `error`."""
     first_version: int
+    """The version of the node's first event."""
     last_version: int
+    """The version of the node's last event."""
     attempt: int
     """The attempt that recorded the node's last event."""
 
@@ -330,6 +336,7 @@ class GraphColumn(Frozen):
     done: int
     """The number of completed nodes."""
     total: int
+    """The number of nodes."""
     nodes: list[GraphNode]
 
 

@@ -138,7 +138,7 @@ class OtelResource(Open):
 class Span(Open):
     """One step of an attempt. Its key is (rollout_id, attempt_id, span_id); unknown keys are stored and returned.
 
-    Further fields of OpenTelemetry are stored as such keys if the span's producer set them: `kind`, for example
+    Other fields of OpenTelemetry are stored as unknown keys if the span's producer set them: `kind`, for example
     "CLIENT"; `instrumentation_scope`, an object with `name` and `version`; `flags`; `dropped_attributes_count`,
     `dropped_events_count` and `dropped_links_count`. Contexts from the SDK also have `trace_flags`.
     """
@@ -242,21 +242,21 @@ def sdk_fields(
     """
     converted = convert or span_attributes
     context, parent = readable_span.get_span_context(), readable_span.parent
-    ids = _context(context) if context else None
-    above = _context(parent) if parent else None
+    span_context = _context(context) if context else None
+    parent_context = _context(parent) if parent else None
     status, resource = readable_span.status, readable_span.resource
     return {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,
         "sequence_id": sequence_id,
-        "trace_id": ids["trace_id"] if ids else "0" * 32,
-        "span_id": ids["span_id"] if ids else "0" * 16,
-        "parent_id": above["span_id"] if above else None,
+        "trace_id": span_context["trace_id"] if span_context else "0" * 32,
+        "span_id": span_context["span_id"] if span_context else "0" * 16,
+        "parent_id": parent_context["span_id"] if parent_context else None,
         "name": readable_span.name,
         "status": {
             "status_code": status.status_code.name,
             "description": status.description,
-            **_own_fields(status, TraceStatus),
+            **_added_fields(status, TraceStatus),
         },
         "attributes": converted(readable_span.attributes),
         "events": [
@@ -278,19 +278,19 @@ def sdk_fields(
         ],
         "start_time": in_seconds(readable_span.start_time),
         "end_time": in_seconds(readable_span.end_time),
-        "context": ids,
-        "parent": above,
+        "context": span_context,
+        "parent": parent_context,
         "resource": {
             "attributes": converted(resource.attributes),
             "schema_url": resource.schema_url,
-            **_own_fields(resource, OtelResource),
+            **_added_fields(resource, OtelResource),
         },
         **_further_fields(readable_span),
     }
 
 
 def in_seconds(time: float | None) -> float | None:
-    """Return a time of a span in seconds; None for 0 and values of other types. A value above 10¹² is nanoseconds."""
+    """Return a time of a span in seconds; None if it is 0 or no number. Numbers above 10¹² are nanoseconds."""
     if not time or not isinstance(time, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] (from the SDK)
         return None
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
@@ -314,7 +314,7 @@ def scope_fields(
 
 
 def _context(context: Any) -> dict[str, Any]:
-    further = _own_fields(context, SpanContext)
+    further = _added_fields(context, SpanContext)
     flags = getattr(context, "trace_flags", None)
     if isinstance(flags, int):
         further["trace_flags"] = int(flags)
@@ -328,8 +328,8 @@ def _context(context: Any) -> dict[str, Any]:
 
 
 def _further_fields(span: Any) -> dict[str, Any]:
-    """Return the fields of the SDK's span that `Span` does not declare; those without a value are left out."""
-    further = _own_fields(span, Span)
+    """Return the fields of the SDK's span that `Span` does not declare. Fields without a value are left out."""
+    further = _added_fields(span, Span)
     kind = getattr(getattr(span, "kind", None), "name", None)
     if isinstance(kind, str):
         further["kind"] = kind
@@ -338,8 +338,8 @@ def _further_fields(span: Any) -> dict[str, Any]:
         attributes = span_attributes(getattr(scope, "attributes", None))
         if fields := scope_fields(scope.name, scope.version, scope.schema_url, attributes):
             further["instrumentation_scope"] = fields
-    for name, counted in _DROPPED:
-        dropped = getattr(span, counted, 0)
+    for name, sdk_name in _DROPPED:
+        dropped = getattr(span, sdk_name, 0)
         if dropped and isinstance(dropped, int):
             further[name] = dropped
     return further
@@ -348,14 +348,14 @@ def _further_fields(span: Any) -> dict[str, Any]:
 _DROPPED: Final = tuple((f"dropped_{part}_count", f"dropped_{part}") for part in ("attributes", "events", "links"))
 # Attributes of the SDK's objects that `_context`, `_further_fields` and `_part_fields` convert.
 _KNOWN: Final = frozenset({"kind", "instrumentation_scope", "instrumentation_info", "trace_flags"}).union(
-    counted for _, counted in _DROPPED
+    sdk_name for _, sdk_name in _DROPPED
 )
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
     """Return the fields of an event or a link of the SDK that the model does not declare."""
-    fields = _own_fields(part, model)
+    fields = _added_fields(part, model)
     # In every version of the SDK, the attributes object has this count.
     dropped = getattr(part.attributes, "dropped", 0)
     if dropped and isinstance(dropped, int):
@@ -363,10 +363,10 @@ def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
     return fields
 
 
-def _own_fields(of_sdk: Any, model: type[Open]) -> dict[str, Any]:
-    """Return the public attributes of an object that neither the SDK nor the model defines, if they are JSON."""
+def _added_fields(sdk_object: Any, model: type[Open]) -> dict[str, Any]:
+    """Return the public attributes that other code has added to an object of the SDK, if JSON can represent them."""
     fields: dict[str, Any] = {}
-    for name, value in getattr(of_sdk, "__dict__", _NOTHING).items():
+    for name, value in getattr(sdk_object, "__dict__", _NOTHING).items():
         if name[:1] != "_" and name not in model.model_fields and name not in _KNOWN:
             with suppress(TypeError, ValueError, RecursionError):
                 fields[name] = json.loads(json.dumps(value, allow_nan=False))

@@ -48,7 +48,7 @@ class ThreadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlace:
-    """The position of a checkpoint in its thread."""
+    """The ids of a checkpoint and of its parent, which give its place in its thread."""
 
     thread_id: str
     ns: str

@@ -1,7 +1,8 @@
 """Conversion of valid values to models without validation.
 
-What a database or a server returns was validated when it was recorded. Validation would take the larger part of the
-time for a trace of a hundred spans. A field that an older version did not store gets the default.
+Values from a database or a server were validated when they were recorded. A second validation would take more than half
+of the time of reading a trace of a hundred spans. A field that an older version of the program did not store gets its
+default.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ def span_model(row: NamedRow, body: Json | None) -> Span:
 
     Args:
         row: a row with the columns of a span.
-        body: the payload. This function changes this dict, and the model then uses it. None, for a removed payload,
-            makes a span that has only the attribute `rollbook.dropped`.
+        body: the payload. The function changes this dict, and the span uses it without a copy. If the payload was
+            removed, the body is None, and the span has only the attribute `rollbook.dropped`.
     """
-    held: Json = {"attributes": {DROPPED: True}} if body is None else body
-    take = held.pop
+    payload: Json = {"attributes": {DROPPED: True}} if body is None else body
+    take = payload.pop
     status, resource = take("status", None), take("resource", None)
     events, links = take("events", None), take("links", None)
     context, parent = take("context", None), take("parent", None)
@@ -99,7 +100,7 @@ def span_model(row: NamedRow, body: Json | None) -> Span:
     _set(span, "__dict__", fields)
     _set(span, "__pydantic_fields_set__", _SPAN_FIELDS)
     # The keys that remain in the dict are extra fields, which the model does not declare.
-    _set(span, "__pydantic_extra__", held)
+    _set(span, "__pydantic_extra__", payload)
     _set(span, "__pydantic_private__", None)
     return span
 
