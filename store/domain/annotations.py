@@ -44,19 +44,21 @@ class AnnotationView:
 def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationView:
     """Record the new labels that the rollout does not have, the removed labels that it has, and the note.
 
-    Nothing is recorded if there is no such label and no note.
+    Without such a label and without a note, nothing is recorded.
 
     Raises:
         NotFound: the rollout does not exist.
         Invalid: the rollout would have too many labels.
     """
     labels = working_set.existing_rollout(command.rollout_id).labels
-    assert labels is not None  # the command requested them
+    assert labels is not None  # the command requested the labels
     added = [label for label in command.added if label not in labels]
     removed = [label for label in command.removed if label in labels]
-    after = len(labels) + len(added) - len(removed)
-    if after > MOST_LABELS and added:
-        raise Invalid("add_labels", f"results in {after} labels; a rollout has at most {MOST_LABELS}; remove some")
+    label_count = len(labels) + len(added) - len(removed)
+    if label_count > MOST_LABELS and added:
+        raise Invalid(
+            "add_labels", f"results in {label_count} labels; a rollout has at most {MOST_LABELS}; remove some"
+        )
     if not (added or removed or command.body):
         return AnnotationView(sorted(labels), None)
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 PLAIN, ZLIB = 0, 1
-"""Codecs: not compressed, and compressed with zlib."""
+"""The codecs of bodies that are not compressed, and of bodies that are compressed with zlib."""
 FIRST_DICTIONARY_CODEC = 16
 """The number of the first dictionary. Smaller codecs need no dictionary. See `store.db.dictionaries`."""
 

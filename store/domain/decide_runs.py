@@ -14,7 +14,7 @@ from store.errors import AttemptActive, Conflict, NotFound
 
 @dataclass(frozen=True, slots=True)
 class AppendedEvents:
-    """The place of a call's events in the rollout's stream. The versions of these events are consecutive."""
+    """The versions of a call's events in the rollout's stream. The versions of one call are consecutive."""
 
     first: int
     """The version of the first event."""
@@ -35,7 +35,7 @@ class AppendedEvents:
 
 @dataclass(frozen=True, slots=True)
 class GroundMoved:
-    """The result of a fork that was not started, because the state that its plan depends on has changed."""
+    """The result of a fork that was not started, because the state on which its plan depends has changed."""
 
     ground: ForkPrecondition
     """The present state."""
@@ -44,7 +44,7 @@ class GroundMoved:
 def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEvents:
     """Record the events of an attempt. Like a span, they can set the attempt and the rollout to `running`.
 
-    A call with a known key records nothing and returns the place of the earlier call's events.
+    A call with a known key records nothing and returns the versions of the earlier call's events.
 
     Raises:
         NotFound: the rollout or the attempt does not exist.
@@ -53,7 +53,7 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
     earlier = _earlier_call(working_set, command.rollout_id, command.key, command.kind)
     if earlier is not None:
         if earlier.attempt_id != command.attempt_id:
-            raise _taken(command.key, command.rollout_id)
+            raise _key_conflict(command.key, command.rollout_id)
         return AppendedEvents(earlier.version, earlier.last_version, earlier.kind, is_repeated=True)
     state = working_set.existing_rollout(command.rollout_id)
     attempt = state.existing_attempt(command.attempt_id)
@@ -129,7 +129,7 @@ def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
 
 
 def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
-    """Start the attempt of a fork, unless the state that the plan of the fork depends on has changed.
+    """Start the attempt of a fork, unless the state on which the plan of the fork depends has changed.
 
     A repeated request returns the attempt that the first request started.
 
@@ -181,7 +181,7 @@ def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
 def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str | None) -> int | None:
     """End active attempts, because a new attempt replaces them.
 
-    Return the position of the event that ended the last of them; None if no attempt was active.
+    Return the position of the event that ended the last of these attempts; None if no attempt was active.
     """
     cause: int | None = None
     for attempt in active:
@@ -194,7 +194,7 @@ def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str |
 
 
 def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
-    """Make the view of another attempt the view of the rollout.
+    """Make another attempt the head, so that its view becomes the view of the rollout.
 
     The status of the rollout and its place in the queue do not change.
 
@@ -215,8 +215,8 @@ def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
 
 
 _EVENTS = "events"
-# A request to save a checkpoint records either of these types, so a repeated request with the same key may find the
-# other type.
+# A request to save a checkpoint records one of these two types. A repeated request with the same key may find the other
+# type.
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 
@@ -228,11 +228,11 @@ def _earlier_call(working_set: WorkingSet, rollout_id: str, key: str | None, kin
     """
     earlier = None if key is None else working_set.run_keys.get((rollout_id, key))
     if earlier is not None and _SAME.get(earlier.kind, earlier.kind) != _SAME.get(kind, kind):
-        raise _taken(key, rollout_id)
+        raise _key_conflict(key, rollout_id)
     return earlier
 
 
-def _taken(key: str | None, rollout_id: str) -> Conflict:
+def _key_conflict(key: str | None, rollout_id: str) -> Conflict:
     return Conflict(f"key {key!r} was used for another call of rollout {rollout_id}", "make a new key for each call")
 
 

@@ -29,7 +29,7 @@ _PRUNED_BYTES = 6000
 
 
 def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
-    """Save the items that do not exist yet. If an attempt sent them, also save that the attempt is alive.
+    """Save the items that do not exist yet. If an attempt sent the items, also save a sign of life of the attempt.
 
     Raises:
         NotFound: the attempt or its rollout does not exist.
@@ -57,7 +57,7 @@ def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
 
 
 def _new_part(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
-    """Return the part of an item that has to be recorded; None if the whole item exists."""
+    """Return the part of an item that does not exist yet, as an event to record; None if the whole item exists."""
     state, fact = working_set.threads.get(thread_id), item.fact
     if state is None:
         return fact
@@ -66,8 +66,8 @@ def _new_part(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> T
         if checkpoint is None or checkpoint.parent_id != fact.parent_id:
             return fact
         return None if working_set.body_hashes.get(checkpoint.body_position) == item.body.sha256 else fact
-    place = (fact.ns, fact.checkpoint_id, fact.task_id)
-    new = [write for write in fact.writes if write[0] < 0 or (*place, write[0]) not in state.writes]
+    task_key = (fact.ns, fact.checkpoint_id, fact.task_id)
+    new = [write for write in fact.writes if write[0] < 0 or (*task_key, write[0]) not in state.writes]
     return replace(fact, writes=new) if new else None
 
 
@@ -81,7 +81,7 @@ def delete_thread(command: DeleteThread, working_set: WorkingSet) -> bool:
 
 
 def prune_thread(command: PruneThread, working_set: WorkingSet) -> int:
-    """Delete the given checkpoints that exist; return their number."""
+    """Delete those checkpoints of the command that exist, and return the number of deleted checkpoints."""
     state = working_set.threads.get(command.thread_id)
     if state is None:
         return 0

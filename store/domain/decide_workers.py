@@ -21,21 +21,21 @@ _STATUS_OF = {
 }
 
 
-def _seen(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
-    """Record the existence of a worker if the store does not know the worker yet."""
+def _ensure_worker(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
+    """Record that a worker exists, if the store does not know the worker yet."""
     if worker_id not in working_set.workers:
         working_set.record_worker(worker_id, WorkerSeen(), actor=actor)
 
 
 def sync(attempt: AttemptState, working_set: WorkingSet, actor: str | None, *, cause: int | None) -> None:
-    """Set the status of the worker of an attempt according to the status of the attempt."""
+    """Set the status of an attempt's worker to the status that follows from the attempt."""
     if not attempt.worker_id:
         return
     status = _STATUS_OF[attempt.status]
     if status == "busy":
-        _become(attempt.worker_id, status, attempt.rollout_id, attempt.attempt_id, working_set, actor, cause)
+        _set_status(attempt.worker_id, status, attempt.rollout_id, attempt.attempt_id, working_set, actor, cause)
     else:
-        _become(attempt.worker_id, status, None, None, working_set, actor, cause)
+        _set_status(attempt.worker_id, status, None, None, working_set, actor, cause)
 
 
 def idle(
@@ -45,16 +45,16 @@ def idle(
 
     The worker's row keeps the last rollout and the last attempt, unless `forget` is set.
     """
-    _seen(worker_id, working_set, actor)
+    _ensure_worker(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if state.status != "idle" or forget:
         ids = (None, None) if forget else (state.current_rollout_id, state.current_attempt_id)
-        _become(worker_id, "idle", *ids, working_set, actor, cause)
+        _set_status(worker_id, "idle", *ids, working_set, actor, cause)
 
 
 def beat(command: BeatWorker, working_set: WorkingSet) -> WorkerView:
     """Save a heartbeat of a worker as a signal."""
-    _seen(command.worker_id, working_set, command.actor)
+    _ensure_worker(command.worker_id, working_set, command.actor)
     signals = working_set.signals_of(command.worker_id)
     signals.last_heartbeat_at = working_set.stamp
     if command.heartbeat_stats is not None:
@@ -62,7 +62,7 @@ def beat(command: BeatWorker, working_set: WorkingSet) -> WorkerView:
     return view_worker(working_set, command.worker_id)
 
 
-def _become(
+def _set_status(
     worker_id: str,
     status: str,
     rollout_id: str | None,
@@ -71,7 +71,7 @@ def _become(
     actor: str | None,
     cause: int | None,
 ) -> None:
-    _seen(worker_id, working_set, actor)
+    _ensure_worker(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if (state.status, state.current_rollout_id, state.current_attempt_id) != (status, rollout_id, attempt_id):
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
@@ -84,7 +84,7 @@ def _become(
 
 
 def actor_of(attempt: AttemptState, caller: str | None) -> str | None:
-    """Return the actor of a call about an attempt: its worker, if the caller is unknown or known only by a key."""
+    """Return the actor of a call about an attempt: the attempt's worker if no caller or only an API key is known."""
     if attempt.worker_id and (caller is None or caller.startswith("key:")):
         return f"worker:{attempt.worker_id}"
     return caller

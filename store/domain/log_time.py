@@ -2,13 +2,13 @@
 
 The timestamps of the log come from wall clocks, which may jump or be wrong. A process may also be suspended or lose its
 connection to the database. The watchdog therefore does not compare timestamps with a wall clock. Each process records
-pairs of a log timestamp and the elapsed time at which it observed this timestamp. From these pairs, it computes how
-long ago an event was recorded.
+pairs of a log timestamp and the elapsed time at which it observed this timestamp. From these pairs, the process
+computes how long ago an event was recorded.
 
-Heard time is the time since this process opened the store during which it was able to receive signs of life. It stops
-while the process is suspended, while the database is unavailable, and while an operation waits for the database. Such
-an interval is called a pause. All times are in microseconds, except the elapsed time, which the caller passes in
-nanoseconds of a monotonic clock. Decisions 52 and 81 describe the rules.
+Heard time is the time, since this process opened the store, during which the process was able to receive signs of life.
+Heard time stops while the process is suspended, while the database is unavailable, and while an operation waits for the
+database. Such an interval is called a pause. All times are in microseconds, except the elapsed time, which the caller
+passes in nanoseconds of a monotonic clock. Decisions 52 and 81 describe the rules.
 """
 
 from bisect import bisect_right
@@ -29,28 +29,29 @@ _MAX_PAUSES = 64
 # a process with many short pauses would never find a silent attempt.
 _SHORT_PAUSES = 4
 SHORT_WAIT: Final = 200_000_000
-"""The duration of a wait, in nanoseconds, up to which it counts as heard time. Decision 81.
+"""The time in nanoseconds for which a wait for the database counts as heard time. Decision 81.
 
-This also applies to the beginning of a longer wait. So a database that is always slow slows the heard time down, but
-does not stop it.
+Of a longer wait, only the beginning counts. So a database that is always slow slows the heard time down, but does not
+stop it.
 """
 _SHORT_WAIT = SHORT_WAIT // 1_000
 # After a pause of at least this length, no attempt is overdue until this much heard time has passed. The signs of life
 # that were under way during the pause, also to other processes, are recorded in this time.
 _SETTLING = 1_000_000
-# The next such time begins only after this much heard time. Otherwise, frequent pauses could prevent all judgements.
+# The next settling time begins only after this much heard time. Otherwise, frequent pauses could prevent all
+# judgements.
 _SETTLING_AGAIN = 5_000_000
 
 
 WRITE: Final = "write"
 """The operation of the writer in `LogTime.wait`."""
 Beats = Mapping[str, tuple[int, int]]
-"""The timestamp and the time of the heartbeat of each attempt in a batch, by attempt id."""
+"""The heartbeats in a batch, by attempt id: the timestamp at which a heartbeat was recorded, and its own time."""
 Commit = tuple[int, int, int, int, int, Beats]
 """A commit of this process.
 
-The values are the elapsed times at which the batch began and was committed, the wall-clock time at which it began, the
-greatest timestamps of the log before and after it, and its heartbeats.
+The values are the elapsed times at which the batch began and was committed, the wall-clock time at which the batch
+began, the greatest timestamps of the log before and after the batch, and the heartbeats in the batch.
 """
 
 
@@ -66,7 +67,7 @@ class _Stretch:
 
 @dataclass(slots=True)
 class Sweeping:
-    """The result of the last sweep, which determines the time of the next one."""
+    """The result of the last sweep, which determines the time of the next sweep."""
 
     stamp: int = -_FOREVER
     """The sweep examined the rollouts whose next check is before this timestamp."""
@@ -96,7 +97,7 @@ class LogTime:
         self.heard = 0
         """The heard time at the last advance."""
         self.is_lost = False
-        """Whether the database is unavailable. No attempt counts as overdue until it is available again."""
+        """Whether the database is unavailable. No attempt counts as overdue while this is True."""
         self.sweeping = Sweeping()
         self._elapsed = elapsed // 1_000
         self._longest_step = longest_step
@@ -165,7 +166,7 @@ class LogTime:
     def available(self, elapsed: int, last_stamp: int) -> None:
         """Record that the database was read, and the greatest timestamp of the log.
 
-        If the database counts as unavailable, only a commit changes this.
+        A read does not end the state `is_lost`; only a commit does.
         """
         self.advance(elapsed)
         if not self.is_lost:
@@ -173,15 +174,19 @@ class LogTime:
         self._observe(last_stamp, self.heard)
 
     def wait(self, operation: object, elapsed: int) -> None:
-        """Record that an operation begins for which the database must answer: `WRITE`, or an object of a read.
+        """Record that an operation begins to wait for the database.
 
-        From the moment at which the operation takes unusually long until `resume`, the heard time stops. This has no
-        effect if no step of the elapsed time counts as a suspension.
+        If the wait is longer than `SHORT_WAIT`, the heard time stops until `resume`. A wait has no effect if no step of
+        the elapsed time counts as a suspension.
+
+        Args:
+            operation: `WRITE`, or an object that stands for one read.
+            elapsed: the elapsed time.
         """
         self.waits[operation] = elapsed
 
     def resume(self, operation: object, elapsed: int) -> None:
-        """Record the end of an operation. If it took unusually long, the rest of its duration is a pause."""
+        """Record the end of a wait. If the wait was longer than `SHORT_WAIT`, the rest is a pause."""
         if elapsed - self.waits.get(operation, elapsed) > SHORT_WAIT:
             # The heard time must advance while the wait still limits it. Commits may shorten the wait of a read.
             self.advance(elapsed)
@@ -189,27 +194,27 @@ class LogTime:
         self.waits.pop(operation, None)
 
     def lose(self, elapsed: int) -> None:
-        """Record that the database is unavailable. The pause begins when it was last known to be available."""
+        """Record that the database is unavailable. The pause begins when the database was last available."""
         self.advance(elapsed)
         if not self.is_lost:
             self.is_lost = True
             self.heard = self._available[1]
 
     def reach(self, stamp: int) -> None:
-        """Record a timestamp with which a process has written, so that `horizon` covers checks that depend on it."""
+        """Record a timestamp that a process has written. `horizon` then covers the checks that depend on it."""
         self._lead = max(self._lead, stamp - self.heard)
 
     def _pass_until(self, elapsed: int) -> None:
         passed = elapsed - self._elapsed
         if passed <= 0:
             return
-        before, self._elapsed = self._elapsed, elapsed
+        previous, self._elapsed = self._elapsed, elapsed
         if self.is_lost:
             return
         if self._longest_step is not None and passed > self._longest_step:
             self._pause(passed)
         elif self._longest_step is not None and self.waits:
-            self.heard += max(0, min(elapsed, min(self.waits.values()) // 1_000 + _SHORT_WAIT) - before)
+            self.heard += max(0, min(elapsed, min(self.waits.values()) // 1_000 + _SHORT_WAIT) - previous)
         else:
             self.heard += passed
 
@@ -288,7 +293,7 @@ class LogTime:
             self._settled = self.heard + _SETTLING
 
     def _pause_for_wait(self, nanoseconds: int) -> None:
-        """Record a wait, all but its beginning as a pause. It may be part of a pause that is recorded already."""
+        """Record a wait, without its beginning, as a pause. It may be part of a pause that is recorded already."""
         length = nanoseconds // 1_000 - _SHORT_WAIT
         heard, recorded = self._pauses[-1]
         if self._longest_step is None or length <= 0:
@@ -306,7 +311,10 @@ class LogTime:
 
     @property
     def settling(self) -> int:
-        """The heard time for which no attempt is overdue, because a pause has just ended; negative or 0 if none is."""
+        """The heard time that must pass before an attempt can be overdue, because a pause has just ended.
+
+        0 or negative if an attempt can be overdue now.
+        """
         return self._settled - self.heard
 
     def idle_for(self, elapsed: int) -> int:
@@ -347,13 +355,13 @@ class LogTime:
         return silence + max(0, self._heard_before(heard, stamp - sign) - self._doubt)
 
     def _heard_before(self, heard: int, length: int) -> int:
-        """Return the part of an interval that was heard. It ends at the heard time `heard` and has this length."""
+        """Return the heard part of an interval that ends at the heard time `heard` and has the length `length`."""
         counted = 0
         for at, pause in reversed(self._pauses):
             if at <= heard:
                 between = heard - at
-                # The first pause is the time before this process opened the store. An explicit heartbeat may set its
-                # time back to before that.
+                # The first pause is the time before this process opened the store. The time in a
+                # heartbeat may be earlier than that.
                 if length <= between or pause == _FOREVER:
                     break
                 counted += between
@@ -369,9 +377,9 @@ class LogTime:
         index = bisect_right(stretches, stamp, key=attrgetter("first_stamp")) - 1
         if index < 0:
             return stretches[0].first_heard - (stretches[0].first_stamp - stamp)
-        within = stretches[index]
-        if stamp <= within.last_stamp:
-            return max(within.first_heard, within.last_heard - (within.last_stamp - stamp))
+        stretch = stretches[index]
+        if stamp <= stretch.last_stamp:
+            return max(stretch.first_heard, stretch.last_heard - (stretch.last_stamp - stamp))
         return stretches[index + 1].first_heard if index + 1 < len(stretches) else self.heard
 
     def _heard_of_sign(self, attempt_id: str, stamp: int, sign: int) -> int:

@@ -14,17 +14,21 @@ class ResourcesState:
     version: int
     """The number of publications under the id."""
     create_at: int
+    """The time of the first publication, in microseconds since the epoch."""
     update_at: int
+    """The time of the last publication, in microseconds since the epoch."""
     body_position: int
     """The position in the log of the event that contains the current values."""
     stream_version: int
+    """The version of the last event."""
     first_position: int
+    """The position of the first event."""
     last_position: int
     """The position of the last event. Among all ids, the resources with the greatest position are the latest."""
 
 
 def evolve(state: ResourcesState | None, event: Event) -> ResourcesState:
-    """Apply the next event of the resources, and return the new state. It may be the given object, changed.
+    """Apply the next event of the resources, and return the new state, which may be the same object.
 
     Raises:
         Corrupt: the event does not follow from the state.

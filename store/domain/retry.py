@@ -49,11 +49,11 @@ def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> O
     Args:
         rollout: the rollout.
         now: the current timestamp of the log.
-        log_time: how long ago the timestamps were, as this process observed it. If it is None, the timestamps are
+        log_time: the relation of timestamps to the time that this process observed. If it is None, the timestamps are
             compared with `now`.
     """
     attempt = rollout.latest
-    left = _left(rollout, now, log_time)
+    left = _remaining(rollout, now, log_time)
     if left is None or attempt is None:
         return None
     timeout, silence = left
@@ -65,14 +65,14 @@ def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> O
 
 
 def time_left(rollout: RolloutState, now: int, log_time: LogTime) -> int | None:
-    """Return the time until the latest attempt exceeds a limit if it stays silent; None if it cannot be overdue.
+    """Return the time until the latest attempt exceeds a limit if it stays silent; None if no attempt can be overdue.
 
     The arguments are those of `judge`.
     """
-    return min((left for left in _left(rollout, now, log_time) or () if left is not None), default=None)
+    return min((left for left in _remaining(rollout, now, log_time) or () if left is not None), default=None)
 
 
-def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[int | None, int | None] | None:
+def _remaining(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[int | None, int | None] | None:
     """Return the times left until `timeout_seconds` and `unresponsive_seconds` are exceeded.
 
     A time is negative if the limit is exceeded, and None without a limit. Return None if no attempt can be overdue.

@@ -18,7 +18,7 @@ class NamedRow(tuple[Any, ...]):
 
 @cache
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], NamedRow]:
-    """Return a function that makes rows with these names of columns. Unnamed and repeated columns get no attribute."""
+    """Return a function that makes rows with these column names. An empty or repeated name becomes no attribute."""
     named: Any = namedtuple("NamedRow", names, rename=True)  # noqa: PYI024 # pyright: ignore[reportUntypedNamedTuple]
     new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return partial(new, named)

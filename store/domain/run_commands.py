@@ -1,4 +1,7 @@
-"""Commands for runs: validated and encoded requests. Each lists the rows that must be loaded before it is decided."""
+"""Commands for runs: validated and encoded requests.
+
+Each command has a method that requests rows. These rows must be loaded before the command is decided.
+"""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +18,7 @@ class NewRunFact:
     fact: AgentFact
     body: Body | None
     blobs: list[Body] = field(default_factory=list[Body])
-    """The blobs to which the event refers by their hashes. They are stored in addition to the body."""
+    """The blobs to which the event refers by their hashes. The blobs are stored in addition to the body."""
 
     @property
     def size(self) -> int:
@@ -25,7 +28,7 @@ class NewRunFact:
 
 @dataclass(slots=True, kw_only=True)
 class AppendToRun(Command):
-    """Record events of an attempt about its run: all of them or, if the command is refused, none."""
+    """Record events of an attempt about its run. If the command is refused, no event is recorded."""
 
     rollout_id: str
     attempt_id: str
@@ -110,14 +113,16 @@ class Fork(Command):
     fact: AttemptForked
     """The content of the fork's event, which includes the id of the new attempt."""
     ground: ForkPrecondition
-    """The state that the plan was made for. The fork is refused if the rollout has another state."""
+    """The state for which the plan was made. If the rollout has another state, the fork does not start."""
     supersede: bool
     """Whether to end attempts that are active. Otherwise, the fork is refused if an attempt is active."""
     worker_id: str | None
     owner: Json | None
+    """The identity of the process that executes the attempt; see `store.runtime.process.owner`."""
     body: Body | None
+    """The reason and the state patch of the fork."""
     metadata: Body
-    """The metadata of the new attempt. They describe the fork to the process that executes the attempt."""
+    """The metadata of the new attempt, which describes the fork to the process that executes the attempt."""
 
     @property
     def size(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class RunEvent:
-    """An event of a node or of the run itself. Spans have their own type of event."""
+    """An event of a node or of the run itself. A span is recorded as another type of event."""
 
     type: ClassVar = "run.event"
     shape: ClassVar = 1
@@ -22,14 +22,14 @@ class RunEvent:
     status: str | None = None
     service: str | None = None
     metrics: dict[str, Any] | None = None
-    """Measured numbers by name. The name `model` has the name of the model as its value."""
+    """Measured numbers by name. Only the value of `model` is a text, the name of the model."""
     prompt_sha256: str | None = None
     """The hash, in hex, of the blob with the prompt; None if the body contains the prompt or there is no prompt."""
     response_sha256: str | None = None
     key: str | None = None
     """The caller's key of the call that recorded the event."""
     ordinal: int | None = None
-    """The index of the event among the events of this call. The first index is 0."""
+    """The index of the event among the events of the call with this key, from 0."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class CheckpointSaved:
     after_phase: str | None = None
     parent_id: str | None = None
     graph: str | None = None
-    """The digest of the phase graph (the declaration of all phases) that was used when the checkpoint was saved."""
+    """The digest of the phase graph that was used when the checkpoint was saved."""
     external: dict[str, Any] | None = None
     """The location of the state if the state is stored outside of this store."""
     key: str | None = None
@@ -156,9 +156,9 @@ class AttemptForked:
     cascade: list[str] | None = None
     """The phases of other scopes that are executed again afterwards, because they depend on the repeated phases."""
     graph: str | None = None
-    """The digest of the phase graph (the declaration of all phases) for which the fork was planned."""
+    """The digest of the phase graph for which the fork was planned."""
     degraded: dict[str, Any] | None = None
-    """The reason why more phases are executed again than the caller requested; None if there are no more."""
+    """The reason why more phases are executed again than the caller requested; None if no further phases are."""
     confirmed: bool | None = None
     """Whether the caller has confirmed that side effects may occur again."""
     request_id: str | None = None

@@ -10,7 +10,7 @@ RolloutMode = Literal["train", "val", "test"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus = Literal["idle", "busy", "unknown"]
 WorkerState = Literal["idle", "busy", "unknown", "lost", "stopped"]
-"""The status of a worker, or `lost` or `stopped`. These two are computed from its heartbeats and never stored."""
+"""The status of a worker, or `lost` or `stopped`, which are computed from the worker's heartbeats and never stored."""
 
 UNRESPONSIVE_SECONDS: Final = 60.0
 """The default of `unresponsive_seconds` for runs that were created by a POST request or that pipelines execute.

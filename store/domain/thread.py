@@ -26,9 +26,13 @@ class KeptCheckpoint:
     """A checkpoint that was saved and not deleted."""
 
     parent_id: str | None
+    """The id of the checkpoint before."""
     run_id: str | None
+    """The id of the LangGraph run that saved the checkpoint."""
     source: str | None
+    """The reason why LangGraph saved the checkpoint; see `ThreadCheckpointSaved`."""
     step: int | None
+    """The number of the graph's step."""
     position: int
     """The position of the event that saved the checkpoint."""
     body_position: int
@@ -60,7 +64,7 @@ class ThreadState:
 
 
 def evolve(state: ThreadState | None, event: Event) -> ThreadState:
-    """Apply the next event of a thread's stream, and return the new state. It may be the given object, changed.
+    """Apply the next event of a thread's stream, and return the new state, which may be the same object.
 
     Raises:
         Corrupt: the event does not follow from the state.
@@ -93,9 +97,9 @@ def evolve(state: ThreadState | None, event: Event) -> ThreadState:
     return state
 
 
-def forget(state: ThreadState, gone: set[CheckpointKey]) -> None:
+def forget(state: ThreadState, keys: set[CheckpointKey]) -> None:
     """Remove checkpoints and the writes that belong to them."""
-    for key in gone:
+    for key in keys:
         state.checkpoints.pop(key, None)
-    for key in [key for key in state.writes if key[:2] in gone]:
+    for key in [key for key in state.writes if key[:2] in keys]:
         del state.writes[key]

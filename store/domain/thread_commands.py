@@ -1,7 +1,7 @@
 """Commands of a LangGraph checkpointer, validated and encoded.
 
 A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. Each command
-has a method that lists the rows that must be loaded before the command is decided.
+has a method that requests rows. These rows must be loaded before the command is decided.
 """
 
 from dataclasses import dataclass, field
@@ -35,9 +35,9 @@ class KeepInThread(Command):
     items: list[NewThreadFact]
     """One item with the checkpoint, or one or more items with the writes of the task."""
     rollout_id: str | None = None
-    """The rollout (task for an agent) to which the attempt belongs; None if the call names no attempt."""
+    """The rollout to which the attempt belongs; None if the call names no attempt."""
     attempt_id: str | None = None
-    """The attempt (execution of the rollout) that makes the call, which is a sign that the attempt is alive."""
+    """The attempt that makes the call. The call is a sign of life of this attempt."""
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class ThreadCheckpointSaved:
-    """The state of a graph was saved as a checkpoint. It replaces an earlier checkpoint with the same id."""
+    """The state of a graph was saved as a checkpoint, which replaces any earlier checkpoint with the same id."""
 
     type: ClassVar = "thread.checkpoint_saved"
     shape: ClassVar = 1
@@ -19,7 +19,7 @@ class ThreadCheckpointSaved:
     parent_id: str | None = None
     run_id: str | None = None
     source: str | None = None
-    """What LangGraph saved the checkpoint for: `input`, `loop`, `update` or `fork`."""
+    """The reason why LangGraph saved the checkpoint: `input`, `loop`, `update` or `fork`."""
     step: int | None = None
     sha256s: list[str] | None = None
     """The hashes, in hex, of the blobs to which the body of this event refers."""
@@ -65,7 +65,7 @@ class ThreadPruned:
     type: ClassVar = "thread.pruned"
     shape: ClassVar = 1
     reason: str
-    """`keep_latest` if all but the latest checkpoints were deleted; `runs` if the checkpoints of some runs were."""
+    """`keep_latest` if all checkpoints except the latest were deleted; `runs` if those of some runs were deleted."""
     checkpoints: list[list[str]]
     """The namespace and the id of each checkpoint."""
 

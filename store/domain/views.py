@@ -41,6 +41,7 @@ class AttemptView:
 
     row: NamedRow
     sign_of_life: float | None
+    """The time of the last sign of life, in seconds since the epoch."""
     metadata: Body | None
 
 
@@ -52,12 +53,12 @@ class RolloutView:
     input: Body | None
     metadata: Body | None
     attempt: AttemptView | None = None
-    """The attempt that the result describes in addition to the rollout; None if there is none."""
+    """The attempt that is a part of the result; None if the result describes only the rollout."""
 
 
 @dataclass(slots=True)
 class ClaimView:
-    """A claimed rollout, and the data that are needed to undo the claim."""
+    """A claimed rollout, and the data from which the claim can be undone."""
 
     rollout: RolloutView
     claim_position: int
@@ -87,7 +88,7 @@ class WorkerView:
 
 
 def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
-    """Return the present state of a rollout, and of an attempt if an id is given. The bodies must be loaded."""
+    """Return the present state of a rollout, and of an attempt if `attempt_id` is given. The bodies must be loaded."""
     state = working_set.rollouts[rollout_id]
     return RolloutView(
         _named_rollout(rollout_row(state)),

@@ -8,7 +8,7 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class WorkerState:
-    """The fields of a worker that decisions and the row in the database need.
+    """The fields of a worker that decisions and the row in the database need. Times are microseconds since the epoch.
 
     Heartbeats of the worker are not part of this state. `WorkerSignals` contains them.
     """
@@ -20,13 +20,16 @@ class WorkerState:
     last_busy_at: int | None
     last_idle_at: int | None
     stream_version: int
+    """The version of the worker's last event."""
     first_position: int
+    """The position of the worker's first event."""
     last_position: int
+    """The position of the worker's last event."""
 
 
 @dataclass(slots=True)
 class WorkerSignals:
-    """The last heartbeat and the last times of activity of a worker.
+    """The last heartbeat and the last times of activity of a worker. Times are microseconds since the epoch.
 
     These values are not recorded as events, so a read of a past state does not return them.
     """
@@ -41,7 +44,7 @@ class WorkerSignals:
 
 
 def evolve(state: WorkerState | None, event: Event) -> WorkerState:
-    """Apply the next event of a worker's stream, and return the new state. It may be the given object, changed.
+    """Apply the next event of a worker's stream, and return the new state, which may be the same object.
 
     Raises:
         Corrupt: the event does not follow from the state.
