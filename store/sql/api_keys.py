@@ -48,7 +48,7 @@ class Key:
     hash: bytes = field(repr=False)
     role: Role
     partition: str | None
-    """The partition, a separate store in the database, that the key is valid for; None for all partitions."""
+    """The partition for which the key is valid; None for all partitions."""
     name: str | None
     created_at: int
     expires_at: int | None = None
@@ -92,7 +92,7 @@ def key_id_in(text: str) -> str | None:
     return match and match[1]
 
 
-def _drawn() -> tuple[str, str]:
+def _new_key() -> tuple[str, str]:
     """Return the id of a new key, and the key.
 
     The key contains only letters, digits and underscores, so that a double click selects the whole key.
@@ -102,7 +102,7 @@ def _drawn() -> tuple[str, str]:
 
 
 class Keys:
-    """The keys of one database. Its default partition stores them for all partitions."""
+    """The keys of one database. The default partition stores the keys of all partitions."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -183,7 +183,7 @@ class Keys:
             raise Invalid("--expires", f"{expires_seconds:g} s is not between 0 and 100 years")
         async with self._writing() as (session, now):
             await self._check_count(session)
-            key_id, text = _drawn()
+            key_id, text = _new_key()
             expires_at = None if expires_seconds is None else now + round(expires_seconds * MICROSECONDS)
             key = Key(key_id, digest(text), role, partition, name, now, expires_at)
             await session.write(Changes(inserts={keys: [_row(key)]}, upserts={}, deletes={}))
@@ -207,7 +207,7 @@ class Keys:
             if old.state(now) != "active":
                 raise Conflict(f"the key {key_id} is {old.state(now)}", "create a key with `rollbook keys create`")
             await self._check_count(session)
-            new_id, text = _drawn()
+            new_id, text = _new_key()
             lifetime = None if old.expires_at is None else old.expires_at - old.created_at
             expires_at = None if lifetime is None else now + lifetime
             new = Key(new_id, digest(text), old.role, old.partition, old.name, now, expires_at)
@@ -220,7 +220,7 @@ class Keys:
         return old, new, text
 
     async def revoke(self, key_id: str) -> Key:
-        """Revoke a key permanently, and return it. If the key was revoked before, nothing changes.
+        """Revoke a key permanently, and return the key. If the key was revoked before, nothing changes.
 
         Raises:
             NotFound: there is no key with that id.

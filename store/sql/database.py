@@ -1,7 +1,7 @@
 """The database of a store, for servers and pages in the process that has opened it.
 
-Calls through the interface work on every store. What goes beyond them (reads of the tables, one reader of the log for
-all streams, the release of unread claims, metrics of the writer) needs the parts of a store on a SQL database.
+Calls through the interface work on every store. Other functions need the parts of a store on a SQL database: reads of
+the tables, one reader of the log for all streams, the release of unread claims, and metrics of the writer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoreDatabase(Protocol):
 
 
 def database_of(store: Store) -> SQLStore | None:
-    """Return the database of a store; None if this process has not opened it, or if the store has another form.
+    """Return the database of a store; None if this process has not opened the database.
 
     A store offers its database as the attribute `database`.
     """

@@ -1,4 +1,6 @@
-"""Source of events for a reader that follows a run in a SQL store. It reads pages of events and waits for new events.
+"""Source of events for a reader that follows a run in a SQL store.
+
+The source reads pages of events and waits for new events.
 
 A turn is an event that changes the state of the run, such as the start of an attempt. In this module, a fact is a turn
 or an event that readers see.
@@ -25,7 +27,7 @@ from store.sql.mapping import runs as run_mapping
 from store.validation.json_limits import check_text
 
 _AT_ONCE: Final = 200
-_NOTHING: Final = 0
+_BEFORE_FIRST: Final = 0
 
 
 class RunSource:
@@ -71,10 +73,10 @@ class RunSource:
 
         async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(session)
-            end = _NOTHING if commit is None else commit.last_position
+            end = _BEFORE_FIRST if commit is None else commit.last_position
             rows = await log_queries.stream_events(session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE)
             if not rows:
-                return RunFollowPage([], RunPosition(after, _NOTHING), is_last=True, end=end)
+                return RunFollowPage([], RunPosition(after, _BEFORE_FIRST), is_last=True, end=end)
             place = RunPosition(rows[-1].version, rows[-1].position)
             forks = await self._forks_among(session, rows)
             facts: list[Turn | RunEventRow] = [_turn(row, forks) for row in rows if row.type in TURNS]
@@ -85,10 +87,12 @@ class RunSource:
         return await self.core.read(read, snapshot=True)
 
     async def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events after the version `after` that the view has at the position `until`."""
-        seen = View(form, attempt, until.position)
+        """Yield the events of the view at the position `until` whose versions are above `after`."""
+        run_view = View(form, attempt, until.position)
         while True:
-            events = await self.core.read(partial(self._events, view=seen, after=after, limit=_AT_ONCE), snapshot=True)
+            events = await self.core.read(
+                partial(self._events, view=run_view, after=after, limit=_AT_ONCE), snapshot=True
+            )
             for event in events:
                 yield event
             if len(events) < _AT_ONCE:

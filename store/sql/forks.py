@@ -31,7 +31,7 @@ from store.sql.run_reads import read_view
 from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
-"""The maximum number of plans that one call makes. A call makes a new plan if the run has changed since the last."""
+"""The maximum number of plans that one call makes. A call makes a new plan if the run has changed meanwhile."""
 
 Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 
@@ -50,9 +50,9 @@ def rerun_planner(
         if value is not None:
             arguments.text(value, name)
 
-    def planner(graph: PhaseGraph, ground: PlanBasis) -> ForkPlan:
+    def planner(graph: PhaseGraph, basis: PlanBasis) -> ForkPlan:
         return planning.rerun(
-            graph, ground, node=node, phase=phase, scopes=names, on_missing=on_missing, cascade=cascade
+            graph, basis, node=node, phase=phase, scopes=names, on_missing=on_missing, cascade=cascade
         )
 
     return planner
@@ -67,18 +67,18 @@ async def plan_part(
     *,
     rejects_active: bool = False,
 ) -> ForkPlan:
-    """Return the plan that a function makes for the current state of a run.
+    """Return the plan that `planner` makes for the current state of a run.
 
     Args:
         core: the core of the store.
         rollout_id: the id of the run.
         base: the view to build on: `head`, or an attempt such as `attempt:3`.
-        graph: the phase graph; None for the one among the rollout's resources.
+        graph: the phase graph; None for the phase graph among the rollout's resources.
         planner: the function that makes the plan.
-        rejects_active: whether to refuse while an attempt is active.
+        rejects_active: whether to raise an error while an attempt is active.
 
     Raises:
-        AttemptActive: an attempt is active.
+        AttemptActive: an attempt is active, and `rejects_active` is True.
         Invalid: there is no phase graph, or `base` is not a view.
         NotFound: the rollout or the attempt does not exist.
     """
@@ -86,7 +86,7 @@ async def plan_part(
         raise Invalid("base", f"{base!r} is neither head nor attempt:<n>")
     arguments.phase_graph(graph)
 
-    async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
+    async def read(session: ReadSession, run_view: View, standing: Standing) -> ForkPlan:
         if standing.head is None:
             raise NotFound.attempts(rollout_id)
         active = await run_queries.active(session, rollout_id) if rejects_active else None
@@ -97,7 +97,7 @@ async def plan_part(
         phases = graph or await run_reads.phase_graph_of(session, standing)
         if phases is None:
             raise Invalid("graph", "the run's resources contain no phase graph; publish one, or give graph=")
-        return planner(phases, await _ground(session, phases, rollout_id, seen, standing))
+        return planner(phases, await _plan_basis(session, phases, rollout_id, run_view, standing))
 
     return await read_view(core, rollout_id, base, None, None, read)
 
@@ -109,8 +109,8 @@ async def start(
 
     Args:
         core: the core of the store.
-        call: the call. If a call with the same request id was executed before, it starts nothing and returns the first
-            result.
+        call: the call. If a call with the same request id was executed before, this call starts nothing and returns
+            the first result.
         base: see `plan_part`.
         planner: see `plan_part`.
         supersede: whether to end active attempts first.
@@ -121,25 +121,25 @@ async def start(
     """
     rollout_id, request_id = call.rollout_id, call.request_id
     for _ in range(_PLANS_AT_MOST):
-        if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
+        if request_id is not None and (earlier := await _earlier_result(core, rollout_id, request_id)) is not None:
             return earlier
         try:
             plan = await plan_part(core, rollout_id, base, call.graph, planner, rejects_active=not supersede)
         except Conflict:
             # The conflict may be caused by the attempt that an earlier call with this request id has started.
-            if request_id is not None and (earlier := await _earlier(core, rollout_id, request_id)) is not None:
+            if request_id is not None and (earlier := await _earlier_result(core, rollout_id, request_id)) is not None:
                 return earlier
             raise
-        answer = await core.swept_call(run_changes.fork(plan, call))
-        # The run may have changed since the plan was made. Then a new plan is needed.
-        if not isinstance(answer, GroundMoved):
-            attempt = rollout_mapping.attempted_of_view(answer).attempt
+        outcome = await core.swept_call(run_changes.fork(plan, call))
+        # Otherwise the run has changed since the plan was made, and a new plan is needed.
+        if not isinstance(outcome, GroundMoved):
+            attempt = rollout_mapping.attempted_of_view(outcome).attempt
             return await _result(core, rollout_id, attempt.sequence_id)
     raise Conflict(f"rollout {rollout_id} changes faster than it can be planned", "wait until no attempt is active")
 
 
-async def _earlier(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
-    """Return the result of an earlier call with the same request id; None if that call started no attempt."""
+async def _earlier_result(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
+    """Return the result of an earlier call with the same request id; None if no such call started an attempt."""
     arguments.text(request_id, "request_id")
 
     async def read(session: ReadSession, _: View, __: Standing) -> int | None:
@@ -166,13 +166,13 @@ async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResul
     return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
 
 
-async def _ground(
-    session: ReadSession, graph: PhaseGraph, rollout_id: str, seen: View, standing: Standing
+async def _plan_basis(
+    session: ReadSession, graph: PhaseGraph, rollout_id: str, run_view: View, standing: Standing
 ) -> PlanBasis:
-    saved = await run_views.checkpoints(session, rollout_id, seen)
+    saved = await run_views.checkpoints(session, rollout_id, run_view)
     family = await run_reads.family_of(session, rollout_id, standing)
     attempts = family.nodes()
-    status = next((node.status for node in attempts if node.sequence_id == seen.attempt), None)
+    status = next((node.status for node in attempts if node.sequence_id == run_view.attempt), None)
     row = await pages.rollout(session, rollout_id)
     assert row is not None  # the view was read in the same snapshot
     rollout = rollout_mapping.rollout_of_page(row)
@@ -180,13 +180,13 @@ async def _ground(
         rollout_id=rollout_id,
         head=standing.head,
         ground=standing.run_version or 0,
-        base=seen.attempt,
+        base=run_view.attempt,
         rows=[
             EventGroup(row.kind, row.scope, row.node_id, row.parent_node_id, row.phase, row.total)
-            for row in await run_views.outline(session, rollout_id, seen)
+            for row in await run_views.outline(session, rollout_id, run_view)
         ],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
         scopes=await run_views.scopes(session, rollout_id) | named_scopes(graph, rollout.input, rollout.metadata),
         has_succeeded=status == "succeeded",
-        imported=imported_status(rollout.metadata or {}, attempts, seen.attempt),
+        imported=imported_status(rollout.metadata or {}, attempts, run_view.attempt),
     )

@@ -3,7 +3,7 @@
 The heartbeats of a worker declare the interval between them. A worker is lost if it has sent no heartbeat for several
 intervals. If a rollout has no time limits, the watchdog never ends its attempt, so the rollout of a lost worker would
 stay active forever. Such a rollout therefore gets a limit when its worker is lost, and the watchdog then ends the
-attempt. The limit is not set when a worker claims the rollout, because that would add an event to each claim.
+attempt. The limit is not set when a worker claims the rollout, because an event would then be added to each claim.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_ATTEMPTS: Final = 3
 
 
 class LostWorkers:
-    """Search for lost workers. Each heartbeat of a worker starts a search, unless the last search was too recent.
+    """Search for lost workers. A heartbeat of any worker starts a search, unless the last search was too recent.
 
     Args:
         core: the core of the store.
@@ -43,7 +43,10 @@ class LostWorkers:
         self._seconds = seconds
         self._searched_at = float("-inf")
         self._handled: dict[str, int] = {}
-        """The last heartbeats of workers that are ignored until they send another heartbeat, by worker id."""
+        """By worker id, the time of the last heartbeat before the worker was handled.
+
+        The worker is ignored until it sends another heartbeat.
+        """
 
     async def search_if_due(self) -> None:
         """Search for lost workers and limit their open attempts, if the last search was long enough ago.
@@ -63,8 +66,8 @@ class LostWorkers:
     async def _search(self) -> None:
         core = self._core
         now = (core.dialect.clock or system_clock)()
-        before = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
-        silent = await core.read(lambda session: queries.silent_since(session, before))
+        cutoff = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
+        silent = await core.read(lambda session: queries.silent_since(session, cutoff))
         unhandled = {worker_id: at for worker_id, at in silent.items() if self._handled.get(worker_id) != at}
         if not unhandled:
             return
@@ -96,11 +99,11 @@ class LostWorkers:
                 limited[worker_id] += await self._core.call(command)
         for worker_id, count in limited.items():
             if count:
-                logger.warning("worker %s is lost; rollouts of it that got a time limit: %d", worker_id, count)
+                logger.warning("worker %s is lost; number of its rollouts that got a time limit: %d", worker_id, count)
         self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
 
     async def _silence(self, worker_id: str, at: int, limit: float) -> float:
-        """Return the seconds since a heartbeat for which heartbeats could be received, as for attempts.
+        """Return the heard time since a heartbeat, in seconds; see `LogTime`.
 
         This must run in the event loop of the store.
         """

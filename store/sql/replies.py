@@ -1,7 +1,8 @@
-"""Results of repeated calls: calls with an idempotency key with which an earlier call was executed. Decision 15.
+"""Results of repeated calls. Decision 15.
 
-Each function takes the stored `Repeat` of the earlier call, and reads the result from the log at the position at which
-the earlier call was executed. So both calls get the same result.
+A call is repeated if an earlier call with the same idempotency key was executed. The functions take the stored `Repeat`
+of the earlier call. If they read the store, they read its state at the log position of the earlier call. So both calls
+get the same result.
 """
 
 from collections.abc import Awaitable, Callable
@@ -31,7 +32,10 @@ async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
 
 
 async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
-    """Return rollouts with the attempts that the earlier call started, which were the latest at that position."""
+    """Return the rollouts that the earlier call claimed, with the attempts that it started.
+
+    These attempts were the latest attempts of their rollouts at the position of the earlier call.
+    """
     return [rollout for rollout in await _read(store, repeat) if isinstance(rollout, AttemptedRollout)]
 
 
@@ -50,7 +54,7 @@ async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
 async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
     """Return the resources that the earlier call published."""
     update = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
-    assert update is not None  # the event that published them is before the position
+    assert update is not None  # the earlier call published the resources
     return update
 
 

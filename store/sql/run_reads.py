@@ -25,11 +25,11 @@ from store.sql.mapping.runs import RunAttempts
 from store.validation import arguments
 
 T = TypeVar("T")
-Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
+ReadView = Callable[[ReadSession, View, Standing], Awaitable[T]]
 
 
 async def read_view(
-    core: SQLCore, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: Seeing[T]
+    core: SQLCore, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: ReadView[T]
 ) -> T:
     """Read a view of a run, now or at a past moment, in one snapshot of the database.
 
@@ -39,7 +39,7 @@ async def read_view(
         view: the name of the view: `head`, `attempt:<n>`, `own:<n>` or `raw`.
         as_at: a moment of the log; None for the present.
         at: the number of an event of the run; None for the present.
-        read: reads from the session, for the parsed view and the state of the run.
+        read: a function that reads from the session. It gets the parsed view and the state of the run.
 
     Raises:
         NotFound: the rollout or the attempt does not exist at that moment.
@@ -77,14 +77,14 @@ def _hashes_of_texts(row: NamedRow) -> list[str]:
     return [digest for digest in (row.prompt_sha256, row.response_sha256) if digest is not None]
 
 
-async def events_of_view(session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
+async def events_of_view(session: ReadSession, rollout_id: str, run_view: View) -> list[ViewEvent]:
     """Return the events of a view without payload."""
-    return list(map(run_mapping.view_event, await run_views.events(session, rollout_id, seen)))
+    return list(map(run_mapping.view_event, await run_views.events(session, rollout_id, run_view)))
 
 
-async def newest_checkpoint(session: ReadSession, rollout_id: str, seen: View, **only: str) -> Snapshot | None:
+async def newest_checkpoint(session: ReadSession, rollout_id: str, run_view: View, **only: str) -> Snapshot | None:
     """Return the newest checkpoint of a view with the given scope, name or id."""
-    rows = await run_views.checkpoints(session, rollout_id, seen, newest=True, **only)
+    rows = await run_views.checkpoints(session, rollout_id, run_view, newest=True, **only)
     if not rows:
         return None
     row = rows[0]
@@ -97,8 +97,8 @@ async def checkpoint_in_group(
 ) -> Snapshot | None:
     """Return the newest checkpoint of a scope and name in other runs of a group; None if there is none.
 
-    Only runs whose input has the same `date` as the input of the given run count, and only checkpoints in the view of
-    such a run's head.
+    A run counts only if its input has the same `date` as the input of the run `rollout_id`. A checkpoint counts only if
+    the view of its run's head contains it.
     """
     date = _date_of(await run_queries.input_of(session, rollout_id))
     best: Snapshot | None = None
@@ -108,8 +108,8 @@ async def checkpoint_in_group(
         standing = await run_views.standing(session, row.rollout_id, until)
         if standing is None or standing.head is None:
             continue
-        seen = View("seen", standing.head, until)
-        checkpoint = await newest_checkpoint(session, row.rollout_id, seen, scope=scope, name=name)
+        run_view = View("seen", standing.head, until)
+        checkpoint = await newest_checkpoint(session, row.rollout_id, run_view, scope=scope, name=name)
         if checkpoint is not None and (best is None or checkpoint.position > best.position):
             best = checkpoint
     return best
@@ -130,20 +130,20 @@ async def family_of(session: ReadSession, rollout_id: str, standing: Standing) -
 
 
 async def with_responses(session: ReadSession, rows: Sequence[NamedRow], common: set[int]) -> list[ViewEvent]:
-    """Return events without payload. Each result has the hash of its response, except those in `common`."""
+    """Return events without payload. A result has the hash of its response, unless its version is in `common`."""
     events = {row.position: run_mapping.view_event(row) for row in rows}
-    short = [
+    without_hash = [
         position
         for position, event in events.items()
         if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
     ]
-    for position, body in (await run_queries.payloads(session, short)).items():
+    for position, body in (await run_queries.payloads(session, without_hash)).items():
         events[position] = replace(events[position], response_sha256=_hash_of(body))
     return list(events.values())
 
 
 async def phase_graph_of(session: ReadSession, standing: Standing) -> PhaseGraph | None:
-    """Return the phase graph, the declaration of a run's phases, among the resources of a run; None if there is none.
+    """Return the phase graph among the resources of a run; None if there is none.
 
     Raises:
         Invalid: the resources contain several phase graphs.
@@ -154,10 +154,10 @@ async def phase_graph_of(session: ReadSession, standing: Standing) -> PhaseGraph
     published = {} if row is None else rollout_mapping.resources_of_page(row).resources
     graphs = [resource for resource in published.values() if isinstance(resource, PhaseGraph)]
     if len(graphs) > 1:
-        named = ", ".join(name for name, resource in published.items() if isinstance(resource, PhaseGraph))
+        names = ", ".join(name for name, resource in published.items() if isinstance(resource, PhaseGraph))
         raise Invalid(
             "graph",
-            f"resources {standing.resources_id} contain several phase graphs: {named}; give one of them as graph=",
+            f"resources {standing.resources_id} contain several phase graphs: {names}; give one of them as graph=",
         )
     return graphs[0] if graphs else None
 

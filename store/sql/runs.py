@@ -1,10 +1,4 @@
-"""Runs of a SQL store: their events, checkpoints, artifacts, forks and names, and readers that follow them.
-
-A run is the execution of a rollout, in one or more attempts. A version is the number of an event in the run. A fork
-starts an attempt that builds on an earlier attempt, its base. A view is a selection of a run's events, such as those of
-one attempt and of the attempts on which it builds. The head is the attempt whose view is the current state of the run.
-A phase graph declares the phases of a run. A flow is a group of runs under one name.
-"""
+"""Runs of a SQL store: their events, checkpoints, artifacts, forks and names, and readers that follow them."""
 
 from __future__ import annotations
 
@@ -67,15 +61,15 @@ class SQLRuns(StoreRuns):
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         arguments.part_of_history(query.after, query.limit)
 
-        async def read(session: ReadSession, seen: View, standing: Standing) -> RunEventPage:
+        async def read(session: ReadSession, run_view: View, standing: Standing) -> RunEventPage:
             # The query reads one row more than the limit, to find out whether the view has more events.
-            most = -1 if query.limit < 0 else query.limit + 1
+            row_limit = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
                 session,
                 rollout_id,
-                seen,
+                run_view,
                 after=query.after,
-                limit=most,
+                limit=row_limit,
                 scope=query.scope,
                 node_id=query.node_id,
                 kind=query.kind,
@@ -86,7 +80,7 @@ class SQLRuns(StoreRuns):
                 items=[run_mapping.event(rollout_id, row, payloads.get(row.position), texts) for row in page_rows],
                 next_after=page_rows[-1].version if page_rows else query.after,
                 has_more=len(rows) > len(page_rows),
-                head=seen.attempt if seen.form != "raw" and standing.head is not None else None,
+                head=run_view.attempt if run_view.form != "raw" and standing.head is not None else None,
             )
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
@@ -102,9 +96,9 @@ class SQLRuns(StoreRuns):
     ) -> RunGraph:
         arguments.phase_graph(graph)
 
-        async def read(session: ReadSession, seen: View, standing: Standing) -> RunGraph:
+        async def read(session: ReadSession, run_view: View, standing: Standing) -> RunGraph:
             phases = graph or await run_reads.phase_graph_of(session, standing)
-            rows = await run_reads.events_of_view(session, rollout_id, seen)
+            rows = await run_reads.events_of_view(session, rollout_id, run_view)
             return drawing.graph_of(rollout_id, standing.head, rows, phases)
 
         return await read_view(self.core, rollout_id, view, as_at, at, read)
@@ -124,7 +118,7 @@ class SQLRuns(StoreRuns):
                 yield frame
 
     def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
-        """Return the source from which a reader that follows a run gets events."""
+        """Return the source of the events for a reader of this run."""
         return RunSource(self.core, rollout_id, bodies=bodies)
 
     def following(
@@ -161,11 +155,11 @@ class SQLRuns(StoreRuns):
         arguments.text(scope, "scope")
         arguments.text(name, "name")
 
-        async def read(session: ReadSession, seen: View, standing: Standing) -> Snapshot | None:
-            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
+        async def read(session: ReadSession, run_view: View, standing: Standing) -> Snapshot | None:
+            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, run_view, scope=scope, name=name)
             if checkpoint is None and search == "group" and standing.group_id is not None:
                 checkpoint = await run_reads.checkpoint_in_group(
-                    session, rollout_id, standing.group_id, seen.until, scope, name
+                    session, rollout_id, standing.group_id, run_view.until, scope, name
                 )
             return checkpoint
 
@@ -174,8 +168,8 @@ class SQLRuns(StoreRuns):
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
         arguments.text(checkpoint_id, "checkpoint_id")
 
-        async def read(session: ReadSession, seen: View, _: Standing) -> Snapshot:
-            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
+        async def read(session: ReadSession, run_view: View, _: Standing) -> Snapshot:
+            checkpoint = await run_reads.newest_checkpoint(session, rollout_id, run_view, checkpoint_id=checkpoint_id)
             if checkpoint is None:
                 raise NotFound("checkpoint", checkpoint_id)
             return checkpoint
@@ -183,8 +177,8 @@ class SQLRuns(StoreRuns):
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
-        async def read(session: ReadSession, seen: View, _: Standing) -> list[CheckpointRef]:
-            rows = await run_views.checkpoints(session, rollout_id, seen, scope=query.scope, name=query.name)
+        async def read(session: ReadSession, run_view: View, _: Standing) -> list[CheckpointRef]:
+            rows = await run_views.checkpoints(session, rollout_id, run_view, scope=query.scope, name=query.name)
             return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
@@ -192,12 +186,12 @@ class SQLRuns(StoreRuns):
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
         arguments.part_of_history(0, query.limit)
 
-        async def read(session: ReadSession, seen: View, standing: Standing) -> list[Artifact]:
-            cut = END if seen.until == END else await run_views.version_at(session, rollout_id, seen.until)
+        async def read(session: ReadSession, run_view: View, standing: Standing) -> list[Artifact]:
+            cut = END if run_view.until == END else await run_views.version_at(session, rollout_id, run_view.until)
             rows = await run_views.artifacts(
                 session,
                 rollout_id,
-                seen,
+                run_view,
                 scope=query.scope,
                 name=query.name,
                 limit=query.limit,
@@ -251,22 +245,24 @@ class SQLRuns(StoreRuns):
 
         async def read(session: ReadSession, _: View, standing: Standing) -> AttemptDiff:
             family = await run_reads.family_of(session, rollout_id, standing)
-            forks = {node.sequence_id: node.fork for node in family.nodes()}
+            forks_by_attempt = {node.sequence_id: node.fork for node in family.nodes()}
             for attempt in (a, b):
-                if attempt not in forks:
+                if attempt not in forks_by_attempt:
                     raise NotFound.attempt(str(attempt), rollout_id)
             views = [await run_views.events(session, rollout_id, View("seen", number)) for number in (a, b)]
             # An event that both views contain is the same in both, so its payload is not compared and not read.
             common = {row.version for row in views[0]} & {row.version for row in views[1]}
             before, after = [await run_reads.with_responses(session, rows, common) for rows in views]
-            fork = forks[b]
+            fork = forks_by_attempt[b]
             patch = None if fork is None else fork.state_patch
             return comparing.compare(a, b, before, after).model_copy(update={"state_patch": patch})
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
     async def resolve(self, name: str) -> str:
-        """Return the id of the rollout with this name: a rollout id, the id of an imported run, or a flow id.
+        """Return the id of the rollout with a name.
+
+        The name is a rollout id, the id that a run had before its import, or the id of a flow with only one run.
 
         Raises:
             NotFound: no run and no flow has this name.
@@ -293,7 +289,7 @@ class SQLRuns(StoreRuns):
         return await self.core.read(lambda session: run_ids.of_flows(session, limit, offset))
 
     async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
-        """Return the number of re-runs and the last error message of each of these runs."""
+        """Return the number of re-runs and the last error message of some runs, by rollout id."""
         rows = await self.core.read(lambda session: run_ids.ends(session, rollout_ids))
         return {row.rollout_id: (row.rerun_seq, _error_message(row.error)) for row in rows}
 
@@ -301,5 +297,5 @@ class SQLRuns(StoreRuns):
 def _error_message(error: str | None) -> str | None:
     if error is None:
         return None
-    told: dict[str, str] = orjson.loads(error)
-    return told.get("message") or told.get("type")
+    fields: dict[str, str] = orjson.loads(error)
+    return fields.get("message") or fields.get("type")

@@ -19,7 +19,7 @@ from store.sql.mapping import threads as thread_mapping
 from store.validation import arguments
 
 _AT_ONCE = 50
-"""The maximum number of checkpoints that one read of `iterate_checkpoints` returns, because they may be large."""
+"""The maximum number of checkpoints in one read of `iterate_checkpoints`. Checkpoints may be large."""
 
 
 class SQLThreads(StoreThreads):
@@ -62,9 +62,9 @@ class SQLThreads(StoreThreads):
         limit: int = -1,
     ) -> AsyncIterator[ThreadCheckpoint]:
         after: thread_queries.Place | None = None
-        left = limit
-        while left:
-            most = _AT_ONCE if left < 0 else min(left, _AT_ONCE)
+        remaining = limit
+        while remaining:
+            page_limit = _AT_ONCE if remaining < 0 else min(remaining, _AT_ONCE)
             read = partial(
                 _checkpoints,
                 thread_id=thread_id,
@@ -72,14 +72,14 @@ class SQLThreads(StoreThreads):
                 checkpoint_id=checkpoint_id,
                 before=before,
                 after=after,
-                limit=most,
+                limit=page_limit,
             )
             page = await self.core.read(read, snapshot=True)
             for checkpoint in page:
                 yield checkpoint
-            if len(page) < most:
+            if len(page) < page_limit:
                 return
-            left -= len(page) if left > 0 else 0
+            remaining -= len(page) if remaining > 0 else 0
             after = (page[-1].checkpoint_id, page[-1].thread_id, page[-1].ns)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
@@ -99,11 +99,11 @@ class SQLThreads(StoreThreads):
         if not ids:
             return 0
         places = await self.core.read(lambda session: thread_queries.of_runs(session, ids))
-        gone = 0
+        count = 0
         for thread_id, rows in groupby(places, key=attrgetter("thread_id")):
             checkpoints: list[CheckpointKey] = [(row.ns, row.checkpoint_id) for row in rows]
-            gone += await self.core.call(thread_commands.prune(thread_id, checkpoints, "runs"))
-        return gone
+            count += await self.core.call(thread_commands.prune(thread_id, checkpoints, "runs"))
+        return count
 
     async def prune(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
         return await self.core.call(thread_commands.prune(thread_id, checkpoints, "keep_latest"))

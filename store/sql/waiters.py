@@ -1,7 +1,7 @@
 """Waiting calls and their wakeups.
 
 A waiting call waits until a rollout can be claimed, until rollouts have ended, or until the log has new events. A
-wakeup makes it check again. All code here runs in the store's event loop.
+wakeup makes the call check again. All code here runs in the store's event loop.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ FALLBACK_SECONDS = 5.0
 # The watchdog reads the database at least this often, because other processes may start attempts.
 _WATCH_SECONDS = 1.0
 # Each commit may change the time at which the next sweep is due. After a commit, the code waits this long before it
-# reads that time, so that one read serves many commits.
+# reads that time, so that one read is enough for many commits.
 _GATHERING_SECONDS = 0.05
 
 
@@ -56,7 +56,7 @@ class WaitingCalls:
     Args:
         wakeups: notifications of commits, to and from other processes.
         depth: returns the number of rollouts in the queue.
-        ended: returns those of the given rollouts that have ended.
+        ended: returns the rollouts that have ended, from a set of rollouts.
         next_check: returns the seconds until a sweep is due; None while no attempt is active.
         sweep: ends overdue attempts.
     """
@@ -87,15 +87,15 @@ class WaitingCalls:
 
     def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
         """Wake the calls that wait for the changes in a commit of this process; announce it to other processes."""
-        joined = 0
-        for rollout_id, before in working_set.queued_before.items():
+        count = 0
+        for rollout_id, place_before in working_set.queued_before.items():
             state = working_set.rollouts[rollout_id]
-            if state.queued_position is not None and state.queue_place != before:
-                joined += 1
+            if state.queued_position is not None and state.queue_place != place_before:
+                count += 1
             if state.status in TERMINAL:
                 self._finish(rollout_id)
-        if joined:
-            self._wake_claimers(joined)
+        if count:
+            self._wake_claimers(count)
         if working_set.rewatch:
             self._rearm.set()
         if working_set.events:
@@ -111,7 +111,7 @@ class WaitingCalls:
                 waiter.event.set()
 
     def _wake_claimers(self, available: int) -> None:
-        """Wake as many calls as the available rollouts suffice for, starting with those that have waited longest."""
+        """Wake calls until their limits cover the available rollouts. The calls that have waited longest come first."""
         while available > 0 and self._claimers:
             waiter = self._claimers.popleft()
             if not waiter.future.done():
@@ -119,7 +119,7 @@ class WaitingCalls:
                 available -= waiter.limit
 
     async def _look_again(self) -> None:
-        """Read from the database what other processes have changed, once for all waiting calls, and wake them."""
+        """Read the changes of other processes from the database, once for all waiting calls, and wake these calls."""
         if self._claimers:
             self._wake_claimers(await self._depth())
         if self._finishers:
@@ -160,8 +160,8 @@ class WaitingCalls:
     def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
         """Register a call that waits to claim rollouts.
 
-        The caller must read the queue after the registration. Otherwise it misses a rollout that is enqueued between
-        the read and the registration.
+        The caller must read the queue after the registration. Otherwise the caller misses a rollout that is enqueued
+        between the read and the registration.
         """
         if self._closed:
             raise Closed("waiting")
@@ -175,11 +175,11 @@ class WaitingCalls:
                 self._claimers.remove(waiter)
 
     def pass_on(self) -> None:
-        """Wake the next call that waits to claim rollouts, because another such call could not use its wakeup."""
+        """Wake the next call that waits to claim rollouts, because the call before could not use its wakeup."""
         self._wake_claimers(1)
 
     def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
-        """Pass claims that did not reach their caller to a waiting call of the same worker, if there is one.
+        """Pass claims that did not reach their caller to a waiting call of the same worker.
 
         Return whether there was such a call.
         """
@@ -236,13 +236,13 @@ class WaitingCalls:
                 finish.event.set()
         for event in self._followers:
             event.set()
-        attending = [task for task in (self._listening, self._watching) if task is not None]
-        for task in attending:
+        tasks = [task for task in (self._listening, self._watching) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*attending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop listening to other processes and announcing commits. It must be called after the last commit."""
+        """Stop listening to other processes and announcing commits. Call this after the last commit."""
         await self._wakeups.close()
 
     async def _listen(self) -> None:

@@ -38,7 +38,7 @@ class RunCommand(Protocol):
 
 
 class Watchdog:
-    """Scheduler of sweeps. It decides when to sweep. The sweep itself is a command that the store's writer executes.
+    """Scheduler of sweeps. A sweep itself is a command that the store's writer executes.
 
     Args:
         dialect: the database.
@@ -74,10 +74,10 @@ class Watchdog:
         self._probe = probe
         self._last_sweep = 0.0
         self._times = (0, 0)
-        """The times of the last commits that the last read found."""
+        """The result of `pages.last_times` at the last read."""
 
     async def sweep_if_due(self) -> None:
-        """Sweep if the last sweep was long enough ago and an attempt may be overdue."""
+        """Sweep if `is_due` is true and an attempt may be overdue."""
         if self._is_off or not self.is_due():
             return
         self.swept_at = time.monotonic()
@@ -85,7 +85,7 @@ class Watchdog:
             await self.sweep()
 
     def is_due(self) -> bool:
-        """Return whether the last sweep was long enough ago."""
+        """Return whether the last sweep was at least `debounce_seconds` ago."""
         return time.monotonic() - self.swept_at >= self.debounce_seconds
 
     async def sweep(self) -> int:
@@ -94,10 +94,10 @@ class Watchdog:
         while True:
             ended += await self._call(Sweep(actor="watchdog", limit=limit))
             self._last_sweep = time.monotonic()
-            swept = self._log_time.sweeping
-            if swept.until is None or swept.examined < limit or limit >= _MOST_EXAMINED:
+            result = self._log_time.sweeping
+            if result.until is None or result.examined < limit or limit >= _MOST_EXAMINED:
                 return ended
-            # The examined rollouts may not be overdue yet, while rollouts with later checks are.
+            # Rollouts that the sweep did not examine, because their checks are later, may also be overdue.
             limit *= 4
 
     async def seconds_to_next_check(self) -> float | None:
@@ -112,17 +112,17 @@ class Watchdog:
         if first is None:
             return None
         if log_time.idle_for(self._dialect.elapsed()) >= _PROBE_MICROS:
-            # Another process may receive signs of life and wait for the database. If this process only read, it could
-            # not know this.
+            # Another process may have received signs of life that it cannot store, because the database accepts no
+            # writes. A read would not show this.
             await self._probe()
         horizon = log_time.horizon
-        swept = log_time.sweeping
+        last_sweep = log_time.sweeping
         if first >= horizon:
             return (first - horizon) / 1_000_000
-        if first >= swept.stamp or swept.until is None:
+        if first >= last_sweep.stamp or last_sweep.until is None:
             return 0.0
         waits = [
-            (swept.until - log_time.heard) / 1_000_000,
+            (last_sweep.until - log_time.heard) / 1_000_000,
             self._last_sweep + _REPEAT_SECONDS - time.monotonic(),
         ]
         if later is not None:
@@ -134,7 +134,7 @@ class Watchdog:
         return first is not None and (self._log_time.is_lost or first < self._log_time.horizon)
 
     async def _next_checks(self) -> tuple[int | None, int | None]:
-        """Return the time of the next check, and the time of the next check that the last sweep did not include."""
+        """Return the time of the next check, and of the next check that the last sweep did not include."""
         log_time, elapsed = self._log_time, self._dialect.elapsed
 
         async def read(session: ReadSession) -> tuple[int | None, int | None]:

@@ -1,6 +1,6 @@
 """Commands about rollouts, attempts, span numbers, resources and workers.
 
-The arguments are checked, encoded, compressed and hashed here, before the writer, which executes commands, gets them.
+The arguments are checked, encoded, compressed and hashed here. Then the writer gets the commands and executes them.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ from store.validation.json_limits import body_of, canonical_sha256, check_call, 
 
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500
-# A process that only reads uses none of these, so each is built when it is first used.
+# A process that only reads uses none of these adapters, so an adapter is built when it is first used.
 _DEFERRED = ConfigDict(defer_build=True)
 _STATUS = TypeAdapter[RolloutStatus](RolloutStatus, config=_DEFERRED)
 _ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus, config=_DEFERRED)
@@ -154,7 +154,7 @@ def amend_rollout(call: UpdateRolloutCall) -> AmendRollout:
 
 
 def claim(limit: int, worker_id: str | None, rollout_ids: list[str] | None = None) -> Claim:
-    """Return the command that claims up to `limit` rollouts from the front of the queue, or those of the given ids."""
+    """Return the command that claims up to `limit` rollouts from the front of the queue, or with the given ids."""
     return Claim(
         rollout_ids=rollout_ids,
         limit=limit,
@@ -220,7 +220,7 @@ def number_spans(call: NextSpansCall) -> NumberSpans:
 
 
 def publish(call: AddResourcesCall | UpdateResourcesCall) -> PublishResources:
-    """Return the command that publishes resources under the id of the call, or under a new id if it has none."""
+    """Return the command that publishes resources under the id of the call, or under a new id if the call has none."""
     is_new = isinstance(call, AddResourcesCall)
     resources_id = ids.resources_id() if is_new else _id(call.resources_id, "resources_id")
     checked = _checked(_NAMED_RESOURCES, call.resources, "resources")
@@ -242,7 +242,7 @@ def beat(call: UpdateWorkerCall) -> BeatWorker:
 def _config(value: Any, path: str) -> Json:
     config: RolloutConfig = RolloutConfig() if value is None else _checked(_CONFIG, value, f"{path}config")
     arguments.rollout_config(config, f"{path}config")
-    # The keys have the order in which they are stored, so that equal configs have equal texts.
+    # The keys are in the order of the stored text, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,
         "retry_condition": list(config.retry_condition) or _SHARED_EMPTY_LIST,

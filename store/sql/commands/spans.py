@@ -55,7 +55,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
     items: list[NewSpan] = []
     size = 0
     for index, span in enumerate(spans):
-        # `isinstance` takes long for a pydantic model, so it is called only for other types than `Span`.
+        # `isinstance` is slow for a pydantic model, so it is called only if the type is not `Span` itself.
         if type(span) is not Span and not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
         item = new_span(span, "span." if len(spans) == 1 else f"spans[{index}].")
@@ -78,7 +78,7 @@ def renamed(item: NewSpan, span_id: str) -> NewSpan:
 
 
 def stored_span(span: Span, item: NewSpan) -> Span:
-    """Return a span with the ids under which it was recorded; its id and its parent's id may be derived."""
+    """Return a span with the ids under which it was recorded. The ids of the span and of its parent may be derived."""
     span_id, parent_id = item.fact.span_id, item.fact.parent_id
     if span_id == span.span_id and parent_id == span.parent_id:
         return span
@@ -86,10 +86,10 @@ def stored_span(span: Span, item: NewSpan) -> Span:
 
 
 def check_recorded(command: RecordSpans, recorded: SpansOutcome) -> None:
-    """Log the repeats among the spans of a command.
+    """Log the spans of a command that were stored before with the same content.
 
     Raises:
-        SpanConflict: spans were not recorded because stored spans have their keys and other content.
+        SpanConflict: spans were not recorded, because stored spans have the same keys but other content.
     """
     new = {*recorded.conflicts, *(index for index, _ in recorded.numbers)}
     for index, item in enumerate(command.items):
@@ -226,7 +226,10 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
 
 
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
-    """Return the form of a span that is recorded. None if the span may be invalid; `new_span` must then check it."""
+    """Return the recorded form of a span; None if a quick check does not show that the span is valid.
+
+    The caller must then convert the span by `new_span`, which checks it completely.
+    """
     name, message, parent_id = span.name, span.message, span.parent_id
     trace_id, span_id = span.trace_id, span.span_id
     rewards, tokens_in, tokens_out, *texts = semconv.summarise(name, span.attributes)

@@ -1,7 +1,7 @@
 """Commands about threads, made from arguments that are checked, encoded, compressed and hashed here.
 
 A thread is a conversation of an agent, stored as checkpoints. A channel is a named part of the agent's state, and a
-write is a value that a task of the agent stored for a channel after a checkpoint. The `data` of an event in the log are
+write is a value that a task of the agent stored for a channel after a checkpoint. The `data` of an event in the log is
 limited to 8 KiB.
 """
 
@@ -36,25 +36,25 @@ _CHANNEL_BYTES: Final = 1500
 
 @dataclass(slots=True)
 class _Values:
-    """Values of a body. The longest values are stored as blobs, and the body contains only their hashes."""
+    """Values of a body. The longest values are stored as blobs, and the body contains only the hashes of the blobs."""
 
     blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     size: int = 0
 
     def take(self, values: Mapping[Any, Typed]) -> dict[Any, Json]:
         sizes = {key: len(raw) for key, (_, raw) in values.items() if len(raw) >= BLOB_FROM}
-        shared = set(sorted(sizes, key=lambda key: -sizes[key])[:_BLOBS_AT_MOST])
-        taken: dict[Any, Json] = {}
-        for key, (form, raw) in values.items():
+        blob_keys = set(sorted(sizes, key=lambda key: -sizes[key])[:_BLOBS_AT_MOST])
+        encoded: dict[Any, Json] = {}
+        for key, (format_name, raw) in values.items():
             self.size += len(raw)
-            if key in shared:
+            if key in blob_keys:
                 blob = encode_body(raw)
                 name = blob.sha256.hex()
                 self.blobs[name] = blob
-                taken[key] = {"type": form, "sha256": name}
+                encoded[key] = {"type": format_name, "sha256": name}
             else:
-                taken[key] = {"type": form, "base64": base64.b64encode(raw).decode()}
-        return taken
+                encoded[key] = {"type": format_name, "base64": base64.b64encode(raw).decode()}
+        return encoded
 
     @property
     def names(self) -> list[str] | None:
@@ -86,15 +86,18 @@ def checkpoint(item: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
 
 
 def writes(
-    thread_id: str, ns: str, checkpoint_id: str, of_task: Sequence[ThreadWrite], attempt_id: str | None
+    thread_id: str, ns: str, checkpoint_id: str, task_writes: Sequence[ThreadWrite], attempt_id: str | None
 ) -> KeepInThread:
-    """Return the command that saves the writes of a task on a checkpoint; `of_task` must not be empty."""
-    task_id, path = _id(of_task[0].task_id, "task_id"), check_text(of_task[0].task_path, "task_path", MAX_PATH_BYTES)
-    check_call(len(of_task), 0, "writes")
+    """Return the command that saves the writes of a task on a checkpoint; `task_writes` must not be empty."""
+    task_id, path = (
+        _id(task_writes[0].task_id, "task_id"),
+        check_text(task_writes[0].task_path, "task_path", MAX_PATH_BYTES),
+    )
+    check_call(len(task_writes), 0, "writes")
     items: list[NewThreadFact] = []
-    for part in _parts({write.number: write for write in of_task}):
+    for part in _parts({write.number: write for write in task_writes}):
         values = _Values()
-        taken = values.take({write.number: write.value for write in part})
+        encoded = values.take({write.number: write.value for write in part})
         fact = ThreadWritesSaved(
             ns=check_text(ns, "checkpoint_ns"),
             checkpoint_id=_id(checkpoint_id, "checkpoint_id"),
@@ -103,13 +106,13 @@ def writes(
             task_path=path or None,
             sha256s=values.names,
         )
-        items.append(_item(fact, {"values": {str(number): value for number, value in taken.items()}}, values))
+        items.append(_item(fact, {"values": {str(number): value for number, value in encoded.items()}}, values))
     check_call(0, sum(item.size for item in items), "writes")
     return _keep(thread_id, items, attempt_id)
 
 
 def _parts(by_number: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
-    """Yield groups of writes, each so small that the names of its channels fit into the `data` of one event."""
+    """Yield groups of writes. The channel names of a group fit into the `data` of one event."""
     part: list[ThreadWrite] = []
     size = 0
     for write in by_number.values():

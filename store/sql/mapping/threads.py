@@ -19,25 +19,25 @@ from store.domain.events import Json
 from store.errors import Corrupt
 from store.models.threads import ThreadCheckpoint, ThreadSummary, ThreadWrite, Typed
 
-_place = attrgetter("thread_id", "ns", "checkpoint_id")
+_key_of = attrgetter("thread_id", "ns", "checkpoint_id")
 
 
 async def checkpoints_of(session: ReadSession, rows: Sequence[NamedRow]) -> list[ThreadCheckpoint]:
-    """Return the checkpoints in these rows, each with its payload and its writes, which are read from the session."""
+    """Return the checkpoints in some rows, with the payload and the writes of each checkpoint."""
     if not rows:
         return []
     threads, ids = {row.thread_id for row in rows}, {row.checkpoint_id for row in rows}
-    places = {_place(row) for row in rows}
-    written = [
-        row for row in await thread_queries.writes(session, sorted(threads), sorted(ids)) if _place(row) in places
+    keys = {_key_of(row) for row in rows}
+    write_rows = [
+        row for row in await thread_queries.writes(session, sorted(threads), sorted(ids)) if _key_of(row) in keys
     ]
-    positions = {row.body_position for row in rows} | {row.body_position for row in written}
+    positions = {row.body_position for row in rows} | {row.body_position for row in write_rows}
     payloads = await run_queries.payloads(session, sorted(positions))
-    values = _Values(payloads, await run_queries.blobs(session, list(_named(payloads.values()))))
-    by_place: dict[tuple[Any, ...], list[ThreadWrite]] = {}
-    for row in written:
-        by_place.setdefault(_place(row), []).append(_write(row, values))
-    return [_checkpoint(row, values, by_place) for row in rows]
+    values = _Values(payloads, await run_queries.blobs(session, list(_blob_names(payloads.values()))))
+    writes: dict[tuple[Any, ...], list[ThreadWrite]] = {}
+    for row in write_rows:
+        writes.setdefault(_key_of(row), []).append(_write(row, values))
+    return [_checkpoint(row, values, writes) for row in rows]
 
 
 def summary(rollout_id: str, row: NamedRow) -> ThreadSummary:
@@ -71,7 +71,7 @@ class _Values:
         return value["type"], raw_json(*blob)
 
 
-def _named(payloads: Iterable[Json]) -> Iterable[str]:
+def _blob_names(payloads: Iterable[Json]) -> Iterable[str]:
     for payload in payloads:
         for value in payload["values"].values():
             if "sha256" in value:
@@ -79,17 +79,17 @@ def _named(payloads: Iterable[Json]) -> Iterable[str]:
 
 
 def _checkpoint(
-    row: NamedRow, values: _Values, written: Mapping[tuple[Any, ...], Sequence[ThreadWrite]]
+    row: NamedRow, values: _Values, writes: Mapping[tuple[Any, ...], Sequence[ThreadWrite]]
 ) -> ThreadCheckpoint:
     payload = values.payload(row.body_position)
-    place = _place(row)
+    key = _key_of(row)
     return ThreadCheckpoint(
-        *place,
+        *key,
         parent_id=row.parent_id,
         checkpoint=values.typed(payload["checkpoint"]),
         values={channel: values.typed(value) for channel, value in payload["values"].items()},
         metadata=payload["metadata"],
-        writes=written.get(place, ()),
+        writes=writes.get(key, ()),
     )
 
 
