@@ -89,15 +89,15 @@ def event_digest(row: EventRow | NamedRow) -> bytes:
 def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
     """Return the chain hash of a commit.
 
-    It is SHA-256 over the chain hash of the commit before, the numbers of this commit, and the digests of its events in
-    the order of the log.
+    The hash is SHA-256 over the chain hash of the commit before, the numbers of this commit, and the digests of its
+    events in the order of the log.
     """
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()
 
 
 class PositionsHash:
-    """SHA-256 over positions of the log, each as a big-endian int64. The positions must be added in ascending order."""
+    """SHA-256 over positions of the log as big-endian int64s. The positions must be added in ascending order."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -105,7 +105,7 @@ class PositionsHash:
         """The number of added positions."""
 
     def add(self, position: int) -> None:
-        """Add a position, which is greater than all added before."""
+        """Add a position, which must be greater than all positions that were added before."""
         self._hash.update(_int(position))
         self.count += 1
 
@@ -115,20 +115,22 @@ class PositionsHash:
 
 
 def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return the running totals after some events, given the totals before them.
+    """Return the running totals after some events.
 
-    Each event is given as (type, size of the body before compression).
+    Args:
+        totals: the running totals before the events.
+        events: the type of each event, and the size of its body before compression.
     """
-    after = list(totals)
+    new_totals = list(totals)
     for type_, body_bytes in events:
-        after[_EVENTS] += 1
-        after[_BODY_BYTES] += body_bytes
-        counted = _COUNTED.get(type_)
-        if counted is not None:
-            after[counted] += 1
+        new_totals[_EVENTS] += 1
+        new_totals[_BODY_BYTES] += body_bytes
+        index = _COUNTED.get(type_)
+        if index is not None:
+            new_totals[index] += 1
         elif type_ == "claim.released":
-            after[_ATTEMPTS] -= 1
-    return tuple(after)
+            new_totals[_ATTEMPTS] -= 1
+    return tuple(new_totals)
 
 
 def log_rows(
@@ -140,7 +142,7 @@ def log_rows(
         working_set: the states and the new events of the commit.
         tail: the end of the log before the commit.
         commit_id: the id of the commit.
-        batch_key: a unique key, by which the writer can find out later whether the commit succeeded.
+        batch_key: a unique key, with which the writer can later check whether the commit succeeded.
         writer: the name of the process that writes.
     """
     events: list[Sequence[Any]] = []
@@ -149,7 +151,7 @@ def log_rows(
     counted: list[tuple[str, int]] = []
     for event in working_set.events:
         fact, body = event.fact, event.body
-        # The data of a span are the same in both shapes if the rollout counts all tokens of the span.
+        # If the rollout counts all tokens of the span, the `data` of the event is the same in both shapes.
         is_first_shape = type(fact) is SpanRecorded and fact.counted_before is None
         row = EventRow(
             event.position,
@@ -167,8 +169,8 @@ def log_rows(
         )
         events.append(row)
         digests.append(event_digest(row))
-        # The body of some types of events is stored as a blob. Several events may share a blob, so its size is not
-        # counted.
+        # The body of some types of events is stored as a blob. Several events may share a blob, so the size of a
+        # blob is not counted.
         if body is None or fact.type in IN_BLOBS:
             counted.append((fact.type, 0))
         else:

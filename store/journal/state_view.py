@@ -20,11 +20,11 @@ Item = TypeVar("Item")
 class StateView:
     """The state of the store after an event, or now.
 
-    The methods return rows with the same columns for both, and `make` gets such rows. In the past, columns of signals
-    are None, and methods raise `PastUnavailable` if too many rows have changed since.
+    The methods return rows, or pass them to `make`. The rows have the same columns in both cases. For a past state, the
+    columns of signals are None, and a method raises `PastUnavailable` if too many rows have changed since that event.
 
     Attributes:
-        session: the session that reads. It must be a snapshot if the state is past.
+        session: the session that reads. For a past state, the session must be a snapshot.
         until: the position of the last event that the state includes; None for the present.
     """
 
@@ -33,7 +33,7 @@ class StateView:
 
     @property
     def position(self) -> int:
-        """The position of the last event that the state includes; for the present, one that no event reaches."""
+        """The position of the last event that the state includes; for the present, a number above all positions."""
         return END if self.until is None else self.until
 
     def rollouts(self, query: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
@@ -55,7 +55,7 @@ class StateView:
         return as_at.attempts(self.session, rollout_id, query, self.until, make)
 
     def latest_attempt(self, rollout_id: str) -> Awaitable[NamedRow | None]:
-        """Return the latest attempt of a rollout; None if it has none."""
+        """Return the latest attempt of a rollout; None if the rollout has none."""
         if self.until is None:
             return pages.latest_attempt(self.session, rollout_id)
         return as_at.latest_attempt(self.session, rollout_id, self.until)

@@ -69,9 +69,9 @@ def parse(text: str) -> Cursor:
 
 
 async def resume(session: ReadSession, store_id: str, after: str | None) -> Cursor:
-    """Return the place in this log from which a reader with the cursor `after` continues.
+    """Return the place in this log at which a reader with the cursor `after` continues.
 
-    With None, it is the beginning of the log.
+    If `after` is None, the reader starts at the beginning of the log.
 
     Raises:
         Invalid: the text is not a cursor.
@@ -103,7 +103,7 @@ async def end(session: ReadSession, store_id: str) -> str | None:
 
 
 async def before_end(session: ReadSession, store_id: str, count: int) -> str | None:
-    """Return the cursor after which the last `count` events of the log follow; None if the log has no more events."""
+    """Return the cursor before the last `count` events of the log; None if the log has at most `count` events."""
     last = await log_queries.last_commit(session)
     position = 0 if last is None else last.last_position - count
     commit = await log_queries.commit_at(session, position) if position > 0 else None
@@ -166,7 +166,7 @@ async def page(
     cursor = place
     for row in await blobs.filled(session, rows, lengths=False):
         cursor = Cursor(place.store_id, row.commit_id, _prefix(row.chain_hash), row.position)
-        event = LoggedEvent(**_described(row), stream=row.stream, commit_id=row.commit_id, cursor=str(cursor))
+        event = LoggedEvent(**_event_fields(row), stream=row.stream, commit_id=row.commit_id, cursor=str(cursor))
         events.append(event)
     is_last = len(rows) < limit
     return TailPage(events, end if is_last else cursor, is_last)
@@ -182,7 +182,7 @@ async def history(
 ) -> list[HistoryEvent]:
     """Return events of a rollout, oldest first. The session must be a snapshot.
 
-    `StoreLog.history` explains the other arguments.
+    The other arguments are those of `StoreLog.history`.
 
     Raises:
         NotFound: the rollout does not exist, or did not exist at that moment.
@@ -201,12 +201,12 @@ async def history(
             session, stream, after=number, until=until, limit=at_most, bodies=True
         )
         filled = await blobs.filled(session, rows, lengths=False)
-        events.extend(HistoryEvent(**_described(row)) for row in filled)
+        events.extend(HistoryEvent(**_event_fields(row)) for row in filled)
         if len(rows) < at_most:
             break
         number = events[-1].number
     return events
 
 
-def _described(row: NamedRow) -> dict[str, Any]:
+def _event_fields(row: NamedRow) -> dict[str, Any]:
     return log_queries.described(row, payload(row.codec, row.body))
