@@ -1,7 +1,7 @@
 """Rows computed from the states of rollouts, attempts, workers and resources, and all rows that a batch changed.
 
-The values of a row are in the order of the table's columns. The same functions compute the rows that a commit writes,
-that `rebuild` restores, and that `verify` compares.
+The values of a row are in the order of the table's columns. Commits, `rebuild` and `verify` all compute the
+rows with these functions.
 """
 
 from operator import attrgetter
@@ -84,8 +84,8 @@ def worker(state: WorkerState) -> Row:
 
 def queued(state: RolloutState) -> Row | None:
     """Return the row of `queue` for a rollout; None if the rollout is not in the queue."""
-    place = state.queue_place
-    return None if place is None else (place[-1], state.rollout_id, *place[:-1])
+    queue_place = state.queue_place
+    return None if queue_place is None else (queue_place[-1], state.rollout_id, *queue_place[:-1])
 
 
 def labels(state: RolloutState) -> list[Row]:
@@ -159,12 +159,12 @@ def projected(working_set: WorkingSet, changes: Changes) -> None:
             continue
         changes.upserts.setdefault(core_tables.rollouts, []).append(rollout(state))
         _requeue(queued_before, state, changes)
-    for key, touched in working_set.touched_attempts.items():
+    for key, changed_attempt in working_set.touched_attempts.items():
         if key in working_set.moved_attempts:
-            changes.upserts.setdefault(core_tables.attempts, []).append(attempt(touched))
+            changes.upserts.setdefault(core_tables.attempts, []).append(attempt(changed_attempt))
         else:
-            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(attempt_after_span(touched))
-    _add_of_events(working_set, changes)
+            changes.updates.setdefault(_ATTEMPT_AFTER_SPAN, []).append(attempt_after_span(changed_attempt))
+    _add_event_rows(working_set, changes)
     if working_set.touched_labels:
         _add_labels(working_set, changes)
     for worker_id in working_set.touched_workers:
@@ -175,8 +175,8 @@ def projected(working_set: WorkingSet, changes: Changes) -> None:
         changes.upserts.setdefault(core_tables.resources, []).append(resources(working_set.resources[resources_id]))
 
 
-def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows that are computed from a single event each."""
+def _add_event_rows(working_set: WorkingSet, changes: Changes) -> None:
+    """Add the rows of single events, such as the row of a span."""
     run: RunRows | None = None
     for event in working_set.events:
         fact = event.fact
@@ -250,9 +250,9 @@ def _requeue(queued_before: QueuePlace | None, state: RolloutState, changes: Cha
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add to `changes` the rows that are not computed from events.
 
-    They are the counters of span numbers, the calls of models, the heartbeats, the times of the watchdog's next checks,
-    the replies to idempotent calls, and the epoch of the queue. The epoch changes when a rollout returns to an earlier
-    place in the queue.
+    These are the counters of span numbers, the calls of models, the heartbeats, the times of the watchdog's next
+    checks, the replies to idempotent calls, and the epoch of the queue. The epoch changes when a rollout returns to an
+    earlier place in the queue.
     """
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))
@@ -262,8 +262,8 @@ def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     for worker_id in working_set.touched_signals:
         signals = signals_row(working_set.worker_signals[worker_id])
         changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
-    for (rollout_id, attempt_id), of_attempt in working_set.beats.items():
-        beat = (rollout_id, attempt_id, of_attempt.signal_time, of_attempt.signal_stamped_at)
+    for (rollout_id, attempt_id), live_attempt in working_set.beats.items():
+        beat = (rollout_id, attempt_id, live_attempt.signal_time, live_attempt.signal_stamped_at)
         changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
     if working_set.rewatch:
         _rewatch(working_set, changes)

@@ -1,6 +1,6 @@
 """Rows of threads, computed from the states of threads. A thread contains the checkpoints of a LangGraph conversation.
 
-The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares.
+Commits, `rebuild` and `verify` all compute the rows with these functions.
 """
 
 from collections.abc import Sequence
