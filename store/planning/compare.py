@@ -11,7 +11,7 @@ from store.models.runs import AttemptDiff, NodeChange, NodeDifference, NodeRun
 from store.planning.rows import ERROR, RESULTS, UNDRAWN, ViewEvent
 
 _Place = tuple[str | None, str, str | None]
-"""A scope, a node, and the parent: the node under which this node ran, or None."""
+"""A scope, a node, and the parent, which is the node under which the node ran, or None."""
 _CHANGES: Final[tuple[NodeChange, ...]] = ("kept", "replaced", "added", "removed")
 
 
@@ -20,8 +20,11 @@ class _Execution:
     """One execution of a node while its events are collected."""
 
     last: ViewEvent
+    """The last event."""
     name: str | None
+    """The `node_exec` of the events; None if they have none."""
     result: ViewEvent | None = None
+    """The last result; None if there is none yet."""
     has_failed: bool = False
 
     def add(self, row: ViewEvent) -> None:
@@ -30,7 +33,7 @@ class _Execution:
         if row.kind in RESULTS:
             self.result = row
 
-    def summed_up(self) -> NodeRun:
+    def summary(self) -> NodeRun:
         row = self.result or self.last
         status = "failed" if self.has_failed else "completed" if self.result else "running"
         metrics = None if row.metrics is None else dict(row.metrics)
@@ -59,9 +62,9 @@ def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEve
     for place in dict.fromkeys([*first, *second]):
         old, new = first.get(place, []), second.get(place, [])
         for index in range(max(len(old), len(new))):
-            one = old[index] if index < len(old) else None
-            other = new[index] if index < len(new) else None
-            nodes.append(_difference(place, index + 1, one, other))
+            old_run = old[index] if index < len(old) else None
+            new_run = new[index] if index < len(new) else None
+            nodes.append(_difference(place, index + 1, old_run, new_run))
     counted = Counter(node.change for node in nodes)
     return AttemptDiff(
         a=a,
@@ -84,13 +87,13 @@ def executions(rows: Iterable[ViewEvent]) -> dict[_Place, list[NodeRun]]:
     for row in rows:
         assert row.node_id is not None  # rows without a node were removed above
         parent = row.parent_node_id if (row.scope, row.parent_node_id) in nodes else None
-        of_node = gathered.setdefault((row.scope, row.node_id, parent), [])
-        of_row = _execution_of(row, of_node)
-        if of_row is None:
-            of_row = _Execution(row, row.node_exec)
-            of_node.append(of_row)
-        of_row.add(row)
-    return {place: [execution.summed_up() for execution in runs] for place, runs in gathered.items()}
+        node_executions = gathered.setdefault((row.scope, row.node_id, parent), [])
+        execution = _execution_of(row, node_executions)
+        if execution is None:
+            execution = _Execution(row, row.node_exec)
+            node_executions.append(execution)
+        execution.add(row)
+    return {place: [execution.summary() for execution in runs] for place, runs in gathered.items()}
 
 
 def _execution_of(row: ViewEvent, earlier: Sequence[_Execution]) -> _Execution | None:

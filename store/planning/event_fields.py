@@ -41,16 +41,17 @@ def message_of(
     response: str | None = None,
     error: str | None = None,
 ) -> str:
-    """Return a summary of an event for people, with an excerpt of at most 300 characters from its text.
+    """Return a readable summary of an event. It contains at most the first 300 characters of the event's text.
 
     Args:
         kind: the kind of the event. For kinds other than `thought`, `tool` and `tool_result`, the summary is only the
             excerpt.
-        node_id: the node of the event; for `tool` and `tool_result`, the name of the tool.
+        node_id: the id of the node. For `tool` and `tool_result`, the name of the tool, with or without the prefix
+            `tool_`.
         model: the model to which a thought sends its prompt.
         status: the status of a tool's result.
         prompt: the prompt of a thought, or the input of a tool.
-        response: the response of a result, or the output of a tool.
+        response: the response of an event of kind `result`, or the output of a tool.
         error: the error, if there is no response.
     """
     tool = (node_id or "").removeprefix("tool_")
@@ -66,9 +67,11 @@ def message_of(
 
 
 def defaults_of(row: RunEventRow) -> dict[str, Any]:
-    """Return default values for fields of an event of `KINDS`, by their names in `RunEventRow`.
+    """Return default values for the fields of an event whose kind is in `KINDS`.
 
-    The caller must prefer a recorded value to the default of its field.
+    The keys are the names of fields of `RunEventRow`.
+
+    A recorded value of a field takes precedence over the default value.
     """
     status = row.status or status_of(row.kind, row.error)
     model = (row.metrics or {}).get("model")

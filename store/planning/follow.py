@@ -51,7 +51,7 @@ class RunFollowPage:
 
     facts: Sequence[Turn | RunEventRow]
     place: RunPosition
-    """The position after these facts, and after any facts next to them that no reader needs."""
+    """The position after these facts, and after directly following facts that no reader needs."""
     is_last: bool
     """Whether the run had no further facts."""
     end: int
@@ -83,7 +83,7 @@ class Source(Protocol):
         ...
 
     def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events that a view has at the position `until`, without those up to the version `after`."""
+        """Yield the events of a view at the position `until` whose versions are above `after`."""
         ...
 
     async def page(self, after: int, since: int) -> RunFollowPage:
@@ -93,7 +93,7 @@ class Source(Protocol):
     async def news(self, end: int) -> int:
         """Wait until the run may have facts after the log position `end`; return the position that the log has reached.
 
-        The run need not have such facts: other runs are in the same log.
+        There may be no such facts, because other runs write to the same log.
         """
         ...
 
@@ -150,15 +150,15 @@ class Following:
         # A reader that follows the head and already has events may have missed a move of the head, so it reads all
         # facts after its last event.
         reads_log = self._follows_head and self.after > 0 and self.until is None
-        at = self.after if reads_log else place.version
+        start = self.after if reads_log else place.version
         for turn in turns:
-            if turn.version <= at:
-                self._is_new_to_view(turn)
+            if turn.version <= start:
+                self._apply_turn(turn)
         if not reads_log and self.after < place.version:
             async with aclosing(self._load(self.after, place)) as loaded:
                 async for frame in loaded:
                     yield frame
-        self.after = max(at, self.after)
+        self.after = max(start, self.after)
         async with aclosing(self._follow_log()) as followed:
             async for frame in followed:
                 yield frame
@@ -173,20 +173,20 @@ class Following:
         return self._state.head if self._follows_head else self.attempt
 
     def _hello(self, view: str, turns: Sequence[Turn], place: RunPosition) -> RunFrame:
-        now = RunState()
+        state = RunState()
         for turn in turns:
-            now.take(turn)
-        whose = now.head if self._follows_head else self.attempt
-        if self.attempt is not None and now.status_of(self.attempt) is None:
+            state.take(turn)
+        attempt = state.head if self._follows_head else self.attempt
+        if self.attempt is not None and state.status_of(self.attempt) is None:
             raise NotFound.attempt(str(self.attempt), self.rollout_id)
         return RunFrame(
             kind="hello",
             seq=self.after,
             view=view,
             last_seq=place.version,
-            head_attempt=now.head,
-            attempt_status=now.status_of(whose),
-            rollout_status=now.rollout_status,
+            head_attempt=state.head,
+            attempt_status=state.status_of(attempt),
+            rollout_status=state.rollout_status,
         )
 
     async def _load(self, after: int, until: RunPosition) -> AsyncGenerator[RunFrame]:
@@ -195,7 +195,7 @@ class Following:
             async with aclosing(self.source.view(self.form, self._shown_attempt or 0, after, until)) as events:
                 async for event in events:
                     # A reader that loses its connection can resume with the version of the last event, if that event
-                    # is after the last move. Otherwise it also needs the version whose view is being loaded.
+                    # is after the last move. Otherwise the reader also needs the version whose view is being loaded.
                     yield _event_frame(event, until.version if event.version < self._moved else None)
         yield self._status(until.version, self._shown_attempt)
         for frame in self._end(until.version):
@@ -222,14 +222,14 @@ class Following:
             if isinstance(fact, RunEventRow):
                 if self._holds(fact):
                     yield page.frame(fact)
-            elif not self._is_new_to_view(fact):
+            elif not self._apply_turn(fact):
                 for frame in self._turn_frames(fact):
                     yield frame
             else:
                 # The page may contain more moves; the load below includes all of them.
                 for later in page.facts[index + 1 :]:
                     if isinstance(later, Turn):
-                        self._is_new_to_view(later)
+                        self._apply_turn(later)
                 self._sent_end = False
                 yield RunFrame(kind="reset", seq=0)
                 async with aclosing(self._load(0, page.place)) as loaded:
@@ -240,18 +240,18 @@ class Following:
     def _holds(self, event: RunEventRow) -> bool:
         """Return whether a new event belongs to the view.
 
-        Of the attempts on which the shown attempt builds, the view contains only events from before the fork. So a new
-        event of such an attempt does not belong to the view.
+        The shown attempt may build on other attempts. The view contains their events only from before the fork. So
+        their new events do not belong to the view.
         """
         return self.form == "raw" or event.attempt == self._shown_attempt
 
-    def _is_new_to_view(self, turn: Turn) -> bool:
+    def _apply_turn(self, turn: Turn) -> bool:
         """Apply a turn; return whether the view changed so that the reader needs the whole view again."""
         move = self._state.take(turn)
-        is_new = self._follows_head and (move == "elsewhere" or (move == "fork" and not self.masks))
-        if is_new:
+        needs_reload = self._follows_head and (move == "elsewhere" or (move == "fork" and not self.masks))
+        if needs_reload:
             self._moved = turn.version
-        return is_new
+        return needs_reload
 
     def _turn_frames(self, turn: Turn) -> list[RunFrame]:
         match turn.event.fact:

@@ -23,16 +23,19 @@ class _NodeEvents:
     phase: str | None = None
     metrics: Mapping[str, Any] | None = None
     executions: int = 0
+    """The number of results."""
     errors: int = 0
+    """The number of events with the status `error`."""
     has_failed: bool = False
-    under: dict[str, None] = field(default_factory=dict[str, None])
+    """Whether the last result, or an event after it, has the status `error`."""
+    parents: dict[str, None] = field(default_factory=dict[str, None])
     """The parents of the node: the nodes under which it ran, in the order of the events."""
 
     def add(self, row: ViewEvent) -> None:
         self.last = row
         self.phase = self.phase or row.phase
         if row.parent_node_id is not None:
-            self.under[row.parent_node_id] = None
+            self.parents[row.parent_node_id] = None
         has_failed = row.status == ERROR
         if row.kind in RESULTS:
             self.executions += 1
@@ -49,13 +52,13 @@ class _NodeEvents:
 
 
 def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph: PhaseGraph | None) -> RunGraph:
-    """Return the nodes of a view, in columns; columns and nodes are in the order of their first event.
+    """Return the nodes of a view, in columns. Columns and nodes are in the order of their first events.
 
     Args:
         rollout_id: the run.
-        head: the sequence id of the attempt whose view is that of the run.
+        head: the sequence id of the head.
         rows: the events of the view.
-        graph: the phase graph, which assigns nodes to phases; None if the run has none.
+        graph: the phase graph, which assigns nodes to phases; None if the run has no phase graph.
     """
     summaries: dict[_Node, _NodeEvents] = {}
     for row in rows:
@@ -66,7 +69,7 @@ def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph
     columns: dict[str | None, list[GraphNode]] = {}
     edges: list[GraphEdge] = []
     for (scope, node_id), summary in summaries.items():
-        parents = [parent for parent in summary.under if (scope, parent) in summaries and parent != node_id]
+        parents = [parent for parent in summary.parents if (scope, parent) in summaries and parent != node_id]
         edges.extend(GraphEdge(scope=scope, parent_node_id=parent, node_id=node_id) for parent in parents)
         if not parents:
             columns.setdefault(scope, []).append(_node(scope, node_id, summary, graph))

@@ -1,4 +1,4 @@
-"""Facts about a run that was imported from a folder, from its rollout's metadata and its attempts."""
+"""Information about imported runs, from the metadata of the rollout and the attempts of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTEMPTS: Final = "imported_attempts"
 CREATED_AT, COMPLETED_AT = "created_at", "completed_at"
 """The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch."""
 DEFAULT_SCOPES: Final[Mapping[str, str]] = {"portfolio": "main_portfolio"}
-"""The scope of a kind that a run folder means if neither its parameters nor its events name a scope of this kind."""
+"""By kind of scope, the scope of a run folder whose parameters and events name no scope of this kind."""
 
 
 def imported_id(metadata: Mapping[str, Any]) -> str | None:
@@ -37,7 +37,7 @@ def imported_status(
     Args:
         metadata: the metadata of the rollout.
         attempts: the attempts of the run.
-        sequence_id: the attempt. If it was imported itself, the result is its own status.
+        sequence_id: the attempt. If this attempt was imported itself, the result is its status.
     """
     if imported_id(metadata) is None:
         return None
@@ -50,16 +50,17 @@ def imported_status(
 
 
 def times_of(rollout: Rollout) -> tuple[float, float | None]:
-    """Return when a run began and when it ended (None: it has not ended); for an imported run, the times in its folder.
+    """Return the times at which a run began and ended; the second is None if the run has not ended.
 
-    If an imported run has newer attempts than its last import, the end is that of the rollout in the store.
+    For an imported run, these are the times in its folder. If the run has attempts that are newer than its last import,
+    the second is the end of the rollout in the store.
     """
     metadata = rollout.metadata or {}
     if imported_id(metadata) is None:
         return rollout.start_time, rollout.end_time
     created, completed = metadata.get(CREATED_AT), metadata.get(COMPLETED_AT)
-    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != metadata.get(ATTEMPTS)
+    has_newer_attempts = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != metadata.get(ATTEMPTS)
     return (
         float(created) if isinstance(created, int | float) else rollout.start_time,
-        float(completed) if isinstance(completed, int | float) and not went_on else rollout.end_time,
+        float(completed) if isinstance(completed, int | float) and not has_newer_attempts else rollout.end_time,
     )

@@ -19,9 +19,11 @@ class PlanBasis:
 
     rollout_id: str
     head: int | None
+    """The sequence id of the head; None before the first attempt."""
     ground: int
     """The version of the last event that a plan can depend on; 0 if there is none."""
     base: int
+    """The sequence id of the base."""
     rows: Sequence[EventGroup]
     """The events of the base's view in groups, ordered by the first event of each group."""
     checkpoints: Sequence[CheckpointRef]
@@ -41,6 +43,7 @@ class _Start:
     phase: Phase
     scopes: list[str]
     masks: list[Mask]
+    """The masks that hide the events of the phases that run again."""
     checkpoints: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
 
 
@@ -65,11 +68,13 @@ def rerun(
     start = _start(graph, basis, target, targets, cascade=cascade)
     degraded = None
     saved = {checkpoint.scope for checkpoint in start.checkpoints}
-    lacking = [scope for scope in targets if scope not in saved] if target.requires is not None else []
-    if target.requires is not None and lacking:
+    missing_scopes = [scope for scope in targets if scope not in saved] if target.requires is not None else []
+    if target.requires is not None and missing_scopes:
         if on_missing != "full":
-            raise CheckpointMissing(target.requires, lacking, target.name)
-        degraded = Degraded(reason="checkpoint_missing", phase=target.name, checkpoint=target.requires, scopes=lacking)
+            raise CheckpointMissing(target.requires, missing_scopes, target.name)
+        degraded = Degraded(
+            reason="checkpoint_missing", phase=target.name, checkpoint=target.requires, scopes=missing_scopes
+        )
         start = _start(graph, basis, graph.first(target.scope_kind), targets, cascade=cascade)
     kind: ForkKind = "rerun" if basis.base == basis.head else "branch"
     return _plan(graph, basis, [start], kind=kind, cascade=cascade, degraded=degraded)
@@ -78,11 +83,11 @@ def rerun(
 def resume(graph: PhaseGraph, basis: PlanBasis) -> ForkPlan:
     """Return the plan that continues where the base stopped.
 
-    Phases that are not completed, as `progress.completed` defines it, run again. If all phases that began are done,
-    nothing runs again, because only the run's program knows which scopes remain.
+    Phases that are not completed run again (see `progress.completed`). If all phases that began are completed, nothing
+    runs again, because only the program of the run knows which scopes remain.
 
     Raises:
-        Invalid: the base has succeeded, and every phase that began is done.
+        Invalid: the base has succeeded, and every phase that began is completed.
     """
     starts: list[_Start] = []
     done = completed(graph, basis.rows, basis.checkpoints, basis.imported)
@@ -119,7 +124,9 @@ def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phas
 
 
 def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Sequence[str]) -> list[str]:
-    """Return scopes as they are spelled in the log, each once. A phase with a fixed scope needs no argument.
+    """Return the scopes of a re-run, in the spelling of the log and without repeats.
+
+    For a phase with a fixed scope, `scopes` may be empty.
 
     Raises:
         Invalid: no scope is given, a scope is empty or does not occur in the run, or the phase has a fixed scope and
@@ -141,8 +148,8 @@ def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Seq
 
 
 def _start(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: list[str], *, cascade: bool) -> _Start:
-    again = {later.name for later in graph.later(phase)}
-    unlisted = {scope: _unlisted(graph, basis.rows, phase.scope_kind, scope, again) for scope in scopes}
+    phases = {later.name for later in graph.later(phase)}
+    unlisted = {scope: _unlisted(graph, basis.rows, phase.scope_kind, scope, phases) for scope in scopes}
     start = _Start(phase, scopes, graph.masks(phase, scopes, cascade=cascade, unlisted=unlisted))
     if phase.requires is not None:
         latest: dict[str, CheckpointRef] = {}
@@ -154,10 +161,10 @@ def _start(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: list[str],
     return start
 
 
-def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: str, again: set[str]) -> set[str]:
-    """Return the nodes that no phase lists and that occur only in phases which run again.
+def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: str, rerun_phases: set[str]) -> set[str]:
+    """Return the nodes that no phase lists and that occur only in the phases which run again.
 
-    A node that ran under a listed node is left out, because it is hidden together with that node.
+    A node that ran under a listed node is left out, because masks hide it together with the listed node.
     """
     order = graph.of_kind(kind)
     names = {step.name for step in order}
@@ -174,7 +181,7 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: s
             declared = row.phase if row.phase in names else None
             phases.setdefault(row.node_id, set()).add(declared or default)
     # A node that also occurs in phases that do not run again cannot be hidden, because a mask hides all executions.
-    return {node for node, kinds in phases.items() if kinds <= again and node not in under_listed}
+    return {node for node, kinds in phases.items() if kinds <= rerun_phases and node not in under_listed}
 
 
 def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, str]:
@@ -188,13 +195,13 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, st
 
 
 def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str, done: Done) -> Phase | None:
-    """Return the phase at which a scope continues; None if all its phases are done."""
+    """Return the phase at which a scope continues; None if all its phases are completed."""
     order = graph.of_kind(kind)
-    waiting = open_phases(graph, None, kind, scope, done)
-    if not waiting:
+    remaining = open_phases(graph, None, kind, scope, done)
+    if not remaining:
         return None
     saved = {checkpoint.name for checkpoint in basis.checkpoints if checkpoint.scope == scope}
-    for phase in reversed(order[: order.index(waiting[0]) + 1]):
+    for phase in reversed(order[: order.index(remaining[0]) + 1]):
         if phase.requires is None or phase.requires in saved:
             return phase
     return order[0]
@@ -210,8 +217,8 @@ def _plan(
     degraded: Degraded | None,
 ) -> ForkPlan:
     masks = list({mask.model_dump_json(): mask for start in starts for mask in start.masks}.values())
-    again = {phase.name: phase for start in starts for phase in graph.later(start.phase)}
-    cascaded = graph.cascade_of(again.values()) if cascade else []
+    rerun_phases = {phase.name: phase for start in starts for phase in graph.later(start.phase)}
+    cascaded = graph.cascade_of(rerun_phases.values()) if cascade else []
     checkpoints = [checkpoint for start in starts for checkpoint in start.checkpoints]
     hidden = [
         row
@@ -226,14 +233,14 @@ def _plan(
         scopes=[scope for start in starts for scope in start.scopes],
         phase=first and first.name,
         entry=first and (first.entry or first.nodes[0]),
-        cascade=[phase.name for phase in cascaded if phase.name not in again],
+        cascade=[phase.name for phase in cascaded if phase.name not in rerun_phases],
         checkpoints=checkpoints,
         masks=masks,
         graph=graph.digest,
         degraded=degraded,
         rollout_id=basis.rollout_id,
-        phases=list(again),
-        unsafe=_unsafe(graph, {**again, **{phase.name: phase for phase in cascaded}}, hidden, kind),
+        phases=list(rerun_phases),
+        unsafe=_unsafe(graph, {**rerun_phases, **{phase.name: phase for phase in cascaded}}, hidden, kind),
         graph_changed=[
             checkpoint.checkpoint_id for checkpoint in checkpoints if checkpoint.graph not in {None, graph.digest}
         ],
@@ -259,7 +266,7 @@ def _events(rows: Sequence[EventGroup]) -> int:
 
 
 def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
-    """Return the nodes of some events, without nodes that ran under another of these nodes."""
+    """Return the nodes of some events, without nodes whose parent is another one of these nodes."""
     nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
     # Some programs record a node that is no tool as its own parent.
     tools = [row for row in rows if row.parent_node_id != row.node_id and (row.scope, row.parent_node_id) in nodes]
@@ -268,8 +275,8 @@ def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
 
 def of_fork(fork: Fork) -> str:
     """Return a description of the phases that a fork runs again, such as `debate of RIG, then decision`."""
-    again = " of ".join(part for part in (fork.phase, ", ".join(fork.scopes)) if part)
-    return again + (f", then {', '.join(fork.cascade)}" if fork.cascade else "")
+    text = " of ".join(part for part in (fork.phase, ", ".join(fork.scopes)) if part)
+    return text + (f", then {', '.join(fork.cascade)}" if fork.cascade else "")
 
 
 def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
@@ -290,8 +297,11 @@ def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
     if plan.unsafe:
         yield "unsafe", f"{', '.join(plan.unsafe)} would repeat side effects"
     if plan.degraded is not None:
-        lacking = ", ".join(plan.degraded.scopes)
-        yield "degraded", f"{plan.degraded.phase} needs {plan.degraded.checkpoint}, which {lacking} does not have"
+        missing_scopes = ", ".join(plan.degraded.scopes)
+        yield (
+            "degraded",
+            f"{plan.degraded.phase} needs {plan.degraded.checkpoint}, which {missing_scopes} does not have",
+        )
     if plan.graph_changed:
         yield "graph", f"{', '.join(plan.graph_changed)} was saved under another phase graph"
 

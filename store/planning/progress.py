@@ -28,9 +28,10 @@ class ScopedEvent(Placed, Protocol):
 
 
 def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
-    """Return the phase of an event: the phase that lists its node or parent node, else the phase in its own field.
+    """Return the phase of an event; None if the graph has no such phase.
 
-    The result is None if neither exists in the graph.
+    This is the only phase that lists the event's node, or else its parent node. If there is no such phase, or if there
+    are several, it is the phase that the event's field `phase` names.
     """
     if row.node_id is not None:
         phases = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
@@ -47,10 +48,11 @@ def completed(
 ) -> Done:
     """Return the completed phases in a view.
 
-    An event reports a phase as completed or skipped. Run folders of other programs contain no such events. Therefore a
-    phase of an imported run without any event about the phase as a whole is completed if one of the following holds:
+    An event reports a phase as completed or skipped. Run folders of other programs contain no such events. So an
+    imported run may have phases without an event about the phase as a whole. Such a phase is completed if one of the
+    following holds:
 
-    - a phase that depends on it has begun or is completed;
+    - a phase that must run after it has begun or is completed;
     - the view has one of its checkpoints;
     - its last node has a result;
     - it is the last phase of its scope, it has begun, and the run has succeeded;
@@ -121,22 +123,23 @@ class _Marks:
 def open_phases(graph: PhaseGraph, fork: Fork | None, kind: str, scope: str, done: Done) -> list[Phase]:
     """Return the phases that an attempt has to run for a scope, in order.
 
-    A re-run repeats only the phases that its plan names: for its scopes the phase at which it starts and the later
-    ones, and for all scopes the phases of its cascade. Every other attempt runs all phases that are not completed.
+    A re-run repeats only the phases that its plan names. For the scopes of the re-run, these are the phase at which the
+    re-run starts and all later phases. For all scopes, these are the phases of the cascade. Every other attempt runs
+    all phases that are not completed.
 
     Args:
         graph: the phase graph.
         fork: the fork of the attempt; None if there is none.
         kind: the kind of the scope.
         scope: the scope.
-        done: the phases that the attempt does not have to run: for a re-run those that it has completed itself, for
-            other attempts those that `completed` returns.
+        done: the phases that the attempt does not have to run. For a re-run, these are the phases that it has completed
+            itself. For another attempt, these are the phases that `completed` returns.
     """
     phases = graph.of_kind(kind)
     start = None if fork is None or fork.kind == "resume" else graph.by_name.get(fork.phase or "")
     if fork is not None and start is not None:
-        again = {*fork.cascade}
+        names = {*fork.cascade}
         if start.scope_kind == kind and scope in fork.scopes:
-            again |= {phase.name for phase in graph.later(start)}
-        phases = [phase for phase in phases if phase.name in again]
+            names |= {phase.name for phase in graph.later(start)}
+        phases = [phase for phase in phases if phase.name in names]
     return [phase for phase in phases if (scope, phase.name) not in done]

@@ -33,7 +33,7 @@ class ViewEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Events of a view that are equal in the fields below, on which plans depend, with the number of these events."""
+    """Events of a view with equal values in these fields, on which plans depend. `count` is the number of events."""
 
     kind: str
     scope: str | None = None

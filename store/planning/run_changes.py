@@ -1,8 +1,7 @@
 """Commands about runs, made from arguments that are checked, encoded, compressed and hashed here.
 
-A run is the execution of a rollout, in one or more attempts. A phase is a group of steps of the run. A fork starts an
-attempt that builds on an earlier one. An event in the log has `data`, a JSON object of at most 8 KiB, and a body, which
-contains its payload. A fact is the content of `data`. A blob is a text that is stored outside the body, under its hash.
+An event in the log has `data`, a JSON object of at most 8 KiB, and a body, which contains the payload of the
+event. A fact is the content of `data`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from store.domain.run_events import (
     PhaseSkipped,
     PhaseStarted,
 )
-from store.domain.run_events import RunEvent as RunEventTold
+from store.domain.run_events import RunEvent as RunEventFact
 from store.errors import Invalid, TooLarge
 from store.models.calls import (
     AppendEventsCall,
@@ -33,7 +32,7 @@ from store.models.calls import (
     SaveArtifactCall,
     SaveCheckpointCall,
 )
-from store.models.runs import Fork as ForkTold
+from store.models.runs import Fork as ForkModel
 from store.models.runs import ForkPlan, RunEvent
 from store.planning.saving import Taken
 from store.runtime import ids, process
@@ -76,7 +75,7 @@ def append(call: AppendEventsCall) -> AppendToRun:
         item = _phase(event, attempt_id, path) if event.kind in _PHASES else _run_event(event, attempt_id, path)
         if key is not None:
             item.fact.key = key
-        item.fact.ordinal = index  # pyright: ignore[reportAttributeAccessIssue] (both kinds have one)
+        item.fact.ordinal = index  # pyright: ignore[reportAttributeAccessIssue] (both types have this field)
         size += item.size
         items.append(item)
     check_call(0, size, "events")
@@ -84,7 +83,7 @@ def append(call: AppendEventsCall) -> AppendToRun:
 
 
 def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
-    fact = RunEventTold(attempt_id=attempt_id, kind=check_text(event.kind, f"{path}kind"))
+    fact = RunEventFact(attempt_id=attempt_id, kind=check_text(event.kind, f"{path}kind"))
     fields = event.__dict__
     for name in _NAMES:
         value = fields[name]
@@ -100,7 +99,7 @@ def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
             del payload[name]
             blobs.append(blob)
             setattr(fact, f"{name}_sha256", blob.sha256.hex())
-    # Only in events about a phase do these fields have a meaning for the store. In this event, they are payload.
+    # The store interprets these fields only in events about a phase. In other events, they are payload.
     payload |= {name: value for name in ("cascade", "reason") if (value := fields[name]) is not None}
     if len(event.metrics or ()) > _FEW_METRICS:
         _check_data(fact, f"{path}metrics")
@@ -142,7 +141,7 @@ def _blob(text: str | None, path: str) -> Body | None:
 
 
 def checkpoint(call: SaveCheckpointCall, taken: Taken, parent_id: str | None) -> AppendToRun:
-    """Return the command that saves a checkpoint, or that records why the checkpoint was rejected."""
+    """Return the command that saves a checkpoint. If the checkpoint is rejected, the command records the reason."""
     attempt_id, name, key = call.attempt_id, call.name, call.key
     scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
     check_text(name, "name")
@@ -207,7 +206,7 @@ def fork(plan: ForkPlan, call: ForkCall | ResumeCall) -> Fork:
         scopes=list(plan.scopes),
         phase=plan.phase,
         entry=plan.entry,
-        checkpoints=[each.checkpoint_id for each in plan.checkpoints],
+        checkpoints=[item.checkpoint_id for item in plan.checkpoints],
         cascade=list(plan.cascade),
         graph=plan.graph,
         degraded=None if plan.degraded is None else plan.degraded.model_dump(),
@@ -231,14 +230,14 @@ def fork(plan: ForkPlan, call: ForkCall | ResumeCall) -> Fork:
 
 def _metadata(plan: ForkPlan, request_fields: Json) -> Body:
     """Return the metadata for the attempt of a fork. The key `fork` contains a `store.models.Fork` as JSON."""
-    fork = plan.model_dump(include=set(ForkTold.model_fields)) | request_fields
+    fork = plan.model_dump(include=set(ForkModel.model_fields)) | request_fields
     raw = dumps_fields({"metadata": {"fork": fork}}, "")
     check_call(0, len(raw), "state_patch")
     return encode_body(raw)
 
 
 def move_head(call: MoveHeadCall) -> MoveHead:
-    """Return the command that makes an attempt the head, whose events count as the rollout's current history."""
+    """Return the command that makes an attempt the head of its rollout."""
     return MoveHead(
         rollout_id=check_text(call.rollout_id, "rollout_id"),
         attempt_id=check_text(call.attempt_id, "attempt_id"),
@@ -275,7 +274,7 @@ def _payload(value: dict[str, Any], path: str) -> Body | None:
 
 
 def _check_data(fact: Any, path: str) -> None:
-    """Check that a fact fits into `data`. Payload is stored in the body and not counted.
+    """Check that a fact fits into `data`. Payload is not counted, because the body contains it.
 
     Raises:
         TooLarge: the fact has more than 8 KiB.

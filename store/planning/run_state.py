@@ -65,13 +65,13 @@ class RunState:
     def take(self, turn: Turn) -> Move | None:
         """Apply the next turn, and return how it moved the head from one attempt to another.
 
-        The result is `fork` if the head moved from the base of a new fork to the fork, `elsewhere` for any other move,
-        and None if the head did not move or if there was no head.
+        The result is `fork` if the head moved from the base of a new fork to that fork. It is `elsewhere` for any other
+        move, and None if the head did not move or if there was no head.
 
         Raises:
             Corrupt: the turn contradicts the turns before it, so the log was changed from outside.
         """
-        before = self.head
+        head_before = self.head
         self._rollout = evolve(self._rollout, turn.event, may_skip=True)
         match turn.event.fact:
             case AttemptStarted(via="fork"):
@@ -80,11 +80,11 @@ class RunState:
             case AttemptForked(attempt_id=attempt_id, base=base):
                 return "fork" if self._rollout.attempts[attempt_id].head_before == base else "elsewhere"
             case AttemptStarted():
-                return None if before is None else "elsewhere"
+                return None if head_before is None else "elsewhere"
             case HeadMoved():
                 return "elsewhere"
             case _:
-                return None if self.head == before else "elsewhere"
+                return None if self.head == head_before else "elsewhere"
 
     @property
     def head(self) -> int | None:
@@ -97,17 +97,17 @@ class RunState:
         return "queuing" if self._rollout is None else cast("RolloutStatus", self._rollout.status)
 
     def number_of(self, attempt_id: str) -> int | None:
-        """Return the sequence id of an attempt; None if it is unknown or its claim was released (undone)."""
+        """Return the sequence id of an attempt; None for an unknown attempt or a released claim."""
         attempt = None if self._rollout is None else self._rollout.attempt(attempt_id)
         return None if attempt is None else attempt.sequence_id
 
     def status_of(self, attempt: int | None) -> AttemptStatus | None:
-        """Return the status of an attempt; None if it does not exist."""
+        """Return the status of an attempt; None if the attempt does not exist."""
         state = self._attempt(attempt)
         return None if state is None else cast("AttemptStatus", state.status)
 
     def outcome_of(self, attempt: int | None) -> RunOutcome | None:
-        """Return the outcome of an attempt, or of the rollout if `attempt` is None; None without an end.
+        """Return the outcome of an attempt, or of the rollout if `attempt` is None; None before its end.
 
         For the latest attempt, the result is the outcome of the rollout, because the status of the attempt does not
         show whether a failure is final or will be retried.
@@ -120,7 +120,7 @@ class RunState:
         return "failed" if status == "failed" or status in _OVERDUE else None
 
     def error_of(self, attempt: int | None) -> str:
-        """Return a readable reason why an attempt failed. If `attempt` is None, it is the latest attempt."""
+        """Return a readable reason why an attempt failed. None stands for the latest attempt."""
         state = self._attempt(attempt or self._latest)
         if state is not None and state.status in _OVERDUE:
             return CUT_OFF
@@ -133,7 +133,7 @@ class RunState:
         return None if self._rollout is None else self._rollout.attempt_count or None
 
     def _attempt(self, number: int | None) -> AttemptState | None:
-        """Return an attempt by its sequence id; None if it is unknown or its claim was released."""
+        """Return an attempt by its sequence id; None for an unknown attempt or a released claim."""
         attempts = () if self._rollout is None else self._rollout.attempts.values()
         return next(
             (attempt for attempt in attempts if attempt.sequence_id == number and attempt.released_position is None),

@@ -17,7 +17,9 @@ class Taken:
     scope: str
     """The scope, spelled as in the log."""
     after_phase: str | None
+    """The name of the phase at whose end the checkpoint is saved; None if unknown."""
     state: dict[str, Any] | None
+    """The state to store; None if the state is stored elsewhere."""
     graph: str | None
     """The digest of the phase graph; None if the run has no phase graph."""
     rejection: str | None
@@ -27,7 +29,7 @@ class Taken:
 def taken(
     graph: PhaseGraph | None, *, scope: str, name: str, state: Mapping[str, Any] | None, after_phase: str | None
 ) -> Taken:
-    """Return the checkpoint to save under a name. If no phase declares this checkpoint, the state is not changed.
+    """Return the checkpoint to save under a name. If no phase declares this checkpoint, the whole state is saved.
 
     Raises:
         Invalid: `after_phase` is not a phase of the graph.
@@ -43,7 +45,8 @@ def taken(
     else:
         phase, declared = producer
         stored = None if state is None else declared.of(state)
-        # If the state is stored elsewhere, `state` is None. It cannot be examined here, so it is not rejected.
+        # If the state is stored elsewhere, `state` is None. The condition cannot be checked then, so the checkpoint is
+        # not rejected.
         rejection = None if state is None else declared.when.failing(state)
     spelled = scope if phase is None else graph.scope_kinds[phase.scope_kind].spelled(scope)
     return Taken(

@@ -15,10 +15,10 @@ def scopes_in_input(graph: PhaseGraph, input_: Any) -> dict[str, list[str]]:
     The key in the input is derived from the name of the kind. For example, scopes of the kind `ticker` are under the
     key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
     """
-    named = cast("Mapping[str, Any]", input_ if isinstance(input_, Mapping) else {})
+    fields = cast("Mapping[str, Any]", input_ if isinstance(input_, Mapping) else {})
     scopes: dict[str, list[str]] = {}
     for kind in _open_kinds(graph):
-        for value in (named.get(f"{kind}{ending}") for ending in ("", "s", "_id", "_ids")):
+        for value in (fields.get(f"{kind}{ending}") for ending in ("", "s", "_id", "_ids")):
             if texts := _texts([value] if isinstance(value, str) else value):
                 scopes[kind] = texts
                 break
@@ -26,7 +26,7 @@ def scopes_in_input(graph: PhaseGraph, input_: Any) -> dict[str, list[str]]:
 
 
 def default_scopes(graph: PhaseGraph, metadata: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """Return the scopes that an imported run has if nothing names them, by kind."""
+    """Return the default scopes of an imported run, by kind; {} for any other run."""
     if metadata is None or imported_id(metadata) is None:
         return {}
     return {kind: [scope] for kind, scope in DEFAULT_SCOPES.items() if kind in _open_kinds(graph)}
@@ -37,8 +37,8 @@ def named_scopes(graph: PhaseGraph, input_: Any, metadata: Mapping[str, Any] | N
     return {
         graph.scope_kinds[kind].spelled(scope)
         for scopes in (scopes_in_input(graph, input_), default_scopes(graph, metadata))
-        for kind, of_kind in scopes.items()
-        for scope in of_kind
+        for kind, names in scopes.items()
+        for scope in names
     }
 
 
