@@ -1,4 +1,4 @@
-"""Checks of labels and notes. A store on a database and a store over HTTP make the same checks."""
+"""Checks of labels and notes, for stores on a database and for stores over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(note: Any, added: Any, removed: Any) -> None:
         raise Invalid("remove_labels", f"{both[0]!r} is in add_labels too; remove it from one of the lists")
     if note is None and not to_add and not to_remove:
         raise Invalid("note", "is missing, and so are labels; give a note, add_labels or remove_labels")
-    # Quotes and backslashes take two bytes in JSON. In the list, each label also needs two quotes and a comma.
+    # Quotes and backslashes take two bytes in JSON. A label in the list also needs two quotes and a comma.
     size = sum(len(label.encode()) + label.count('"') + label.count("\\") + 3 for label in (*to_add, *to_remove))
     if size > _MOST_BYTES:
         raise TooLarge("add_labels", size, _MOST_BYTES, "bytes of labels")

@@ -62,7 +62,7 @@ def page(limit: Any, offset: Any) -> None:
 
 
 def part_of_history(after: Any, limit: Any) -> None:
-    """Check the arguments of a read of a rollout's history: the number after which it starts, and the limit.
+    """Check the arguments of a read of a rollout's history: the number after which the read starts, and the limit.
 
     Raises:
         Invalid: `after` is negative, the limit is below -1, or one of them is not an integer.
@@ -85,7 +85,7 @@ def seconds(value: Any, field: str) -> float:
 def rollout_config(config: RolloutConfig, field: str) -> None:
     """Check the limits of a rollout.
 
-    The model does not check them, because it also represents limits in old logs, which may be negative.
+    The model does not check these limits, because it also represents limits in old logs, which may be negative.
 
     Raises:
         Invalid: a duration is negative or not finite, or the number of attempts needs more than 64 bits. The error

@@ -9,12 +9,12 @@ from store.models.queries import ConditionKind
 from store.validation import arguments
 from store.validation.json_limits import check_text
 
-# The limit of the database drivers. A query may contain a text that is too long to be stored. It matches no row.
+# The limit of the database drivers. A query may contain a text that is too long to be stored, which matches no row.
 _LONGEST: Final = 2**31
 
 
 def condition(value: Any, field: str, kind: ConditionKind) -> Any:
-    """Check and return the value of a query's condition. Texts must be valid Unicode, because drivers reject others.
+    """Check and return the value of a query's condition. Texts must be valid Unicode, as drivers require.
 
     Raises:
         Invalid: the value is not of this kind.

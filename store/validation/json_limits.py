@@ -16,9 +16,9 @@ from store.validation import arguments
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
 MAX_DATA_BYTES = 8 * 1024
-"""The limit of the `data` of an event. Payload is stored beside it."""
+"""The limit of the `data` of an event. Payload does not count, because it is stored in the body."""
 # The minimum size in bytes of a body that is compressed. For a small body, compression would take longer than all other
-# steps. Large bodies mostly consist of repeated prompts, which compress well. Decision 11.
+# steps of a call. Large bodies mostly consist of repeated prompts, which compress well. Decision 11.
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
@@ -26,7 +26,7 @@ _TEXT_BYTES = 512
 
 
 def dumps(value: Any, field: str) -> bytes:
-    """Return a value as JSON text from which every database returns the same value.
+    """Return a value as JSON text that every database stores without a change of the value.
 
     Raises:
         Invalid: the value contains NaN, infinity, an integer beyond 64 bits, U+0000, a lone surrogate, or an object
@@ -38,12 +38,12 @@ def dumps(value: Any, field: str) -> bytes:
     _find_fault(value, field, 0)
     try:
         return orjson.dumps(value, option=_STRICT)
-    except (TypeError, RecursionError) as refused:
-        raise Invalid(field, f"is not JSON: {refused}") from None
+    except (TypeError, RecursionError) as error:
+        raise Invalid(field, f"is not JSON: {error}") from None
 
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
-    """Return an object as JSON text, like `dumps`. In errors, the field is `prefix` with the key of the value."""
+    """Return an object as JSON text, like `dumps`. In errors, the field is `prefix` followed by a key."""
     text = dumps_plain(value)
     if text is not None:
         return text
@@ -53,11 +53,11 @@ def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
 def dumps_plain(value: Any, texts: Iterable[str] = ()) -> bytes | None:
     """Return a value as `dumps` does; None if a quick check cannot exclude a fault in the value or in the texts.
 
-    `dumps` and `check_text` must then examine them one by one. The quick check accepts texts that together are at most
-    512 characters of ASCII without U+0000.
+    The caller must then use `dumps` and `check_text`, which find a fault exactly. The quick check accepts texts that
+    together are at most 512 characters of ASCII without U+0000.
 
-    orjson writes NaN as null and accepts U+0000. So a text without `null` and without U+0000 has neither fault. With
-    `OPT_STRICT_INTEGER`, orjson refuses integers beyond 53 bits; those of up to 64 bits are valid.
+    orjson writes NaN as null and accepts U+0000. So if the JSON text contains neither `null` nor U+0000, the value has
+    neither of these faults. `OPT_STRICT_INTEGER` refuses integers beyond 53 bits, although 64 bits are valid.
     """
     try:
         joined = "".join(texts)
@@ -129,10 +129,10 @@ def check_text(value: str, path: str, limit: int = _TEXT_BYTES) -> str:
 
 
 def body_of(payload: dict[str, Any], path: str = "") -> Body:
-    """Return the stored form of a payload. The payload has at least one field.
+    """Return the stored form of a payload, which must have at least one field.
 
     Raises:
-        Invalid: a value is not JSON that every database accepts. The error names `path` with the field.
+        Invalid: a value is not JSON that every database accepts. The field in the error is `path` followed by a key.
         TooLarge: the payload exceeds the limit of a call.
     """
     raw = dumps_fields(payload, path)
