@@ -73,8 +73,8 @@ def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
 
     @wraps(method)
     def call(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        of_target: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
-        return self.thread.get().wait(of_target(*args, **kwargs))
+        target_method: Callable[P, Coroutine[Any, Any, T]] = getattr(self.target, method.__name__)
+        return self.thread.get().wait(target_method(*args, **kwargs))
 
     return call
 
@@ -86,9 +86,9 @@ def blocking_iterator(
 
     @wraps(method)
     def iterate(self: Blocking[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        of_target: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
+        target_method: Callable[P, AsyncIterator[T]] = getattr(self.target, method.__name__)
         thread = self.thread.get()
-        reader = BatchReader(of_target(*args, **kwargs))
+        reader = BatchReader(target_method(*args, **kwargs))
         try:
             while items := thread.wait(reader.take()):
                 yield from items
@@ -99,7 +99,7 @@ def blocking_iterator(
 
 
 class BatchReader(Generic[T]):
-    """Reader of an async iterator in batches. It waits for one item, and returns this item and all that are ready."""
+    """Reader of an async iterator in batches. It waits for one item, and returns it with all items that are ready."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
@@ -107,17 +107,17 @@ class BatchReader(Generic[T]):
 
     async def take(self) -> list[T]:
         """Return the next items, at least one; an empty list at the end."""
-        taken: list[T] = []
-        while len(taken) < _AT_ONCE:
+        batch: list[T] = []
+        while len(batch) < _AT_ONCE:
             upcoming = self._upcoming = self._upcoming or asyncio.create_task(_next(self._items))
-            if taken and not await _is_there(upcoming):
+            if batch and not await _is_there(upcoming):
                 break
             item = await upcoming
             if isinstance(item, _End):
                 break
             self._upcoming = None
-            taken.append(item)
-        return taken
+            batch.append(item)
+        return batch
 
     async def close(self) -> None:
         """Close the iterator; a pending read is cancelled."""

@@ -15,7 +15,8 @@ MICROSECONDS = 1_000_000
 class Clock(Protocol):
     """A source of the current time.
 
-    A clock may stop or go back. Timestamps in the log increase anyway: each is greater than the timestamp before it.
+    A clock may stop or go back. Timestamps in the log increase anyway: every timestamp is greater than the timestamp
+    before.
     """
 
     def __call__(self) -> int:
@@ -42,7 +43,7 @@ def elapsed_of(clock: Clock | None) -> Callable[[], int]:
 
 
 def to_seconds(micros: int) -> float:
-    """Return a timestamp of the log in float seconds, as the API has them.
+    """Return a timestamp of the log in float seconds, which are the unit of the API.
 
     The floats of different microseconds are different until the year 2106.
     """
@@ -50,7 +51,7 @@ def to_seconds(micros: int) -> float:
 
 
 def to_micros(seconds: float) -> int:
-    """Return float seconds as integer microseconds, rounded to the nearest.
+    """Return float seconds as integer microseconds, rounded to the nearest integer.
 
     Until the year 2106, `to_micros(to_seconds(stamp)) == stamp`.
     """

@@ -1,8 +1,8 @@
 """Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex. Decision 13.
 
-Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. No id is
-guaranteed to be new, because ids have random digits. So a caller must check that an id does not exist before it inserts
-the id, and otherwise generate another id.
+Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. An id may
+exist already, because ids have random digits. So before a caller inserts an id, it must check that the id does not
+exist. If the id exists, the caller must generate another id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 # Of the 48 bits, 36 count ticks of 2²⁴ ns, which wrap after 36 years, and 12 are random.
 _TICK_BITS = 24
-_LOT_BITS = 12
+_RANDOM_BITS = 12
 _BITS = 48
 
 
@@ -41,16 +41,16 @@ class Rising:
 
     def draw(self) -> int:
         """Return the next number."""
-        lot = int.from_bytes(os.urandom(2))
-        by_clock = (self._now() >> _TICK_BITS) << _LOT_BITS | lot & ((1 << _LOT_BITS) - 1)
+        random_bits = int.from_bytes(os.urandom(2))
+        by_clock = (self._now() >> _TICK_BITS) << _RANDOM_BITS | random_bits & ((1 << _RANDOM_BITS) - 1)
         with self._lock:
-            # In a burst of calls, the numbers run ahead of the clock and would lose their random bits. So each step is
-            # random too, which makes equal numbers in two processes unlikely.
-            self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
+            # In a burst of calls, the numbers run ahead of the clock and would lose their random bits. So the size of
+            # a step is random too, which makes equal numbers in two processes unlikely.
+            self._last = max(self._last + 1 + (random_bits >> _RANDOM_BITS), by_clock)
             return self._last & ((1 << _BITS) - 1)
 
     def renew_lock(self) -> None:
-        """Replace the lock in a forked child. Another thread of the parent may have held it during the fork."""
+        """Replace the lock in a forked child, because another thread of the parent may have held it during the fork."""
         self._lock = Lock()
 
 
@@ -88,10 +88,10 @@ def artifact_id() -> str:
 
 
 def call_key() -> str:
-    """Return an idempotency key: 12 hex digits that increase with time, and 20 random ones.
+    """Return an idempotency key: 12 hex digits that increase with time, and 20 random hex digits.
 
-    Keys drawn at about the same time are adjacent in the table `idempotency`, so a batch of calls changes few of its
-    pages. With 80 random bits, no check for an existing key is needed.
+    Keys drawn at about the same time are adjacent in the table `idempotency`, so a batch of calls changes few pages
+    of the table. With 80 random bits, no check for an existing key is needed.
     """
     return f"{_rising_keys.draw():012x}{os.urandom(10).hex()}"
 
@@ -107,6 +107,6 @@ def span_id() -> str:
 
 
 def _nonzero(size: int) -> str:
-    while not any(drawn := os.urandom(size)):
+    while not any(random_bytes := os.urandom(size)):
         continue
-    return drawn.hex()
+    return random_bytes.hex()

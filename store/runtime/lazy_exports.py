@@ -1,6 +1,6 @@
 """Names that a package imports from other modules when they are first used. Decision 9.
 
-The stub of the package, `__init__.pyi`, lists the names. Type checkers and editors read it, and so does this module:
+The stub of the package, `__init__.pyi`, lists the names. Type checkers, editors and this module read the stub:
 
     from package.module import Name as Name, function as function
     from package.errors import *
@@ -43,7 +43,7 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
 @cache
 def _origins(package: str) -> Mapping[str, str]:
     """Return the modules that define the names of a stub. The package itself is not imported."""
-    # Most programs that import a package never read its stub.
+    # `ast` is imported here, because most programs that import a package never read its stub.
     import ast
 
     spec = find_spec(package)
@@ -60,5 +60,5 @@ def _origins(package: str) -> Mapping[str, str]:
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Sort constants before classes, and classes before functions."""
+    """Return a sort key: constants come before classes, and classes before functions."""
     return (not name.isupper(), not name[0].isupper(), name)

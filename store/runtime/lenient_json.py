@@ -25,11 +25,11 @@ def loads(body: bytes) -> Any:
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError as refused:
+    except orjson.JSONDecodeError as orjson_error:
         try:
             return json.loads(body.removeprefix(codecs.BOM_UTF8).decode(), parse_constant=str)
         except (ValueError, RecursionError):
-            raise refused from None
+            raise orjson_error from None
 
 
 def storable_text(text: str) -> str:

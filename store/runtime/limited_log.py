@@ -27,7 +27,7 @@ class LimitedLog:
         self._now = now
         self._lock = threading.Lock()
         self._lines: dict[str, tuple[float, int]] = {}
-        """By kind of failure: the time of the last line, and the number of failures without a line since."""
+        """By kind of failure: the time of the last line, and the number of later failures, which have no line."""
 
     def warning(self, message: str, error: BaseException) -> None:
         """Log a failure as a warning: the message, which is the kind of the failure, and the error."""
@@ -40,5 +40,5 @@ class LimitedLog:
             if len(self._lines) >= _MAX_KEYS:
                 self._lines.clear()
             self._lines[message] = now, 0
-        more = f" (and {omitted} times since the last such line)" if omitted else ""
-        self._logger.warning("%s: %s%s", message, error, more)
+        suffix = f" (and {omitted} times since the last such line)" if omitted else ""
+        self._logger.warning("%s: %s%s", message, error, suffix)

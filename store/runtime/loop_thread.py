@@ -35,8 +35,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """A thread with a running event loop.
 
-    Every call ends with a result or an error; the error is `Closed` if the loop ends before the call. Several users
-    may share the thread (see `shared`); it ends when the last user leaves.
+    Every call ends with a result or an error. The error is `Closed` if the loop ends before the call is done. Several
+    users may share the thread (see `shared`). The thread ends when the last user leaves.
 
     Args:
         name: the name of the thread.
@@ -63,8 +63,8 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the thread and return its result in the caller's loop.
 
-        If the caller is cancelled, so is the coroutine. If the coroutine has already returned at this moment, nothing
-        receives its result, so `lost` is called with the result, in the thread.
+        If the caller is cancelled, the coroutine is cancelled too. If the coroutine has already returned at this
+        moment, no caller receives the result, so `lost` is called with the result, in the thread.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
@@ -99,7 +99,8 @@ class LoopThread:
 
         After the end of the loop, this method does nothing.
         """
-        # Python may finalise a generator in any thread, also in the thread of the loop, which cannot wait for itself.
+        # Python may finalise a generator in any thread, also in the thread of the loop. This thread cannot wait for
+        # itself.
         with suppress(Closed):
             if self.is_current:
                 self.submit(work)
@@ -149,7 +150,7 @@ class LoopThread:
             answer.set_result(task.result())
 
     def shared(self) -> Self:
-        """Count one more user of this thread, and return the thread; it ends when the last user calls `leave`.
+        """Count one more user of this thread, and return this object. The thread ends when all users have left.
 
         Raises:
             Closed: the thread has ended.
@@ -161,7 +162,9 @@ class LoopThread:
         return self
 
     def leave(self) -> None:
-        """End the thread if no other user shares it. Then running coroutines are cancelled; their callers get `Closed`.
+        """Leave the thread. If no other user shares it, the thread ends, and its running coroutines are cancelled.
+
+        The callers of these coroutines get `Closed`.
 
         In a forked process, this method does nothing.
         """
@@ -185,9 +188,9 @@ class LoopThread:
         `join` returns earlier. OpenSSL then still frees its data of the thread, and holds a lock. If the process forked
         at this moment, the lock would stay locked in the child, which could never connect to Postgres.
         """
-        place = Path("/proc/self/task", str(self._thread.native_id))
+        task_directory = Path("/proc/self/task", str(self._thread.native_id))
         deadline = time.monotonic() + _GONE_SECONDS
-        while not self._thread.is_alive() and place.exists() and time.monotonic() < deadline:
+        while not self._thread.is_alive() and task_directory.exists() and time.monotonic() < deadline:
             time.sleep(0.0005)
 
     def _run_thread(self) -> None:

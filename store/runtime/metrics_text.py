@@ -20,7 +20,7 @@ class Family:
 
     Args:
         name: the full name.
-        help: its description.
+        help: the description.
         kind: `gauge`, `counter` for a value that only increases, or `histogram`.
     """
 
@@ -36,12 +36,12 @@ class Family:
 
     def observed(self, histogram: Histogram, **labels: str) -> Family:
         """Set the histogram of a combination of labels."""
-        below = 0
+        cumulative = 0
         for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
-            below += count
-            self.samples.append(("_bucket", {**labels, "le": bound}, below))
+            cumulative += count
+            self.samples.append(("_bucket", {**labels, "le": bound}, cumulative))
         self.samples.append(("_sum", labels, histogram.total))
-        self.samples.append(("_count", labels, below))
+        self.samples.append(("_count", labels, cumulative))
         return self
 
     def lines(self) -> list[str]:

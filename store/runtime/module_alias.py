@@ -1,4 +1,4 @@
-"""A second name for a package: `import alias.module` gives the object of `import package.module`. Decision 58."""
+"""A second name for a package: `alias.module` is the same module object as `package.module`. Decision 58."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _AliasLoader(InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has replaced the module's spec with that of the alias, so the original spec is restored.
+        # The import system has replaced the module's spec with the alias's spec, so the original spec is restored.
         module.__spec__ = self._own_spec
 
     def get_code(self, fullname: str) -> CodeType | None:

@@ -55,7 +55,7 @@ class PostgresAddress:
 
     @property
     def host(self) -> tuple[str, str]:
-        """The first host, and its port; with their default values if the URL does not contain them."""
+        """The first host and its port. A part that the URL does not contain has its default value."""
         options = self.options
         hosts = unquote(self.netloc.rpartition("@")[2]) or options.get("host", "")
         match = _HOST.fullmatch(hosts.partition(",")[0])
@@ -74,7 +74,8 @@ class PostgresAddress:
 def split(text: str) -> PostgresAddress:
     """Return the parts of the URL of a Postgres database.
 
-    A URL that can be read in two ways is refused, because a part of its password could be taken for something else.
+    A URL that can be read in two ways is refused, because a part of the password could be read as another part of the
+    URL.
 
     Raises:
         Invalid: a part of the URL is invalid, or contains a character that must be percent-encoded.
@@ -130,7 +131,7 @@ def direct_address(text: str) -> str:
     """Return the address for the driver that the value of the option `direct` contains.
 
     Raises:
-        Invalid: it is not the URL of a Postgres database.
+        Invalid: the value is not the URL of a Postgres database.
     """
     scheme = text.partition("://")[0].partition("+")[0].lower()
     if scheme not in SCHEMES or "://" not in text:
@@ -159,7 +160,7 @@ def _are_hosts(text: str) -> bool:
 
 
 def _is_readable(dsn: str) -> bool:
-    """Return whether the driver can parse an address, which it does with `urlsplit`."""
+    """Return whether the driver can parse an address. The driver uses `urlsplit`."""
     try:
         dsn.encode()
         urlsplit(dsn)

@@ -29,7 +29,7 @@ def this_process() -> dict[str, Any]:
 def owner() -> dict[str, Any]:
     """Return the identity of this process in the log: host, pid and start time in µs.
 
-    The time differs if a pid is used again.
+    The start time differs if a pid is used again.
     """
     return _owner(number)
 
@@ -44,7 +44,7 @@ def _owner(pid: int) -> dict[str, Any]:
 
 
 def worker_name(number: int, pid: int | None = None) -> str:
-    """Return the name `<host>-<pid>-<number>`, which no worker of another process has.
+    """Return the name `<host>-<pid>-<number>` of a worker. No worker of another process has this name.
 
     Args:
         number: the number of the worker in its process.

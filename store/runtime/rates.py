@@ -9,8 +9,8 @@ from collections.abc import Callable
 class TokenBucket:
     """Token bucket that lets at most `per_second` calls start per second on average, and at most `burst` calls at once.
 
-    Every other call must reserve a later start, and wait. Reserved starts have the order of the reservations. The
-    caller must use a bucket under one lock, or in one thread.
+    Any further call must reserve a later start, and wait for it. Reserved starts have the order of the reservations.
+    The caller must use a bucket under one lock, or in one thread.
     """
 
     def __init__(self, per_second: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:

@@ -15,7 +15,7 @@ SCHEME_ALIASES: Final = {"postgres": "postgresql", "sqlite3": "sqlite"}
 
 
 def scheme_of(text: str) -> str:
-    """Return the scheme of a URL without the name of a driver, and with the usual spelling; empty if there is none.
+    """Return the scheme of a URL, without the name of a driver. Aliases are replaced. Empty if there is no scheme.
 
     The URL may be malformed.
     """
@@ -35,7 +35,7 @@ def without_passwords(text: str) -> str:
             return postgres_url.split(text).redacted(scheme)
     if not separator:
         scheme, rest = "", text
-    if not rest.startswith("/"):  # a path contains no user
+    if not rest.startswith("/"):  # a URL that begins with a path contains no user
         user, _, after = rest.partition(":")
         _, at, host = after.rpartition("@")
         rest = f"{user}:***@{host}" if at else rest
