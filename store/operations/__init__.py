@@ -1,7 +1,7 @@
 """Operations on whole stores: copies, backups, removal of payload or of a partition, and a diagnosis.
 
-A copy has the id, the log and the state of the store. It gets its name only when it is complete and, by default,
-verified. So a copy that was stopped is never used as a store, and the same call continues it. Payload is removed by a
+A copy has the id, the log and the state of the store. The copy gets its name only when it is complete and, by default,
+verified. So an incomplete copy is never used as a store, and the same call continues the copy. Payload is removed by a
 policy, or from single events by hand, and the log names each removal.
 """
 

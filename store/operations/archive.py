@@ -1,9 +1,9 @@
-"""Archives: files with the payload of finished rollouts, which is removed from the store. Decision 68.
+"""Archives: files to which payload of finished rollouts is moved from the store. Decision 68.
 
 The file is a backup from which the payload of all other rollouts was removed. It contains the whole log, so it can be
 verified, and every command that reads can read it. Payload is removed from the store only after the file is verified
-and on disk, and its log agrees with that of the store. Only payload that the file contains is removed, and then blobs
-to which no remaining payload refers.
+and on disk, and only if its log agrees with the log of the store. Only payload that the file contains is removed. Then
+the blobs are removed to which no remaining payload refers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _POSITIONS = 2000
 
 
 class ArchiveReport(RetentionReport):
-    """What was moved to an archive, or would be moved."""
+    """The payload that was moved to an archive, or would be moved."""
 
     file: str
     """The path of the archive."""
@@ -69,7 +69,7 @@ async def archive_payload(
     The file is a SQLite store with the whole log, and with the payload of these rollouts only. `verify`, `history`,
     `show` and the dashboard can read it, and `restore_store` makes a new store from it. Resources, notes and threads
     stay in the store and are in the file too. Other processes may write to the store meanwhile. If a call was stopped,
-    the same call continues, or writes the file again. It moves nothing that the file does not contain. If the policy
+    the same call continues, or writes the file again. A call moves only payload that the file contains. If the policy
     selects nothing, no file is written.
 
     Args:
@@ -78,7 +78,7 @@ async def archive_payload(
         policy: the conditions.
         apply: whether to move the payload. Otherwise nothing is written.
         vacuum: as in `remove_payload`.
-        actor: who requested the move; the log records it.
+        actor: the name of the user who requested the move; the log records the name.
         clock: the clock by which ages are measured; the system's clock if None.
         on_progress: called with the progress, in another thread.
 
@@ -86,10 +86,10 @@ async def archive_payload(
         AlreadyExists: the file exists, and is not an archive that was made with this policy.
         Incompatible: as in `copy_store`; or the store itself is a backup or an archive.
         Corrupt: the store or an existing archive is damaged. Nothing is removed from the store.
-        Conflict: the existing archive is that of another store, an unfinished one was made with another policy, or the
-            file was replaced during the call.
+        Conflict: the existing archive belongs to another store, an unfinished archive was made with another policy, or
+            the file was replaced during the call.
         NotFound: there is no store at the URL, or no directory for the file.
-        Invalid: the URL is not that of a database, or this name of the file is not allowed.
+        Invalid: the URL does not name a database, or this name of the file is not allowed.
         ReadOnly: the database user may not delete payload.
         Unavailable: a database does not answer, a disk is full, or another process writes the same archive. The call
             can be repeated.
@@ -98,16 +98,16 @@ async def archive_payload(
     path = await asyncio.to_thread(new_file, file)
     await asyncio.to_thread(sqlite_place.check_place, path)
     counted = await remove_payload(url, policy, clock=clock, on_progress=on_progress)
-    nothing = ArchiveReport(**counted.model_dump(), file=str(path))
+    preview = ArchiveReport(**counted.model_dump(), file=str(path))
     if not apply:
         if await asyncio.to_thread(path.exists):
-            await run_in_thread("rollbook copy", _seal_by(path, policy))
-        return nothing
+            await run_in_thread("rollbook copy", _archive_seal(path, policy))
+        return preview
     reporter = ProgressReporter(on_progress)
     async with store_damage_reported(url, reporter):
         report = await run_in_thread(
             "rollbook copy",
-            _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=reporter),
+            _move(url, path, policy, preview, vacuum=vacuum, actor=actor, clock=clock, on_progress=reporter),
         )
     if report.is_applied:
         rest = await remove_payload(url, policy, clock=clock)
@@ -119,7 +119,7 @@ async def _move(
     url: str,
     path: Path,
     policy: RetentionPolicy,
-    nothing: ArchiveReport,
+    preview: ArchiveReport,
     *,
     vacuum: bool,
     actor: str | None,
@@ -128,18 +128,18 @@ async def _move(
 ) -> ArchiveReport:
     """Write the archive unless it exists, and remove its payload from the store.
 
-    If the policy selects nothing and there is no archive, return `nothing`.
+    If the policy selects nothing and there is no archive, return `preview`.
     """
     async with _locked(path):
         store_id = await _check_writable(database(url, clock))
         await _publish_sealed(database_in(path).unfinished(), path, store_id, policy)
         if await asyncio.to_thread(path.exists):
-            seal = await _proven(path, policy, on_progress)
-        elif nothing.events:
+            seal = await _verified_seal(path, policy, on_progress)
+        elif preview.events:
             seal = await _write(database(url, clock, read_only=True), path, policy, clock, on_progress)
         else:
             await _discard(database_in(path).unfinished(), store_id)
-            return nothing
+            return preview
         return await _remove(
             database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor, on_progress=on_progress
         )
@@ -147,7 +147,7 @@ async def _move(
 
 @asynccontextmanager
 async def _locked(path: Path) -> AsyncGenerator[None]:
-    """Let no other process write the archive at a path during the block."""
+    """Lock an archive, so that no other process writes it during the block."""
     lock = sqlite_files.file_lock(sqlite_copies.unfinished(path))
     try:
         with sqlite_files.store_errors(path):
@@ -163,7 +163,7 @@ async def _locked(path: Path) -> AsyncGenerator[None]:
 
 
 async def _check_writable(source: Dialect) -> str:
-    """Check that the store can be changed, before an archive is written, and return its id."""
+    """Check that the store can be changed, before an archive is written. Return the id of the store."""
     # This check comes before `open`, because `open` may upgrade the file.
     await refuse_sealed(source.url)
     async with existing_store(source) as store_id:
@@ -204,8 +204,8 @@ async def _write(
 async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy: RetentionPolicy) -> None:
     """Rename an unfinished archive that has a seal, because it is complete.
 
-    If it has no seal, but payload was already removed from it, delete it: its log differs from that of the store, so it
-    cannot be continued.
+    If the file has no seal, but payload was already removed from it, delete the file. Then the log of the file differs
+    from the log of the store, so the archive cannot be continued.
     """
     try:
         found_id = await target.open(create=False)
@@ -251,10 +251,10 @@ async def _reduce(
     end: int,
     on_progress: OnProgress,
 ) -> None:
-    """Remove the payload of all rollouts except `chosen` from the copy. Its log records this."""
+    """Remove the payload of all rollouts except `chosen` from the copy. The copy's log records the removal."""
     wakeups = copy.wakeups()
-    words = f"removed from this archive, because the policy did not select it: {policy}"
-    removing = Remover(writer, wakeups, words, actor="archive", keep_unfinished=False, pace=Pace(is_shared=False))
+    policy_text = f"removed from this archive, because the policy did not select it: {policy}"
+    removing = Remover(writer, wakeups, policy_text, actor="archive", keep_unfinished=False, pace=Pace(is_shared=False))
     try:
         for after in range(0, end, _POSITIONS):
             on_progress(OperationProgress("removing other payload from the archive", after, end))
@@ -268,7 +268,7 @@ async def _reduce(
         await wakeups.close()
 
 
-async def _seal_by(path: Path, policy: RetentionPolicy) -> BackupSeal:
+async def _archive_seal(path: Path, policy: RetentionPolicy) -> BackupSeal:
     """Return the seal of an archive that an earlier call with the policy wrote."""
     try:
         seal = await checked_seal(path)
@@ -282,9 +282,9 @@ async def _seal_by(path: Path, policy: RetentionPolicy) -> BackupSeal:
     return seal
 
 
-async def _proven(path: Path, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
+async def _verified_seal(path: Path, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
     """Return the seal of an archive that an earlier call wrote, after a verification of the whole file."""
-    seal = await _seal_by(path, policy)
+    seal = await _archive_seal(path, policy)
     archive = database_in(path)
     with damage_reported(path):
         async with existing_store(archive) as store_id:
@@ -320,8 +320,8 @@ async def _remove(
                 "choose another name for the archive",
             )
         size_before = await source.size_bytes()
-        words = f"archived to {path.name} at commit {contents.commit_id}: {policy}"
-        async with remover(source, words, actor=actor) as removing:
+        policy_text = f"archived to {path.name} at commit {contents.commit_id}: {policy}"
+        async with remover(source, policy_text, actor=actor) as removing:
             with damage_reported(path):
                 await _remove_archived(source, path, seal, removing, contents.position, on_progress)
             async with source.read(snapshot=True) as session:

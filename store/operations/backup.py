@@ -33,8 +33,8 @@ async def backup_store(
 ) -> CopyReport:
     """Back up a store into one file, while other processes write to the store.
 
-    The file is a SQLite store, so `verify`, `show` and the other commands that read can read it. It contains a seal. It
-    gets its name when it is complete and on disk. If the call is stopped, the same call continues the backup.
+    The file is a SQLite store, so `verify`, `show` and the other commands that read can read it. The file contains a
+    seal, and gets its name when it is complete and on disk. If the call is stopped, the same call continues the backup.
 
     Args:
         source_url: the URL of the store.
@@ -60,7 +60,7 @@ async def backup_store(
             source, target.unfinished(), is_verified=verify, on_progress=reporter, finish=finish, is_single_file=True
         )
         assert target.url.path is not None  # a file
-        # An earlier call has written the seal if its result is returned.
+        # If `report` is the result of an earlier call, that call has written the seal.
         return report.model_copy(update={"seal": written[-1] if written else await checked_seal(target.url.path)})
 
     async with damage.store_damage_reported(source_url, reporter):
@@ -72,7 +72,7 @@ async def restore_store(
 ) -> CopyReport:
     """Check a backup against its seal, copy it to a new store, and verify the store.
 
-    The store gets its name when it is complete and verified. If the call is stopped, the same call continues.
+    The store gets its name when it is complete and verified. If the call is stopped, the same call continues the copy.
 
     Args:
         file: a file that `backup_store` or `archive_payload` wrote.
@@ -89,12 +89,12 @@ async def restore_store(
 
     async def restore() -> CopyReport:
         seal = await checked_seal(Path(file))
-        place = target.unfinished()
+        unfinished = target.unfinished()
         try:
             with damage_reported(Path(file)):
-                report = await make_copy(source, place, is_verified=True, on_progress=on_progress)
+                report = await make_copy(source, unfinished, is_verified=True, on_progress=on_progress)
         except Corrupt:
-            await place.discard()
+            await unfinished.discard()
             raise
         return report.model_copy(update={"seal": seal})
 
@@ -102,14 +102,14 @@ async def restore_store(
 
 
 def new_file(file: str | os.PathLike[str]) -> Path:
-    """Return the path of a backup or an archive, without symbolic links.
+    """Return the path of a backup or an archive, with all symbolic links resolved.
 
     Raises:
-        Invalid: the path contains ? or #, or the file would have the name of a partition of a store beside it.
+        Invalid: the path contains ? or #, or a store in the same directory would use the file as one of its partitions.
     """
     path = Path(file).resolve()
-    if (place := place_like(path)) is not None:
-        reason = f"{path.name} would be the partition {place.partition!r} of {place.main.name}"
+    if (partition_file := place_like(path)) is not None:
+        reason = f"{path.name} would be the partition {partition_file.partition!r} of {partition_file.main.name}"
         raise Invalid("file", f"{reason}; choose a name that does not end in .db")
     database_in(path)
     return path
@@ -128,7 +128,7 @@ def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dia
 
 
 async def write_seal(writer: WriteSession, store_id: str, contents: ArchiveContents | None = None) -> BackupSeal:
-    """Store the seal of a complete copy in its file, and return it."""
+    """Store a seal in the file of a complete copy, and return the seal."""
     async with writer.dialect.read(snapshot=True) as session:
         seal = (await _seal_of(session, store_id)).model_copy(update={"archive": contents})
     await store_seal(writer, seal)
@@ -166,17 +166,18 @@ async def checked_seal(path: Path) -> BackupSeal:
 
 @contextmanager
 def damage_reported(path: Path) -> Generator[None]:
-    """Report errors that only a damaged file causes as `Corrupt`."""
+    """Raise `Corrupt` instead of an error that only a damaged file causes."""
     try:
         yield
     except Incompatible as error:
         cause = error.__cause__
         is_sqlite = isinstance(cause, sqlite3.Error)
-        # A file of another kind is reported as such. Errors that Python's driver raises by itself have no code.
+        # If the file is not a SQLite database, `Incompatible` says so. Errors that Python's driver raises by itself
+        # have no code.
         if is_sqlite and getattr(cause, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
             raise Corrupt(f"the backup {path}", cause, "a sound SQLite database") from error
         raise
-    except StoreError:  # some of these are also errors of values
+    except StoreError:  # some errors of the store are also in `VALUE_ERRORS`
         raise
     except damage.VALUE_ERRORS as error:
         # SQLite stores a value of any type in any column.

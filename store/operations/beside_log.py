@@ -33,10 +33,12 @@ TREATMENTS: Final[dict[Table, Treatment]] = {
     core_tables.queue_epoch: Treatment(False, "no process has read the queue of the copy yet"),
     core_tables.keys: Treatment(True, _IN_DEFAULT),
     core_tables.key_policy: Treatment(True, _IN_DEFAULT),
-    core_tables.operation_runs: Treatment(False, "operations on the source; the copy is verified itself"),
-    core_tables.verifications: Treatment(False, "as `operation_runs`, which replaced it"),
+    core_tables.operation_runs: Treatment(
+        False, "they describe operations on the source; the copy has its own verification"
+    ),
+    core_tables.verifications: Treatment(False, "`operation_runs` has replaced this table"),
 }
-"""All tables that neither belong to the log nor are computed from it."""
+"""All tables that are outside the log and are not computed from the log."""
 
 _ACCESS: Final = (core_tables.keys, core_tables.key_policy)
 
@@ -66,7 +68,7 @@ async def copy(session: ReadSession, writer: WriteSession) -> None:
 
 
 async def digest(session: ReadSession) -> str:
-    """Return SHA-256, in hex, over all rows of a copy that neither the hash chain covers nor a rebuild computes."""
+    """Return the SHA-256 of the rows of a copy that the hash chain does not cover and a rebuild does not compute."""
     copied_tables = (table for table, treatment in TREATMENTS.items() if treatment.is_copied)
     sha256 = hashlib.sha256()
     # The hash of a commit does not cover the columns `batch_key` and `writer`.

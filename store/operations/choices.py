@@ -18,10 +18,10 @@ _CREATED = frozenset({RolloutEnqueued.type, RolloutStarted.type})
 
 
 def validated(model: type[Model], values: dict[str, Any], subject: str) -> Model:
-    """Return a model with these values; `subject` is the field of an error that concerns no single value.
+    """Return a model with these values. If an error concerns no single value, its field is `subject`.
 
     Raises:
-        Invalid: a value is unknown or invalid.
+        Invalid: a name is unknown, or a value is invalid.
     """
     try:
         return model(**values)
@@ -34,7 +34,7 @@ def validated(model: type[Model], values: dict[str, Any], subject: str) -> Model
 class Redaction(Frozen):
     """A choice of events of a rollout, and the reason why their payload is removed. Exactly one choice is required.
 
-    `Redaction.of` makes a redaction and raises the error of the store if a value is invalid.
+    `Redaction.of` makes a redaction, and raises `Invalid` if a value is invalid.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class Redaction(Frozen):
         """Return a redaction with these values.
 
         Raises:
-            Invalid: a value is unknown or invalid, or not exactly one choice is given.
+            Invalid: a name is unknown, a value is invalid, or there is no choice or more than one choice.
         """
         return validated(cls, values, "choice")
 
@@ -83,7 +83,7 @@ class Redaction(Frozen):
 class Search(Frozen):
     """A search for a text in payload.
 
-    `Search.of` makes a search and raises the error of the store if a value is invalid.
+    `Search.of` makes a search, and raises `Invalid` if a value is invalid.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,6 +97,6 @@ class Search(Frozen):
         """Return a search with these values.
 
         Raises:
-            Invalid: a value is unknown or invalid: the text must have 3 to 1,000 characters.
+            Invalid: a name is unknown, or a value is invalid. The text must have 3 to 1,000 characters.
         """
         return validated(cls, values, "search")

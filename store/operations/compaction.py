@@ -44,8 +44,8 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
     cannot read compressed events.
     Other programs can read and write until the space is freed. SQLite then rewrites the file, which needs room for a
     second copy, and writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows.
-    Nothing that the store contains changes. A call that was stopped leaves a correct store, and the next call
-    continues.
+    The content of the store does not change. A call that was stopped leaves a correct store, and the next call
+    continues the work.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -55,7 +55,7 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
 
     Raises:
         NotFound: there is no store at the URL.
-        Invalid: the URL is not that of a database.
+        Invalid: the URL does not name a database.
         Incompatible: the store has an older schema, and the message names the command that upgrades it; or the role
             does not own the tables on Postgres.
         Corrupt: a table is damaged.

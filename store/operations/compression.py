@@ -1,14 +1,16 @@
 """Compression of stored events: of their bodies with dictionaries, and of their data in blocks. Decision 65.
 
-It works in short transactions, while other processes write. See `store.operations.packing` for the data.
+The compression works in short transactions, while other processes write. `store.operations.packing` compresses the
+data.
 
 A body is the stored payload of an event. Most bodies of one type of event are alike: they have the same keys, and many
-of the same values. A dictionary contains what they have in common, so that a small body can be compressed well. It is
-trained from a sample of the bodies, so it contains parts of them. When one of these bodies is removed, the dictionary
-must not be used any more: the bodies that are compressed with it are stored in another form, and it is emptied.
+of the same values. A dictionary contains these common parts, so that a small body can be compressed well. The
+dictionary is trained from a sample of the bodies, so it contains parts of these bodies. When a body of the sample is
+removed, the dictionary must not be used any more. The bodies that are compressed with the dictionary are then stored in
+another form, and the dictionary is emptied.
 
 Each transaction changes a few bodies, or one dictionary. So a call that is stopped at any moment leaves a correct
-store, and the next call continues.
+store, and the next call continues the work.
 """
 
 from __future__ import annotations
@@ -40,24 +42,29 @@ from store.validation.json_limits import encode_body
 LEAST_BODIES: Final = 2000
 """A dictionary is trained for a type of event only from at least this number of bodies."""
 _LEAST_BYTES: Final = 512 * 1024
+"""A dictionary is trained only if these bodies have at least this size before compression."""
 _MOST_OF_SAMPLE: Final = 8 * 1024
+"""The number of bytes at the beginning of a sample with which a dictionary is trained."""
 # A dictionary is used only if it compresses bodies to less than this share of their stored size.
 _WORTHWHILE: Final = 0.8
-# If a type of event has a dictionary, a new one is stored only if it compresses the samples to less than this share of
-# the size that the newest dictionary gives.
+# If a type of event has a dictionary, a new dictionary is stored only if it compresses the samples to less than this
+# share of the size to which the newest dictionary compresses them.
 _BETTER: Final = 0.9
 _SEARCHED_AT_ONCE: Final = 2000
 _LONGEST_SAMPLE: Final = 64 * 1024
-_MOST_SAMPLES: Final = 32 * 1024 * 1024
+"""The greatest size of a sample before compression."""
+_SAMPLES_SIZE: Final = 32 * 1024 * 1024
+"""No more samples are read when the samples together exceed this size before compression."""
 _READ_AT_ONCE: Final = 256
-_BYTES: Final = 1024 * 1024
+_TRANSACTION_SIZE: Final = 1024 * 1024
+"""The greatest size before compression of the bodies that one transaction changes, unless it changes only one body."""
 _FORM: Final = TablePart(core_tables.bodies, ("codec", "body"))
 _CONTENT: Final = TablePart(core_tables.dictionaries, ("samples", "content"))
 
 
 @dataclass(slots=True)
 class CompressionCounts:
-    """Counts of what was done."""
+    """The counts of the changes that a compression has made."""
 
     dictionaries: int = 0
     """The number of dictionaries that were trained."""
@@ -98,7 +105,7 @@ class Compression:
         self._version = -1
         """The version of the stream of the store at the last check of dictionaries."""
         self._intact: dict[int, bool] = {}
-        """Whether each dictionary that was checked at this version has its content and all its samples."""
+        """The dictionaries that were checked at this version, and whether each has its content and all its samples."""
 
     async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them, and the data of events.
@@ -141,7 +148,7 @@ class Compression:
                 raise Corrupt("a stored body", f"one that cannot be read with dictionary {used[0].codec}", "JSON")
 
     async def _dictionaries(self) -> tuple[list[StoredDictionary], list[StoredDictionary]]:
-        """Return the dictionaries whose samples all exist, and the others."""
+        """Return the dictionaries whose samples all exist, and the dictionaries that lack a sample."""
         intact, outdated = list[StoredDictionary](), list[StoredDictionary]()
         async with self._session.dialect.read() as session:
             for dictionary in await queries.with_content(session):
@@ -178,11 +185,13 @@ class Compression:
     async def _train(
         self, type_: str, count: int, codecs: Collection[int], current: DictionaryCompressor | None
     ) -> _Numbered | None:
-        """Store a new dictionary for a type of event, and return it; None if it would save too little."""
+        """Store and return a new dictionary for a type of event; None if the dictionary would save too little."""
         async with self._session.dialect.read(snapshot=True) as session:
             step = max(1, count // LEAST_BODIES)
-            places = await queries.positions(session, type_, except_codecs=codecs, longest=_LONGEST_SAMPLE, step=step)
-            samples = await self._samples(session, places)
+            positions = await queries.positions(
+                session, type_, except_codecs=codecs, longest=_LONGEST_SAMPLE, step=step
+            )
+            samples = await self._samples(session, positions)
         raws = [sample.raw for sample in samples]
         dictionary = train([raw[:_MOST_OF_SAMPLE] for raw in raws])
         if dictionary is None:
@@ -196,23 +205,23 @@ class Compression:
         codec = await self._store(type_, dictionary.dict_content, [sample.position for sample in samples])
         return None if codec is None else (codec, compressor)
 
-    async def _samples(self, session: ReadSession, places: Sequence[int]) -> list[_Sample]:
-        """Return bodies at the first of some positions, up to about 32 MB. Bodies that cannot be read are left out."""
+    async def _samples(self, session: ReadSession, positions: Sequence[int]) -> list[_Sample]:
+        """Return the bodies at the first positions, up to about 32 MB. Bodies that cannot be read are left out."""
         samples: list[_Sample] = []
         size = 0
-        for at in range(0, len(places), _READ_AT_ONCE):
-            bodies = await bodies_at(session, places[at : at + _READ_AT_ONCE])
+        for start in range(0, len(positions), _READ_AT_ONCE):
+            bodies = await bodies_at(session, positions[start : start + _READ_AT_ONCE])
             for position, (codec, stored) in sorted(bodies.items()):
                 with contextlib.suppress(StoreError):
                     raw = raw_json(codec, stored)
                     samples.append(_Sample(position, raw, len(stored)))
                     size += len(raw)
-            if size > _MOST_SAMPLES:
+            if size > _SAMPLES_SIZE:
                 break
         return samples
 
     async def _store(self, type_: str, content: bytes, samples: Sequence[int]) -> int | None:
-        """Store a new dictionary, and return its number; None if one of its samples was removed meanwhile."""
+        """Store a new dictionary, and return its number. Return None if one of its samples was removed meanwhile."""
         async with self._transaction() as tail:
             last = await queries.last_codec(self._session)
             codec = FIRST_DICTIONARY_CODEC if last is None else last + 1
@@ -225,7 +234,7 @@ class Compression:
         return codec
 
     async def _empty(self, dictionaries: Sequence[StoredDictionary]) -> list[StoredDictionary]:
-        """Empty dictionaries; return those that are still used."""
+        """Empty the dictionaries that no body uses. Return the other dictionaries."""
         used: list[StoredDictionary] = []
         for dictionary in dictionaries:
             async with self._transaction():
@@ -239,7 +248,7 @@ class Compression:
     async def _store_again(
         self, compressors: Mapping[str, _Numbered], codecs: Collection[int], on_progress: OnProgress = ignore
     ) -> None:
-        """Change the stored form of bodies whose codec is not in `kept`.
+        """Change the stored form of bodies whose codec is not in `codecs`.
 
         A body gets the dictionary of its type of event if that saves at least a fifth of its size. A body whose
         dictionary must be emptied gets another dictionary, or the form of a new body. Other bodies stay as they are.
@@ -258,7 +267,7 @@ class Compression:
             ]
             start = size = 0
             for end, candidate in enumerate(chosen):
-                if end - start >= self._pace.rows or (end > start and size + candidate.raw_len > _BYTES):
+                if end - start >= self._pace.rows or (end > start and size + candidate.raw_len > _TRANSACTION_SIZE):
                     await self._store_part_again(chosen[start:end], compressors)
                     start, size = end, 0
                 size += candidate.raw_len
@@ -282,7 +291,7 @@ class Compression:
         ]
         if not forms:
             return
-        seen = {candidate.position: candidate.codec for candidate in part}
+        codecs_before = {candidate.position: candidate.codec for candidate in part}
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
             codecs = await queries.codecs_at(self._session, [form.position for form in forms])
@@ -290,14 +299,14 @@ class Compression:
             rows: list[Row] = [
                 form
                 for form in forms
-                if codecs.get(form.position) == seen[form.position] != form.codec and form.codec in usable
+                if codecs.get(form.position) == codecs_before[form.position] != form.codec and form.codec in usable
             ]
             if rows:
                 await self._session.write(Changes({}, {}, {}, {_FORM: rows}))
         self.counts.bodies += len(rows)
 
     async def _usable(self, codecs: Collection[int]) -> list[int]:
-        """Return those of the dictionaries that have their content and all their samples.
+        """Return the codecs of the dictionaries that have their content and all their samples.
 
         The caller must hold the write lock.
 
@@ -346,7 +355,7 @@ class _Sample(NamedTuple):
 
 
 class _StoredForm(NamedTuple):
-    """The codec and the bytes with which a body is stored from now on."""
+    """The new codec and the new bytes of a stored body."""
 
     position: int
     codec: int
@@ -354,7 +363,7 @@ class _StoredForm(NamedTuple):
 
 
 def _other_form(candidate: Candidate, codec: int, stored: bytes, compressor: _Numbered | None) -> _StoredForm | None:
-    """Return the form in which a body is stored from now on; None if it stays as it is."""
+    """Return the new form of a stored body; None if the body keeps its form."""
     try:
         raw = raw_json(codec, stored)
     except StoreError:

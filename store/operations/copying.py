@@ -30,19 +30,19 @@ T = TypeVar("T")
 Finish = Callable[[Unfinished, WriteSession, str], Awaitable[None]]
 """Function that is called with a complete copy, its session that writes, and the id of the store.
 
-It may append to the log of the copy.
+The function may append to the log of the copy.
 """
 
 
 async def copy_store(
     source_url: str, target_url: str, *, verify: bool = True, on_progress: OnProgress = ignore
 ) -> CopyReport:
-    """Copy a store to another database: each of the two is SQLite or Postgres.
+    """Copy a store to another database. Both databases may be SQLite or Postgres.
 
     The copy contains every write that was acknowledged before the call; other processes may write to the source
-    meanwhile. It has the same store id, commits and positions. The target gets its name in one step when the copy is
-    complete; until then it is the file `<file>.partial` or the schema `partial_<schema>`. If the call is stopped, the
-    same call continues the copy.
+    meanwhile. The copy has the same store id, commits and positions. The target gets its name in one step when the copy
+    is complete. Until then, the target is the file `<file>.partial` or the schema `partial_<schema>`. If the call is
+    stopped, the same call continues the copy.
 
     Args:
         source_url: the URL of the store. It is opened read-only, so it may be on a read replica.
@@ -58,7 +58,7 @@ async def copy_store(
         Corrupt: the source is damaged, so the copy fails verification and is deleted.
         Unavailable: a database does not answer, or a disk is full, or another process makes the same copy. The copy
             can be continued.
-        Invalid: a URL is not that of a SQLite file or a Postgres database.
+        Invalid: a URL does not name a SQLite file or a Postgres database.
     """
     source, target = database(source_url), database(target_url)
     if source.url.path is not None and source.url.path == target.url.path:
@@ -74,7 +74,7 @@ def database(url: str, clock: Clock | None = None) -> Dialect:
     """Return the database at a URL, to read from. It is not open yet.
 
     Raises:
-        Invalid: the URL is not that of a SQLite file or a Postgres database.
+        Invalid: the URL does not name a SQLite file or a Postgres database.
     """
     parsed = parse(url)
     if parsed.path is None and parsed.dsn is None:
@@ -92,10 +92,10 @@ async def make_copy(
     finish: Finish | None = None,
     is_single_file: bool = False,
 ) -> CopyReport:
-    """Copy a store as `copy_store` does. This must run in an event loop that writes to SQLite may block.
+    """Copy a store as `copy_store` does. Writes to SQLite may block the event loop of this call.
 
-    Only one call at a time fills a target: with two of them, one could replace tables that the other has compared.
-    The arguments are those of `fill_reserved`.
+    Only one call at a time fills a target. A second call could replace tables that the first call has compared. The
+    arguments are the arguments of `fill_reserved`.
 
     Raises:
         Unavailable: another call makes the same copy.
@@ -120,7 +120,7 @@ async def fill_reserved(
     finish: Finish | None = None,
     is_single_file: bool = False,
 ) -> CopyReport:
-    """Make a copy as `make_copy` does, whose target the caller has reserved.
+    """Copy a store to a target that the caller has reserved. `make_copy` reserves the target itself.
 
     Args:
         source: the database that is copied. It must not be open.
@@ -221,7 +221,7 @@ async def _writing(target: Dialect) -> AsyncGenerator[WriteSession]:
     try:
         yield writer
     except BaseException:
-        # If the disk is full, closing fails as well, and the first error is the one to report.
+        # If the disk is full, closing fails as well. Only the first error is raised.
         with suppress(Exception):
             await writer.close()
         raise
@@ -240,5 +240,5 @@ def _check(report: VerifyReport, end: EndOfLog) -> None:
         raise Corrupt("the hash of the last commit of the copy", report.chain_head, end.chain_hash.hex())
     if not report.ok:
         first = report.differences[0]
-        what = f"the copy has {report.difference_count:,} differences, the first in {first.check}, {first.key}"
-        raise Corrupt(what if first.field is None else f"{what}, {first.field}", first.found, first.expected)
+        subject = f"the copy has {report.difference_count:,} differences, the first in {first.check}, {first.key}"
+        raise Corrupt(subject if first.field is None else f"{subject}, {first.field}", first.found, first.expected)

@@ -18,20 +18,20 @@ VALUE_ERRORS: Final = (
     *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError),
     *(struct.error, zlib.error),
 )
-"""The errors that a value may raise if no store wrote it."""
+"""The errors that the code may raise when it reads a value that no store wrote."""
 
 
 @asynccontextmanager
 async def store_damage_reported(url: str, reporter: ProgressReporter | None = None) -> AsyncGenerator[None]:
-    """Report errors that only a damaged store causes as `Corrupt`, with the first value of a wrong type.
+    """Raise `Corrupt`, with the first value of a wrong type, instead of an error that only a damaged store causes.
 
     Args:
         url: the URL of the store.
-        reporter: receives the progress in the block. If it failed, its error is raised unchanged.
+        reporter: receives the progress in the block. If the reporter failed, its error is raised unchanged.
     """
     try:
         yield
-    except StoreError:  # some of these are also errors of values
+    except StoreError:  # some errors of the store are also in `VALUE_ERRORS`
         raise
     except VALUE_ERRORS as error:
         if reporter is not None and reporter.has_failed:
@@ -43,7 +43,7 @@ async def store_damage_reported(url: str, reporter: ProgressReporter | None = No
 
 
 async def _first_fault(url: str) -> TypeFault | None:
-    """Return the first value of another type than that of its column; None if there is none, or no answer."""
+    """Return the first value whose type is not the type of its column; None if there is none, or after an error."""
     parsed = parse(url)
     dialect = dialect_for(parsed)(parsed, None, read_only=True)
     with suppress(Exception):

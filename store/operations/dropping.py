@@ -23,24 +23,24 @@ class DropReport(Frozen):
 
 
 async def drop_partition(url: str, name: str, *, confirm: str) -> DropReport:
-    """Delete a partition with its log and all its data, for ever. Keys that are valid only for it are revoked.
+    """Delete a partition with its log and all its data, for ever. Revoke the keys that are valid only for it.
 
     On Postgres, one transaction does everything. On SQLite, the keys are revoked first, then the files are deleted; if
     the call is stopped, the same call deletes the remaining files. The default partition is not dropped, because it
     stores the keys of all partitions.
 
-    A partition is in use, and is not dropped, while another process has its SQLite file open, or on Postgres while
-    another process waits for its commits or has a transaction on its tables. Other processes that opened the partition
-    on Postgres get an error at their next call.
+    A partition in use is not dropped. On SQLite, a partition is in use while another process has its file open. On
+    Postgres, a partition is in use while another process waits for its commits or has a transaction on its tables.
+    Other processes that opened the partition on Postgres get an error at their next call.
 
     Args:
-        url: the URL of the database, of any of its partitions.
+        url: the URL of any partition of the database.
         name: the name of the partition.
-        confirm: the name again.
+        confirm: the same name again.
 
     Raises:
-        Invalid: the two names differ, the name is invalid or that of the default partition, or the URL is not that of a
-            SQLite file or a Postgres database.
+        Invalid: the two names differ, the name is invalid or is the name of the default partition, or the URL does not
+            name a SQLite file or a Postgres database.
         NotFound: there is no such partition.
         Conflict: another process uses the partition.
         Incompatible: the schema or the file is not a store, or the role does not own the schema.
@@ -66,7 +66,7 @@ async def drop_partition(url: str, name: str, *, confirm: str) -> DropReport:
         revoked = await postgres.drop(target.options.get("direct", target.dsn), postgres.PREFIX + name)
         return DropReport(partition=name, url=target.shown, size_bytes=None, revoked_keys=revoked)
     main = parse(with_partition(url, DEFAULT_PARTITION))
-    assert target.path is not None  # the URL is that of a file
+    assert target.path is not None  # the URL names a file
     assert main.path is not None
     # Keys are revoked in the default partition.
     await refuse_sealed(main)

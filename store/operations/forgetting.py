@@ -68,7 +68,7 @@ class ForgetReport(Frozen):
     blobs: int
     """The number of deleted blobs."""
     is_clean: bool
-    """Whether deleted rows were removed from the files too. False if a transaction still reads an old state."""
+    """Whether the files no longer contain the deleted rows. False if a transaction still reads an old state."""
 
 
 async def forget(
@@ -83,8 +83,8 @@ async def forget(
 ) -> ForgetReport:
     """Search for a text in all payload; with a reason, remove the payload of the events of rollouts that contain it.
 
-    Events that are appended during the search are found by the next call. A call that was stopped is continued by the
-    same call. The removal is that of `redact`.
+    The next call finds the events that are appended during the search. If a call was stopped, the same call continues
+    the work. Payload is removed as `redact` removes it.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -92,13 +92,13 @@ async def forget(
         reason: the reason for the removal, 1 to 200 characters; the log records it. With None, nothing is written.
         rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
             writers, on Postgres readers too.
-        actor: who requested the removal; the log records it.
+        actor: the name of the user who requested the removal; the log records the name.
         clock: the clock of the store; the system's clock if None.
         on_progress: called with the progress, in another thread.
 
     Raises:
         NotFound: there is no store at the URL.
-        Invalid: the reason contains the text, or has an invalid length; or the URL is not that of a database.
+        Invalid: the reason contains the text, or has an invalid length; or the URL does not name a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
         Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
@@ -131,7 +131,8 @@ async def _run(
         erased = Erased(0, 0, 0, is_clean=True)
         if reason is not None:
             on_progress(OperationProgress("removing payload"))
-            # Without a match, the files may still contain payload that an earlier call has deleted, and are rewritten.
+            # Even without a match, the files may still contain payload that an earlier call has deleted. So they are
+            # rewritten.
             erased = await erase_payload(
                 dialect, hits.payload, hits.stored, reason=reason, rewrite=rewrite, actor=actor
             )
@@ -158,10 +159,10 @@ class _Hits:
     in_use: set[str] = field(default_factory=set[str])
     """The hashes of blobs with the text to which an event with payload refers."""
     removed: list[tuple[str, Payload, Match]] = field(default_factory=list[tuple[str, Payload, Match]])
-    """The hashes of blobs with the text, each with an event whose payload was removed."""
+    """Events with removed payload that refer to a blob with the text. An item is the blob's hash, event and match."""
 
     def add_leftovers(self) -> None:
-        """Add the events whose payload was removed, but whose blob an earlier call did not reach."""
+        """Add the events whose payload was removed by an earlier call that was stopped before it removed the blob."""
         leftovers = {
             payload.position: (payload, match) for name, payload, match in self.removed if name not in self.in_use
         }
@@ -187,14 +188,14 @@ async def _search(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) 
     while True:
         # The reads are short, so that the write-ahead log of SQLite does not grow.
         async with dialect.read() as session:
-            some = await blob_queries.blobs_after(session, after, _ROWS_AT_ONCE)
-        for blob in some:
+            page = await blob_queries.blobs_after(session, after, _ROWS_AT_ONCE)
+        for blob in page:
             after = blob.hash
             first = matcher.in_blob(raw_json(blob.codec, blob.body))
             if first is not None:
                 in_blobs[blob.hash] = first
                 hits.blobs[blob.hash] = (blob.codec, blob.body)
-        if len(some) < _ROWS_AT_ONCE:
+        if len(page) < _ROWS_AT_ONCE:
             break
     while True:
         on_progress(OperationProgress("searching", min(hits.until, end), end))
@@ -249,18 +250,20 @@ def _match(row: NamedRow, path: str, excerpt: str) -> Match:
 
 
 class _Matcher:
-    """Search for a text in JSON values."""
+    """A search for a text in JSON values."""
 
     def __init__(self, search: Search) -> None:
         self._ignores_case = search.ignore_case
         self._text = search.text.casefold() if search.ignore_case else search.text
-        # The text as it is written in JSON without escapes. A payload with a backslash may contain it in another form.
+        # The text as it is written in JSON without escapes. A payload with a backslash may contain the text in another
+        # form.
         self._plain = search.text.encode(errors="surrogatepass")
 
     def in_blob(self, raw: bytes) -> tuple[str, str] | None:
-        """Return path and excerpt of the first match in a blob, which is a JSON text or any other text.
+        """Return the path and the excerpt of the first match in a blob, which is a JSON text or any other text.
 
-        The answer of a model is a text that may look like JSON, so both are searched.
+        The response of a model is a text that may look like JSON. So a blob is searched as JSON first, and then as a
+        text.
         """
         try:
             match = self.in_payload(raw)
@@ -272,7 +275,7 @@ class _Matcher:
         return match
 
     def in_payload(self, raw: bytes) -> tuple[str, str] | None:
-        """Return path and excerpt of the first match in a JSON text."""
+        """Return the path and the excerpt of the first match in a JSON text."""
         if not self._ignores_case and b"\\" not in raw and self._plain not in raw:
             return None
         for path, text in _texts(orjson.loads(raw), ""):
@@ -287,13 +290,13 @@ class _Matcher:
         at = searched.find(self._text)
         if at < 0:
             return None
-        # `casefold` may change the length of a text, so the excerpt of such a text is one of the folded text.
+        # `casefold` may change the length of a text, so the excerpt is then a part of the folded text.
         source = text if len(searched) == len(text) else searched
         return source[max(0, at - _AROUND) : at + len(self._text) + _AROUND]
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and text of each key, text and number of a JSON value."""
+    """Yield the path and the text of all keys, texts and numbers in a JSON value."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Copy of a log to another database, in chunks of whole commits.
 
-Each chunk is one transaction. It contains the commits, their events, the blocks with the data of these events, their
-bodies, the dictionaries with which the bodies are compressed, the blobs to which the events refer, and the removals of
-bodies that the events ordered. All rows keep their ids and positions.
+Each chunk is one transaction. A chunk contains the commits, their events, the blocks with the data of these events,
+their bodies, the dictionaries with which the bodies are compressed, the blobs to which the events refer, and the
+removals of bodies that the events ordered. All rows keep their ids and positions.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,14 +31,15 @@ _body_of: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*core_tables.bodies
 # The types of events that order the removal of bodies.
 _ORDERS = frozenset({BodyDropped.type, StoreBodiesDropped.type})
 _ALL = 2**31
+"""A limit of rows that no chunk reaches."""
 
 
 class EndOfLog(NamedTuple):
-    """The end of a log, or of a part of it: a commit."""
+    """The last commit of a log, or of a part of a log."""
 
     commit_id: int
     position: int
-    """The position of its last event."""
+    """The position of the last event of the commit."""
     chain_hash: bytes
     events: int
     """The number of events up to this commit."""
@@ -114,7 +115,7 @@ class LogCopy:
         return commits[: 1 + sum(1 for _ in fitting)]
 
     async def _copy(self, commits: Sequence[NamedRow]) -> None:
-        """Copy some commits with all that belongs to them, in one transaction."""
+        """Copy some commits with all rows that belong to them, in one transaction."""
         reached, writer = _end(commits[-1]), self._writer
         # All reads see the same state, so that each body is copied with its dictionary.
         async with self._source.read(snapshot=True) as session:
@@ -160,7 +161,7 @@ class LogCopy:
         return [row for row in drops.values() if self.end.position < row.event_position <= reached.position]
 
     async def _dictionaries(self, session: ReadSession, rows: Sequence[NamedRow]) -> Sequence[NamedRow]:
-        """Return the dictionaries that are missing in the copy; none if the copy has all that `rows` need."""
+        """Return the dictionaries that the copy lacks; empty if the copy has all dictionaries that `rows` need."""
         last = await dictionaries.last_codec(self._writer) or FIRST_DICTIONARY_CODEC - 1
         # SQLite does not enforce the types of columns, so the value may not be an integer.
         if not any(isinstance(row.codec, int) and row.codec > last for row in rows):

@@ -7,8 +7,8 @@ from typing import Final
 
 _MOST_ROWS: Final = 256
 _FEWEST_ROWS: Final = 8
-# A transaction that takes longer than `_LONG_SECONDS` makes the next one smaller. One that takes less than
-# `_SHORT_SECONDS` makes the next one larger.
+# A transaction that takes longer than `_LONG_SECONDS` makes the next transaction smaller. A transaction that takes less
+# than `_SHORT_SECONDS` makes the next transaction larger.
 _LONG_SECONDS: Final = 0.03
 _SHORT_SECONDS: Final = 0.01
 _LEAST_PAUSE: Final = 0.005
@@ -33,7 +33,7 @@ class Pace:
         """The longest time that one transaction held the write lock."""
 
     async def pause(self, seconds: float) -> None:
-        """Adapt to the time for which a transaction held the write lock, and wait for other writers."""
+        """Adapt `rows` to the time for which a transaction held the write lock, and let other writers work."""
         self.longest_seconds = max(self.longest_seconds, seconds)
         if not self._is_shared:
             return

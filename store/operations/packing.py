@@ -1,13 +1,14 @@
-"""Storage of the data of events in blocks, in short transactions, while other processes write. Decision 72.
+"""Functions that move the data of events into blocks. Other processes may write meanwhile. Decision 72.
 
 The data of an event is its JSON text without payload. A block contains the data of 128 events, compressed together.
-Between them may be events whose data stays in its row. Each transaction stores one block and replaces the data of its
-events by a reference to it. So a call that is stopped at any moment leaves a correct store, and the next call continues
-after the last block.
+Between these events may be events whose data stays in its row. Each transaction is short: it stores one block, and
+replaces the data of the events by references to the block. So a call that is stopped at any moment leaves a correct
+store, and the next call continues after the last block.
 
-Some data stays in its row. SQL statements read the rewards of spans (`store.db.queries.rewards`) and the names of blobs
-(`store.db.queries.removal`, `store.verification.log_scan`). A writer reads reserved numbers of spans while it holds the
-write lock. Long data would make the reads of the other events of its block slower.
+Some data stays in its row, for one of three reasons. SQL statements read the rewards of spans
+(`store.db.queries.rewards`) and the names of blobs (`store.db.queries.removal`, `store.verification.log_scan`). A
+writer reads reserved numbers of spans while it holds the write lock. Long data would make the reads of the other events
+of its block slower.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ _DATA: Final = TablePart(core_tables.events, ("data",))
 async def pack_events(session: WriteSession, pace: Pace, until: int, on_progress: OnProgress) -> int:
     """Store the data of events in blocks, and return the number of these events.
 
-    The last events stay as they are until there are enough for a block. If another process stores blocks at the same
-    time, this call ends early.
+    The data of the last events stays in its rows until there are enough events for a block. If another process stores
+    blocks at the same time, this call ends early.
 
     Args:
         session: a session that writes to the database.
         pace: determines the pauses between transactions. Each transaction changes the events of one block.
-        until: only events with positions up to this one.
+        until: the last position whose event may be stored in a block.
         on_progress: called with the last position that was read.
 
     Raises:
-        RuntimeError: a block does not contain the data of its events. It was not stored.
+        RuntimeError: a block does not contain the data of its events. The block was not stored.
     """
     async with session.dialect.read() as reader:
         after = await queries.last_position(reader)

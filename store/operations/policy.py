@@ -1,4 +1,4 @@
-"""Policies of retention: which rollouts lose their payload."""
+"""Policies of retention. A policy selects rollouts whose payload is removed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 
 class RetentionPolicy(Frozen):
-    """Conditions on rollouts whose payload is removed. All of them must be fulfilled.
+    """Conditions on rollouts whose payload is removed. A rollout must fulfil all conditions.
 
     Only rollouts with a terminal status are selected. At least one condition is required. `RetentionPolicy.of` makes a
-    policy and raises the error of the store if a condition is invalid.
+    policy, and raises `Invalid` if a condition is invalid.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,14 +47,14 @@ class RetentionPolicy(Frozen):
     without_labels: _Names = ()
     """The rollout has none of these labels."""
     keep_last: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    """The number of rollouts of each group that are kept: the ones created last, whatever their status.
+    """The number of rollouts of each group that are kept, with any status. The rollouts created last are kept.
 
     All rollouts without a group are one group.
     """
     max_bytes: Annotated[int, Field(ge=0)] | None = None
     """Payload is removed only until all bodies of the store together have at most this size as they are stored.
 
-    The rollouts that ended first are removed first.
+    The payload of the rollouts that ended first is removed first.
     """
 
     @model_validator(mode="after")

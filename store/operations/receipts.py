@@ -1,8 +1,8 @@
 """Receipts of finished copies.
 
-A copy may be killed after it got its name, but before its caller knows the result. The copy therefore has a receipt
-with the result until the caller knows it. If the same call is repeated after that, it finds the receipt of a process
-that no longer runs, and returns the result (decision 79).
+A process may be killed after its copy got a name, but before the caller knows the result. So the copy has a receipt,
+which contains the result, until the caller knows the result. If the same call is repeated, it finds the receipt of a
+process that no longer runs, and returns the result in this receipt (decision 79).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def receipt_of(source: Dialect, report: CopyReport, *, is_single_file: bool) -> 
 
 
 async def earlier_result(source: Dialect, target: Unfinished, *, is_single_file: bool) -> CopyReport | None:
-    """Return the result of an equal call whose process ended before its caller knew the result; None without one."""
+    """Return the result of an earlier equal call whose receipt still exists and whose process has ended; else None."""
     text = await target.receipt()
     if text is None:
         return None
@@ -68,7 +68,7 @@ async def earlier_result(source: Dialect, target: Unfinished, *, is_single_file:
 
 
 async def acknowledge(target: Unfinished) -> None:
-    """Remove the receipt of a copy, because the caller gets its result; in a block of `printing`, later."""
+    """Remove the receipt of a copy whose result the caller gets. A block of `printing` removes the receipt later."""
     unprinted = _unprinted.get()
     if unprinted is None:
         await target.acknowledge()
@@ -78,7 +78,7 @@ async def acknowledge(target: Unfinished) -> None:
 
 @contextmanager
 def printing() -> Generator[None]:
-    """Keep the receipts of copies that are made during the block, whose results the block prints, until `leave`."""
+    """Keep the receipts of all copies made in the block until `leave` is called. The block prints the results."""
     unprinted: list[Unfinished] = []
     token = _unprinted.set(unprinted)
     try:
@@ -94,7 +94,8 @@ def printing() -> Generator[None]:
 def leave() -> None:
     """If results were printed, remove their receipts and end the process with exit code 0; otherwise do nothing.
 
-    The interpreter needs many milliseconds to end. If it was killed meanwhile, the receipts would be missing.
+    The process ends at once, because a normal end takes many milliseconds. If the process was killed in this time, the
+    caller would see a failure, but the receipts would be missing.
     """
     if _printed:
         sys.stdout.flush()

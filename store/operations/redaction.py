@@ -1,4 +1,4 @@
-"""Redaction: removal of the payload of single events, so that no file of the database contains it any more."""
+"""Redaction: removal of the payload of single events from the database and from its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from store.verification.log_scan import REFERRING, names_of_blobs
 POLICY = "redact"
 """The policy that the log records."""
 _SHORTEST = 4
-# With more parts of removed bodies than this, rewriting the file takes less time than searching it for them.
+# A search of the file for more parts of removed bodies than this takes longer than to rewrite the file.
 _MOST_REMAINS = 60
 _SHORTEST_PART = 32
 _LONGEST_IN_PAGE = 4096
@@ -42,7 +42,7 @@ class RedactedEvent(Frozen):
     position: int
     type: str
     data: dict[str, Any]
-    """What the log still contains of the event: ids, names, numbers, the first 200 characters of a status message."""
+    """The data that the log still contains: ids, names, numbers, the first 200 characters of a status message."""
 
 
 class RedactionReport(Frozen):
@@ -50,16 +50,16 @@ class RedactionReport(Frozen):
 
     rollout_id: str
     is_applied: bool
-    """Whether the payload was removed; False for a preview, whose numbers are those of the stored payload."""
+    """Whether the payload was removed. False for a preview, which counts the payload that would be removed."""
     events: list[RedactedEvent]
     bodies: int
     """The number of bodies that this call deleted. Bodies that were removed before are not counted."""
     blobs: int
     """The number of blobs that this call deleted."""
     kept_blobs: int
-    """The number of blobs with a part of this payload that stay, because other events have the same text."""
+    """The number of blobs with a part of this payload that are not deleted, because other events refer to them."""
     is_clean: bool
-    """Whether deleted rows were removed from the files too.
+    """Whether the files no longer contain the deleted rows.
 
     False if a transaction still reads an old state of the database: repeat the call later.
     """
@@ -75,25 +75,25 @@ async def redact(
     actor: str | None = None,
     clock: Clock | None = None,
 ) -> RedactionReport:
-    """Remove the payload of events of a rollout, finished or not. The log records who ordered it, and the reason.
+    """Remove the payload of events of a rollout, finished or not. The log records the actor and the reason.
 
     On SQLite, deleted bytes are overwritten, the write-ahead log is emptied, and the file is rewritten if a search
-    still finds a part of the payload. On Postgres, the tables are vacuumed. A call that was stopped is completed by the
-    same call.
+    still finds a part of the payload. On Postgres, the tables are vacuumed. If a call was stopped, the same call
+    completes the work.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
         rollout_id: the id of the rollout.
         redaction: the choice of events, and the reason.
-        apply: whether to remove the payload; with False, the call only returns what it would remove.
+        apply: whether to remove the payload; with False, the call only lists the payload that it would remove.
         rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
             writers, on Postgres readers too.
-        actor: who ordered the removal; the log records it.
+        actor: the name of the user who ordered the removal; the log records the name.
         clock: the clock of the store; the system's clock if None.
 
     Raises:
         NotFound: there is no store at the URL, no such rollout, or no such event with payload.
-        Invalid: the reason contains a text of the payload, or the URL is not that of a database.
+        Invalid: the reason contains a text of the payload, or the URL does not name a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
         Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
@@ -141,21 +141,21 @@ class Stored:
     """Payload as it is stored: codec and bytes."""
 
     bodies: Mapping[int, tuple[int, bytes]]
-    """By the position of the event."""
+    """The key is the position of the event."""
     blobs: Mapping[str, tuple[int, bytes]]
-    """By hash."""
+    """The key is the hash of the blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What was removed."""
+    """The counts of removed payload."""
 
     bodies: int
     blobs: int
     kept_blobs: int
-    """The number of blobs that stay, because other events refer to them."""
+    """The number of blobs that are not removed, because other events refer to them."""
     is_clean: bool
-    """Whether deleted rows were removed from the files too."""
+    """Whether the files no longer contain the deleted rows."""
 
 
 async def erase_payload(
@@ -166,10 +166,10 @@ async def erase_payload(
     Args:
         dialect: the database.
         chosen: the events.
-        stored: their payload, for a search of the file.
+        stored: the payload of the events, for a search of the file.
         reason: the reason, which the log records.
         rewrite: whether to rewrite the file or the tables in any case.
-        actor: who requested the removal.
+        actor: the name of the user who requested the removal.
     """
     async with remover(dialect, POLICY, actor=actor, reason=reason, overwrite=True, keep_unfinished=False) as removing:
         await removing.remove(chosen)
@@ -183,7 +183,7 @@ async def erase_payload(
     gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - sizes.keys())]
     remains = [part for _, body in gone for part in _parts(body)]
     # If an earlier call has deleted the payload, or if the store ever had a dictionary, the stored bytes are not known.
-    # The file can then not be searched for them.
+    # Then the file cannot be searched for these bytes.
     is_known = not has_dictionaries and 0 < len(remains) <= _MOST_REMAINS
     is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
     return Erased(removing.removed.bodies, removing.removed.blobs, len(sizes), is_clean)
@@ -223,10 +223,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _parts(stored: bytes) -> list[bytes]:
-    """Return the first two quarters of a stored body, to search for remains of it.
+    """Return the first two quarters of a stored body. The file is searched for these parts.
 
-    The payload of a body without compression begins with what is special about the event, such as the attributes of a
-    span. The end, such as the resource of a span, often occurs in other bodies too.
+    The payload of a body without compression begins with the values that distinguish the event, such as the attributes
+    of a span. The end, such as the resource of a span, often occurs in other bodies too.
     """
     # The rest of a longer body is in pages of its own, which SQLite overwrites.
     begin = bytes(stored)[:_LONGEST_IN_PAGE]

@@ -1,8 +1,8 @@
 """Removal of payload from a store in short transactions, while other processes write. Decision 62.
 
-The payload of an event is stored in its body, and in blobs, which are values that are stored once under their hash. A
-transaction appends an event of the stream `store` that names the policy, and deletes the payload. So a removal that is
-stopped at any moment has removed nothing that the log does not name, and the same call continues it.
+Each transaction appends an event of the stream `store` that names the policy, and deletes bodies or blobs. So the log
+names all removed payload, even if a removal is stopped at any moment. The same call continues a removal that was
+stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class Removed:
-    """The sizes of what was removed."""
+    """The counts and sizes of the removed payload."""
 
     rollouts: set[str] = field(default_factory=set[str])
     events: int = 0
@@ -58,14 +58,14 @@ class BlobsWithoutEvent:
     sizes: Mapping[str, int]
     """The stored sizes in bytes, by hash."""
     until: int
-    """The last event that was searched for references."""
+    """The position of the last event that was searched for references."""
 
 
 def database(url: str, clock: Clock | None = None, *, read_only: bool = False) -> Dialect:
     """Return the database at a URL. It is not open yet.
 
     Raises:
-        Invalid: the URL is not that of a SQLite file or a Postgres database.
+        Invalid: the URL does not name a SQLite file or a Postgres database.
     """
     parsed = parse(url)
     if parsed.path is None and parsed.dsn is None:
@@ -93,8 +93,8 @@ class Remover:
         session: a session that writes to the database.
         wakeups: announces commits to other processes.
         policy: the policy that orders the removal, in words.
-        actor: who ordered it.
-        reason: why, or None.
+        actor: the name of the user who ordered the removal.
+        reason: the reason for the removal, or None.
         keep_unfinished: whether to skip rollouts that are not finished.
         pace: the size of the transactions and the pauses between them; None for a new `Pace`.
     """
@@ -128,7 +128,7 @@ class Remover:
             await self._in_transaction(partial(self._remove_bodies, part))
 
     async def remove_blobs(self, blobs: BlobsWithoutEvent) -> None:
-        """Remove blobs, except those to which an event refers that was appended after the search for references."""
+        """Remove blobs, except blobs to which a new event refers that was appended after the search for references."""
         names = sorted(blobs.sizes)
         until = blobs.until
         while names:
@@ -167,7 +167,7 @@ class Remover:
         await self._session.rest()
 
     async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:
-        """Remove the bodies in the transaction that has begun; return the id of the commit, or None if none is left."""
+        """Remove bodies in the open transaction. Return the id of the commit; None if there is no body to remove."""
         session = self._session
         gone = await removal_queries.removed_among(session, [event.position for event in part])
         left = [event for event in part if event.position not in gone]
@@ -202,29 +202,29 @@ class Remover:
 
     async def _remove_blobs(self, sizes: Mapping[str, int], until: int, tail: Tail) -> int | None:
         references, _ = await _references(self._session, until)
-        there = await removal_queries.blob_sizes(
+        stored_sizes = await removal_queries.blob_sizes(
             self._session, sorted(name for name in sizes if name not in references)
         )
-        if not there:
+        if not stored_sizes:
             return None
-        names = sorted(there)
+        names = sorted(stored_sizes)
         fact = StoreBlobsDropped(
             policy=self._policy,
             count=len(names),
-            bytes=sum(there.values()),
+            bytes=sum(stored_sizes.values()),
             sha256=hashlib.sha256(b"".join(map(bytes.fromhex, names))).hexdigest(),
             reason=self._reason,
         )
         await self._append(tail, fact, {})
         await self._session.write(Changes({}, {}, {core_tables.blobs: [(name,) for name in names]}))
         self.removed.blobs += len(names)
-        self.removed.blob_bytes += sum(there.values())
+        self.removed.blob_bytes += sum(stored_sizes.values())
         return tail.next_commit_id
 
     async def _append(self, tail: Tail, fact: StoreEvent, rows: dict[Table, list[Row]]) -> None:
         """Append an event of the store, and insert the rows that belong to it.
 
-        Both are written before anything is deleted, because the triggers of the log require it.
+        Both are written before the payload is deleted, because the triggers of the log require this order.
         """
         version = await removal_queries.last_version(self._session, STORE_STREAM)
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
@@ -262,14 +262,15 @@ async def remover(
 
 
 async def blobs_without_event(
-    session: ReadSession, going: Collection[int] = (), only: Collection[int] | None = None
+    session: ReadSession, also_removed: Collection[int] = (), only: Collection[int] | None = None
 ) -> BlobsWithoutEvent:
-    """Return the blobs of removed payload to which no other event refers. This reads all events that may refer to one.
+    """Return the blobs of removed payload to which no other event refers. This reads all events that refer to blobs.
 
     Args:
-        session: a snapshot of it.
-        going: positions of events whose payload counts as removed too.
-        only: positions of events; only blobs to which at least one of them refers are returned. None for all.
+        session: a session that reads a snapshot.
+        also_removed: positions of events whose payload counts as removed too.
+        only: positions of events; only blobs to which at least one of these events refers are returned. None for all
+            blobs.
     """
     end = await log_queries.last_event(session)
     until = 0 if end is None else int(end.position)
@@ -283,7 +284,7 @@ async def blobs_without_event(
         gone = await removal_queries.removed_between(session, rows[0].position, after)
         for row in rows:
             position = row.position
-            if position not in gone and position not in going:
+            if position not in gone and position not in also_removed:
                 names.update(names_of_blobs(row))
             elif only is None or position in only:
                 removed.update(names_of_blobs(row))

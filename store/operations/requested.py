@@ -55,15 +55,16 @@ RequestedRemoval = Annotated[
 
 
 async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) -> str:
-    """Run a removal, and return a description of what it did. The description contains no payload.
+    """Run a removal, and return a description of the result. The description contains no payload.
 
     Args:
         url: the URL of the store.
         removal: the removal.
-        actor: who requested it; the log records it.
+        actor: the name of the user who requested the removal; the log records the name.
 
     Raises:
-        StoreError: as the operation. Also `Conflict`, if the payload was removed but files may still contain it.
+        StoreError: the errors of the operation. Also `Conflict`, if the payload was removed but files may still contain
+            it.
     """
     # Each operation is imported where it runs, because a server imports this module to check requests.
     match removal:

@@ -20,13 +20,13 @@ from store.runtime.progress import OnProgress, OperationProgress, ProgressReport
 from store.verification.log_scan import REFERRING
 
 _ROLLOUTS_AT_ONCE = 100
-# Notes are written by people about a rollout, they are not payload of its execution.
+# People write notes about a rollout. Notes are not payload of its execution.
 KEPT = frozenset({RolloutAnnotated.type})
 """The types of events that keep their payload."""
 
 
 class RetentionReport(Frozen):
-    """What a policy removed, or would remove."""
+    """The payload that a policy removed, or would remove."""
 
     policy: str
     """The policy in words, as the log records it."""
@@ -65,8 +65,8 @@ async def remove_payload(
 
     Inputs, metadata, the attributes of spans, prompts, responses, checkpoints and contents of artifacts are removed.
     Statuses, rewards, tokens, names, times, labels and notes stay. Other processes may write meanwhile: each
-    transaction is short, and there is a pause between two of them. A call that was stopped is continued by the same
-    call.
+    transaction is short, and there is a pause between two transactions. If a call was stopped, the same call continues
+    the work.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -74,13 +74,13 @@ async def remove_payload(
         apply: whether to remove the payload. Otherwise nothing is written.
         vacuum: whether to return the space to the operating system at the end (SQLite), or to the tables at once
             (Postgres). On SQLite this blocks writers, for about two seconds per 100 MB.
-        actor: who ordered the removal; the log records it.
+        actor: the name of the user who ordered the removal; the log records the name.
         clock: the clock by which ages are measured; the system's clock if None.
         on_progress: called with the progress, in another thread.
 
     Raises:
         NotFound: there is no store at the URL.
-        Invalid: the URL is not that of a database.
+        Invalid: the URL does not name a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
         Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
@@ -170,7 +170,8 @@ async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgr
 async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[tuple[int, int, list[Payload]]]:
     """Yield the payload of the rollouts that a policy selects, in ascending order of the end of the rollouts.
 
-    Each item also contains the number of rollouts in earlier items, and the number of all selected rollouts.
+    An item consists of the number of rollouts in earlier items, the number of all selected rollouts, and the payload of
+    up to 100 rollouts.
 
     The rollouts are selected once, at the beginning.
     """
@@ -181,19 +182,19 @@ async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGe
         if policy.max_bytes is not None:
             excess = await removal_queries.size_of_bodies(session) - policy.max_bytes
     for start in range(0, len(selected), _ROLLOUTS_AT_ONCE):
-        some = selected[start : start + _ROLLOUTS_AT_ONCE]
+        rollout_ids = selected[start : start + _ROLLOUTS_AT_ONCE]
         async with dialect.read() as session:
-            events = await removal_queries.payload_of(session, some)
+            events = await removal_queries.payload_of(session, rollout_ids)
         payload = [event for event in events if event.type not in KEPT]
         if excess is not None:
-            payload, excess = _oldest(payload, some, excess)
+            payload, excess = _oldest(payload, rollout_ids, excess)
         yield start, len(selected), payload
         if excess is not None and excess <= 0:
             return
 
 
 def _oldest(payload: list[Payload], rollouts: list[str], excess: int) -> tuple[list[Payload], int]:
-    """Return the payload of the first rollouts whose bodies together have `excess` bytes, and the excess without it."""
+    """Return the payload of the first rollouts, up to `excess` bytes of bodies, and the rest of the excess."""
     by_rollout: dict[str, list[Payload]] = {rollout_id: [] for rollout_id in rollouts}
     for event in payload:
         by_rollout[event.rollout_id].append(event)

@@ -1,8 +1,8 @@
-"""One run of a scheduled or requested operation, in a process of its own.
+"""One run of a scheduled or requested operation, in a separate process.
 
 A server starts this module as a process, so that an operation takes neither processor time nor memory from the process
-that answers requests. The process claims the operation in the database, runs it, and stores the result. It ends at once
-when the server has ended.
+that answers requests. The process claims the operation in the database, runs it, and stores the result. The process
+ends at once when the server has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from store.verification import last
 logger = logging.getLogger("store.operations")
 
 LEASE_SECONDS: Final = 120.0
-"""The time for which a process claims an operation. It extends the claim after a third of this time."""
+"""The time for which a process claims an operation. The process extends its claim three times in this time."""
 _NICE: Final = 10
 
 
@@ -46,9 +46,9 @@ class RunOrder(Frozen):
     url: str
     operation: Operation
     seen: int | None
-    """The start of the last run that the server knows; None if it knows of none.
+    """The start of the last run that the server knows; None if the server knows no run.
 
-    If the operation has run since then, the order is skipped.
+    If another run of the operation has begun since then, the order is skipped.
     """
     lease_seconds: Annotated[float, Field(gt=0)] = LEASE_SECONDS
     backup_directory: Path | None = None
@@ -57,16 +57,16 @@ class RunOrder(Frozen):
     removal: RequestedRemoval | None = None
     """The removal, if the operation is one that an administrator requests."""
     actor: str | None = None
-    """Who requested the removal."""
+    """The name of the user who requested the removal."""
 
 
 class RunOutcome(Frozen):
     """The outcome of an order. The process writes it as JSON to standard output."""
 
     state: Literal["done", "skipped", "failed"]
-    """Skipped: another process runs the operation, or has run it since the server read its last run."""
+    """`skipped`: another process runs the operation, or began it after the server had read the last run."""
     detail: str = ""
-    """What the run did, or why it failed."""
+    """A description of the result, or the error."""
     differences: int | None = None
 
 
@@ -76,10 +76,11 @@ def runner_name(pid: int) -> str:
 
 
 async def run(order: RunOrder) -> RunOutcome:
-    """Claim an operation, run it, and store its result. The error of an operation is stored and returned.
+    """Claim an operation, run it, and store its result.
 
-    If a sample differs, or cannot be read, the whole store is verified in the same call, because the next sample may
-    not contain the difference.
+    If the operation fails, its error is stored and returned as an outcome. The error is not raised. If `verify_sample`
+    finds a difference or an unreadable row, this call then verifies the whole store, because the next sample could miss
+    the difference.
 
     Raises:
         StoreError: the database does not answer, or is not a store of this version.
@@ -143,7 +144,7 @@ class _Runs:
         async def keep() -> None:
             while not self._is_ending:
                 await asyncio.sleep(lease / 3)
-                # If the database does not answer, the operation ends with an error of its own.
+                # An unavailable database is ignored here. The operation itself fails with its own error.
                 with suppress(Unavailable):
                     has_claim = await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease)
                     if not (has_claim or self._is_ending):
@@ -159,7 +160,8 @@ class _Runs:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    # A server imports this module for its orders, so each operation is imported where it runs.
+    # The server imports this module for `RunOrder` and `RunOutcome` only. So each method imports the code of its
+    # operation.
 
     async def _work(self, operation: Operation) -> RunOutcome:
         if operation == "verify":
@@ -204,11 +206,13 @@ class _Runs:
         directory, partition = self._order.backup_directory, self._dialect.url.partition
         if directory is None:
             raise Invalid("backup_directory", "no directory is given; start the server with --backup-dir")
-        # A backup that was stopped is continued by the next one, so it has the same name until it is complete.
+        # The next backup continues a backup that was stopped. So the unfinished file has a fixed name, and the complete
+        # backup gets its final name at the end.
         name = f"{self._store_id}-{partition}"
         unfinished = directory / f"{name}.unfinished"
         if await asyncio.to_thread(unfinished.exists):
-            # The process was killed after the backup was complete.
+            # `backup_store` creates this file only when the backup is complete. So an earlier process was killed before
+            # the rename.
             await asyncio.to_thread(_finish_naming, unfinished, name)
         report = await backup_store(self._order.url, unfinished)
         file = await asyncio.to_thread(_give_name, unfinished, name, began)
@@ -266,7 +270,8 @@ def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
 
 def _end_with_server() -> None:
     """End this process when standard input ends, which means that the server has ended."""
-    # A thread that reads `sys.stdin` would hold its lock when the interpreter exits, so this reads the descriptor.
+    # `sys.stdin` has a lock, which a reading thread would hold when the interpreter exits. So the thread reads
+    # descriptor 0.
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -24,7 +24,7 @@ _DAY_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class BackupPlan:
-    """Where backups are written, and how many are kept."""
+    """The directory of the backups, and the number of backups to keep."""
 
     directory: Path
     keep: int
@@ -33,7 +33,7 @@ class BackupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a server runs which operation on each partition. An operation whose time is None is never run."""
+    """The times at which a server runs operations on a partition. An operation whose time is None is never run."""
 
     sample_seconds: float | None = 3600.0
     """The interval between two verifications of a sample."""
@@ -52,7 +52,7 @@ class Schedule:
 
     @property
     def operations(self) -> list[Operation]:
-        """The operations that are run."""
+        """The operations that the server runs."""
         return [operation for operation in OPERATIONS if self.interval(operation) is not None]
 
     def interval(self, operation: Operation) -> float | None:
@@ -74,16 +74,17 @@ class Schedule:
     def next_at(
         self, operation: Operation, last: OperationRun | None, *, started_at: int, created_at: int
     ) -> int | None:
-        """Return the time of the next run of an operation in µs since the epoch; None if it is never run.
+        """Return the time of the next run of an operation in µs since the epoch; None if the operation is never run.
 
         A run that was missed because no server was running is due soon after the next start of a server.
 
         Args:
             operation: the operation.
-            last: its last run; None if it was never run.
+            last: the last run of the operation; None if it was never run.
             started_at: the start of the server, in µs since the epoch.
             created_at: the creation of the store, in µs since the epoch. The first daily verification is due at the
-                first `verify_at` after it. A server that starts after this time runs it soon after its start.
+                first `verify_at` after the creation. A server that starts later runs the verification soon after its
+                start.
         """
         seconds = self.interval(operation)
         if seconds is None:
@@ -94,7 +95,8 @@ class Schedule:
         else:
             due = earliest if last is None else last.attempted_at + _micros(seconds)
         if last is not None and last.runner is not None:
-            # If the runner still works, it stores its result. Otherwise the run was interrupted, and is repeated.
+            # If the runner still works, it stores the result itself. Otherwise the run was interrupted and must be
+            # repeated.
             again = last.attempted_at + _micros(min(seconds, RETRY_SECONDS))
             due = max(min(due, again), last.lease_until or 0)
         return max(due, earliest)
@@ -115,7 +117,7 @@ def _next_day_time(after: int, at: time) -> int:
     """Return the first moment after `after` at which local clocks show the given time of day."""
     day = datetime.fromtimestamp(after / MICROSECONDS).astimezone().date()
     while True:
-        # `astimezone` takes the offset from UTC of this day, which may differ from that of the day before.
+        # `astimezone` takes the offset from UTC of this day. The day before may have another offset.
         moment = round(datetime.combine(day, at).astimezone().timestamp() * MICROSECONDS)
         if moment > after:
             return moment
@@ -130,7 +132,7 @@ def read_policy(path: Path) -> RetentionPolicy:
     """Return the retention policy in a TOML file. Its keys are the fields of `RetentionPolicy`.
 
     Raises:
-        Invalid: the file cannot be read, is not TOML, or contains an invalid condition or none.
+        Invalid: the file cannot be read, is not TOML, or contains an invalid condition or no condition.
     """
     try:
         conditions: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

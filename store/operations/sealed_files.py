@@ -54,7 +54,7 @@ async def make_seal_table(writer: WriteSession) -> None:
 
 
 async def store_seal(writer: WriteSession, seal: BackupSeal) -> None:
-    """Store a seal in the file, and replace an earlier one."""
+    """Store a seal in the file, and replace an earlier seal."""
     await make_seal_table(writer)
     await writer.begin()
     for statement in (_CLEAR, _WRITE):

@@ -1,6 +1,6 @@
-"""Diagnosis of a store and of this machine: many cheap checks that only read, each with a remedy.
+"""Diagnosis of a store and of this machine: many cheap checks, which only read and which propose remedies.
 
-`run.CHECKS` lists all checks. Each is a function from a `Target` to what it found.
+`run.CHECKS` lists all checks. A check is a function that takes a `Target` and returns a `Verdict`.
 """
 
 from store.operations.doctor.results import CheckResult, Diagnosis

@@ -22,7 +22,7 @@ from store.verification.verify import check_guards as compare_guards
 
 _AHEAD_SECONDS: Final = 1.0
 _OVERDUE_SECONDS: Final = 60.0
-"""An open store ends an overdue attempt within seconds, so after this time no process with an open store is running."""
+"""An open store ends overdue attempts within seconds. After this time, no process has the store open."""
 _WAITING_SECONDS: Final = 60.0
 _MOST_COUNTED: Final = 2_000_000
 """The rows of a table are counted only up to this number, because a count reads the whole index."""
@@ -64,7 +64,8 @@ async def check_sequences(target: Target) -> Verdict:
     if not differences.count:
         return ok(f"the sequences continue after commit {bounds.commit_id} and position {bounds.position}")
     text = "; ".join(
-        f"the sequence {one.key} is at {one.found}, and the log is at {one.expected}" for one in differences.first
+        f"the sequence {difference.key} is at {difference.found}, and the log is at {difference.expected}"
+        for difference in differences.first
     )
     return problem(text, remedy(differences.first), "damage")
 
@@ -191,5 +192,5 @@ async def check_queue(target: Target) -> Verdict:
     return ok(f"{text}, and {_many(alive, 'worker is', 'workers are')} active")
 
 
-def _many(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
+def _many(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"

@@ -38,20 +38,20 @@ def open_files(soft: int, hard: int) -> Verdict:
     return ok(text)
 
 
-def clocks(there: float, before: float, after: float, tolerance: float) -> Verdict:
+def clocks(other_time: float, before: float, after: float, tolerance: float) -> Verdict:
     """Return the result for the clocks of this machine and of another one.
 
     Args:
-        there: the time of the other machine, in seconds since the epoch.
+        other_time: the time of the other machine, in seconds since the epoch.
         before: the time of this machine before it requested that time.
         after: the time of this machine when it had received that time.
         tolerance: the difference in seconds that is not reported.
     """
-    ahead = there - min(max(there, before), after)
+    ahead = other_time - min(max(other_time, before), after)
     if abs(ahead) <= tolerance:
         return ok(f"the clocks of the server and of this machine differ by at most {tolerance:g} s")
-    place = "ahead of" if ahead > 0 else "behind"
-    text = f"the clock of the server is {abs(ahead):.1f} s {place} the clock of this machine"
+    relation = "ahead of" if ahead > 0 else "behind"
+    text = f"the clock of the server is {abs(ahead):.1f} s {relation} the clock of this machine"
     return warning(text, "set both clocks: timedatectl set-ntp true")
 
 

@@ -24,7 +24,7 @@ _TIMEOUTS: Final = {
     "transaction_timeout": 600_000,
     "idle_session_timeout": 600_000,
 }
-"""Settings in ms, and their smallest harmless values. 0: any value, because the store sets its own."""
+"""Settings, and the smallest harmless value of each in ms. 0: any value, because the store sets its own timeout."""
 _DIRECT: Final = (
     "add the address of the database server to the URL: ?direct=postgresql://USER@HOST/DATABASE, percent-encoded"
 )
@@ -32,7 +32,7 @@ _DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 
 async def check_connection(target: Target) -> Verdict:
-    """Connect to the server, and check its version and its encoding."""
+    """Connect to the server, and check that no connection pooler changes the session."""
     try:
         target.connection = await target.opened.enter_async_context(schema.connected(target.dsn))
     except Unavailable as error:
@@ -68,7 +68,7 @@ async def check_free_connections(target: Target) -> Verdict:
 
 
 def free_connections(most: int, used: int) -> Verdict:
-    """Return the result for a server with at most `most` connections of ordinary roles, of which `used` are in use."""
+    """Return the result for a server that allows `most` connections of ordinary roles and has `used` connections."""
     text = f"{used} of {most} connections are in use"
     if most - used < _CONNECTIONS_PER_PROCESS:
         return warning(
@@ -79,10 +79,10 @@ def free_connections(most: int, used: int) -> Verdict:
 
 
 async def check_clock(target: Target) -> Verdict:
-    """Compare the clock of this machine with that of the server."""
+    """Compare the clock of this machine with the clock of the server."""
     before = time.time()
-    there = await _value(target, "extract(epoch FROM clock_timestamp())::float8")
-    return clocks(there, before, time.time(), _MOST_SKEW_SECONDS)
+    server_time = await _value(target, "extract(epoch FROM clock_timestamp())::float8")
+    return clocks(server_time, before, time.time(), _MOST_SKEW_SECONDS)
 
 
 async def check_timeouts(target: Target) -> Verdict:
@@ -105,7 +105,7 @@ async def check_durability(target: Target) -> Verdict:
     )
     off = sorted(row["name"] for row in rows)
     if not off:
-        return ok("the server writes each commit to disk before it acknowledges it")
+        return ok("the server writes each commit to disk before it acknowledges the commit")
     text = f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off, so a crash may lose acknowledged commits"
     if off == ["synchronous_commit"]:
         return warning(text, await _alter(target, "synchronous_commit = on"))
@@ -130,7 +130,7 @@ async def check_role(target: Target) -> Verdict:
         text = f"the role {role} can read the log, but cannot append to it"
         return problem(text, f"let the owner run: rollbook migrate {target.option} --app-role '{quoted}'")
     if row["is_owner"]:
-        return ok(f"the role {role} owns the log, so it could also change it")
+        return ok(f"the role {role} owns the log, so the role could also change the log")
     if row["can_change"]:
         text = f"the role {role} may change and delete events"
         return warning(text, f'REVOKE UPDATE, DELETE, TRUNCATE ON {log(events)} FROM "{role}"')

@@ -10,8 +10,10 @@ from store.models.enums import Frozen
 
 CheckOutcome = Literal["ok", "warning", "problem", "skipped"]
 ProblemKind = Literal["damage", "missing", "unavailable", "other"]
-"""`damage`: the data are not what the store wrote. `missing`: there is no such store. `unavailable`: the database or
-the server does not answer."""
+"""`damage`: the database contains data that no store wrote. `missing`: there is no such store.
+
+`unavailable`: the database or the server does not answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class CheckResult(Frozen):
     found: str
     """What was found, in one sentence. For a skipped check, the reason."""
     remedy: str | None = None
-    """What to do: a command where one exists. None if there is nothing to do."""
+    """The remedy, as a command if possible. None if no remedy is needed."""
     problem: ProblemKind | None = None
     """The kind of the problem; None unless the outcome is `problem`."""
 
@@ -84,7 +86,7 @@ def of_error(error: StoreError, option: str) -> Verdict:
     if isinstance(error, NotFound) and error.kind == "store":
         text = str(error).partition(";")[0]
         return problem(text, f"rollbook migrate {option}", "missing")
-    # Every message of an error ends with a remedy, after a semicolon.
+    # Every error message ends with a semicolon and a remedy.
     text, _, cure = str(error).rpartition("; ") if "; " in str(error) else (str(error), "", f"rollbook doctor {option}")
     if isinstance(error, Unavailable):
         return problem(error.reason, f"remove the cause, then run: rollbook doctor {option}", "unavailable")

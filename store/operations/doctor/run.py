@@ -29,7 +29,7 @@ class Check:
     name: str
     run: Callable[[Target], Awaitable[Verdict]]
     kind: str | None = None
-    """The kind of store that is checked, as in `Target`; `database` for all except servers; None for all."""
+    """The kind of store that the check needs, as in `Target`; `database` for all kinds except servers; None for all."""
     needs: tuple[str, ...] = ()
     """The names of earlier checks. If one was skipped or found a problem, this check is skipped."""
 
@@ -74,7 +74,7 @@ CHECKS: Final = (
 
 
 async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | None = None) -> Diagnosis:
-    """Check a store and this machine, and return what was found.
+    """Check a store and this machine, and return the results.
 
     The checks only read: no store is created or upgraded, and no overdue attempt is ended. A check that fails with an
     error is a problem, and the other checks still run. The results contain no passwords and no keys. The checks of the
@@ -86,7 +86,7 @@ async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | 
         api_key: the key for a server; None if there is none.
 
     Raises:
-        Invalid: the URL is not that of a store, or is `memory://`; or no request can contain the key.
+        Invalid: the URL does not name a store, or is `memory://`; or no request can contain the key.
     """
     began = time.monotonic()
     target = Target.of(url, port=DEFAULT_PORT if port is None else port, api_key=api_key)

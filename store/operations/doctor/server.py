@@ -1,4 +1,4 @@
-"""Checks of a server over HTTP. They send single requests and need no client."""
+"""Checks of a server over HTTP. The checks send single requests and need no client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ async def check_answer(target: Target) -> Verdict:
         answer = await _get(target, target.base + HEALTH)
     except (OSError, HTTPException) as error:
         text = f"no server answers at {target.base} ({str(error) or type(error).__name__})"
-        return problem(text, "start it where its database is: rollbook serve --db URL --host HOST", "unavailable")
+        return problem(
+            text,
+            "start the server on a machine that reaches its database: rollbook serve --db URL --host HOST",
+            "unavailable",
+        )
     text = f"{target.base} answers within {1000 * (time.monotonic() - began):.0f} ms"
     if answer.status == 404:
         root, _, partition = target.base.partition(PARTITIONS)
@@ -56,24 +60,24 @@ async def check_access(target: Target) -> Verdict:
     """Check that the server accepts the key, or needs none."""
     answer = await _get(target, target.base + STORE)
     if answer.status in {401, 403}:
-        what = "requires a key" if target.api_key is None else "does not accept the key in ROLLBOOK_API_KEY"
+        refusal = "requires a key" if target.api_key is None else "does not accept the key in ROLLBOOK_API_KEY"
         remedy = "set ROLLBOOK_API_KEY; on the server: rollbook keys create --role runner --db DATABASE"
-        return problem(f"the server {what}: {_detail(answer)}", remedy)
+        return problem(f"the server {refusal}: {_detail(answer)}", remedy)
     return ok("the server accepts the key" if target.api_key else "the server needs no key")
 
 
 async def check_version(target: Target) -> Verdict:
-    """Compare the version of the server with that of this program."""
+    """Compare the version of the server with the version of this program."""
     answer = await _get(target, target.base + STORE)
-    there, here = answer.body.get("version"), metadata.version("rollbook")
-    if there is None:
+    server_version, program_version = answer.body.get("version"), metadata.version("rollbook")
+    if server_version is None:
         text = "this is a server of Agent-lightning, so only Agent-lightning's methods work"
         return warning(text, "to use the other methods, start a server of Rollbook: rollbook serve")
-    if there != here:
-        text = f"the server has version {there}, but this program has version {here}"
-        return warning(text, f"pip install rollbook=={there}")
+    if server_version != program_version:
+        text = f"the server has version {server_version}, but this program has version {program_version}"
+        return warning(text, f"pip install rollbook=={server_version}")
     mode = ", and is read-only" if answer.body.get("read_only") else ""
-    return ok(f"the server and this program have the same version, {here}{mode}")
+    return ok(f"the server and this program have the same version, {program_version}{mode}")
 
 
 async def check_clock(target: Target) -> Verdict:
@@ -83,8 +87,8 @@ async def check_clock(target: Target) -> Verdict:
     after = time.time()
     if answer.date is None:
         return skipped("the server sends no header Date")
-    there = parsedate_to_datetime(answer.date).timestamp()
-    return clocks(there, before, after, _MOST_SKEW_SECONDS)
+    server_time = parsedate_to_datetime(answer.date).timestamp()
+    return clocks(server_time, before, after, _MOST_SKEW_SECONDS)
 
 
 async def _get(target: Target, url: str) -> ProbeResponse:

@@ -25,7 +25,7 @@ _LEAST_FREE_BYTES: Final = 128 * 1024 * 1024
 
 
 async def check_file(target: Target) -> Verdict:
-    """Check that the file exists, is a SQLite database that can be read, and has one name."""
+    """Check that the file exists, is a readable SQLite database, and has no second name."""
     path = _path(target)
     size = await asyncio.to_thread(_size_of_database, path)
     second = await asyncio.to_thread(sqlite_place.second_name, path)
@@ -113,7 +113,7 @@ def disk_space(free: int, size: int) -> Verdict:
 
 
 def _path(target: Target) -> Path:
-    assert target.url.path is not None  # the checks are those of SQLite
+    assert target.url.path is not None  # only stores on SQLite are checked here
     return target.url.path.absolute()
 
 

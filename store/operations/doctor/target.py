@@ -32,7 +32,7 @@ class Target:
     base: str = ""
     """The URL of the server, to which the paths of the protocol are appended; empty for a database."""
     opened: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """What the checks opened. It is closed at the end of the diagnosis."""
+    """The connections and databases that the checks opened. They are closed at the end of the diagnosis."""
     _dialect: Dialect | None = None
     _connection: AsyncpgConnection | None = None
 
@@ -41,7 +41,7 @@ class Target:
         """Return the target of a URL. Nothing is opened.
 
         Raises:
-            Invalid: the URL is not that of a store, or is `memory://`; or no request can contain the key.
+            Invalid: the URL does not name a store, or is `memory://`; or no request can contain the key.
         """
         if api_key:
             check_key(api_key)
@@ -59,7 +59,7 @@ class Target:
 
     @property
     def dialect(self) -> Dialect:
-        """The database. It is opened by the check of the schema, for reading only."""
+        """The database. The check of the schema opens it, for reading only."""
         assert self._dialect is not None  # only the checks of databases use it
         return self._dialect
 
