@@ -1,7 +1,7 @@
 """Check of the dictionaries with which bodies are compressed.
 
-No event records a dictionary. Its row is compared with what the log contains: a dictionary is trained from bodies of
-one type of event, and `samples` contains their positions.
+No event records a dictionary. So its row is compared with the events of its samples: a dictionary is trained from
+bodies of one type of event, and `samples` contains the positions of these events.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def _wrong_content(digest: bytes, content: bytes) -> Iterator[_Difference]:
 
 
 def _wrong_list(samples: bytes, *, is_emptied: bool) -> Iterator[_Difference]:
-    """Yield the difference in a list of positions that is not in the form of `encode_positions`."""
+    """Yield a difference if a list of positions does not have the form of `encode_positions`."""
     if is_emptied:
         if samples:
             yield "samples", "no positions, because the content is empty", f"{len(samples)} bytes"
@@ -59,7 +59,7 @@ def _wrong_list(samples: bytes, *, is_emptied: bool) -> Iterator[_Difference]:
 
 
 async def _wrong_samples(session: ReadSession, type_: str, positions: Sequence[int]) -> list[_Difference]:
-    """Return the difference between the type of a dictionary and the types of the events at its positions."""
+    """Return the difference between the type of a dictionary and the types of the events of its samples."""
     types = await dictionaries.types_at(session, positions)
     others = {types.get(position) for position in positions} - {type_}
     if not others:

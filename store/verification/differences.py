@@ -1,4 +1,4 @@
-"""Collection of the differences between the log and the tables. It counts all differences and describes the first."""
+"""Collection of the differences between the log and the tables, which counts all and describes the first."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The result of the last whole verification of a store. It is stored in the database, for metrics and the dashboard.
 
-It is not part of the log: a verification changes neither the log nor the projections. Decisions 60 and 64.
+The result is not part of the log: a verification changes neither the log nor the projections. Decisions 60 and 64.
 """
 
 from store.db.dialect import Dialect, dialect_for, existing_store
@@ -13,7 +13,7 @@ from store.runtime.clock import MICROSECONDS, system_clock
 
 
 async def record(dialect: Dialect, report: VerifyReport, *, runner: str | None = None) -> None:
-    """Store the result of a verification in place of the last one. Run it in the dialect's event loop.
+    """Store the result of a verification in place of the previous result. Call this in the dialect's event loop.
 
     Args:
         dialect: the database.
@@ -33,7 +33,7 @@ async def record(dialect: Dialect, report: VerifyReport, *, runner: str | None =
 
 
 async def record_at(url: str, report: VerifyReport) -> None:
-    """Store the result of a verification in the database at a URL. It must exist and have the current schema."""
+    """Store the result of a verification in the store at a URL. The store must exist and have the current schema."""
     parsed = parse(url)
     dialect = dialect_for(parsed)(parsed, None)
     async with existing_store(dialect):

@@ -30,14 +30,14 @@ _BODY_BYTES = TOTALS.index("body_bytes")
 
 
 class LogCheck:
-    """One check of the log up to its end, from its beginning or from a commit on."""
+    """One check of the log, from its beginning or from a given commit, up to its end."""
 
     def __init__(self, report: Report, *, after: NamedRow | None = None) -> None:
         """Begin before the first commit, or after a given commit.
 
         Args:
             report: called with each difference.
-            after: the row of the commit before the first commit to check. It is taken as correct.
+            after: the row of the commit before the first commit to check. This commit is taken as correct.
         """
         self._report = report
         self._commits: deque[NamedRow] = deque()

@@ -129,9 +129,9 @@ async def ranges(session: ReadSession, until: Bounds, count: int) -> list[LogRan
     end = await log_queries.last_commit(session, until.commit_id)
     cuts: list[NamedRow] = []
     for number in range(1, count):
-        least = 0 if end is None else _weight(end) * number // count
+        least_weight = 0 if end is None else _weight(end) * number // count
         last = cuts[-1] if cuts else None
-        row = await _first_commit(session, 0 if last is None else last.commit_id, until.commit_id, least)
+        row = await _first_commit(session, 0 if last is None else last.commit_id, until.commit_id, least_weight)
         # In a damaged log, positions can be out of order. Then events between two cuts could be in no range.
         if row is not None and (
             last is None or (row.commit_id > last.commit_id and row.last_position > last.last_position)
@@ -190,7 +190,8 @@ async def walk_end(session: ReadSession, until: Bounds, commits: int) -> LogResu
     Args:
         session: a session that reads a snapshot.
         until: the end of the log in this snapshot.
-        commits: the number of commits to check. Fewer are checked if they have very many events or large bodies.
+        commits: the number of commits to check. Fewer commits are checked if they have very many events or large
+            bodies.
     """
     differences = Differences()
     base = await _commit_before(session, commits)
@@ -217,7 +218,8 @@ async def _commit_before(session: ReadSession, commits: int) -> NamedRow | None:
     if not rows:
         return None
     last = rows[-1]
-    # The last commit is always checked. Earlier ones are checked while the sizes according to the totals are small.
+    # The last commit is always checked. Earlier commits are checked while their sizes, according to the totals, are
+    # small.
     for row in rows[:-1]:
         if last.events - row.events <= _END_EVENTS and last.body_bytes - row.body_bytes <= _END_BYTES:
             return row if len(rows) > commits or row is not rows[0] else None
@@ -270,17 +272,17 @@ async def _read(
         check.end(())
 
 
-def _next_limit(rows: Sequence[NamedRow], most: int) -> int:
-    """Return the number of rows to read next, at most `most`, so that they have about `_BYTES_AT_ONCE` bytes.
+def _next_limit(rows: Sequence[NamedRow], limit: int) -> int:
+    """Return the number of rows to read next, at most `limit`, so that they have about `_BYTES_AT_ONCE` bytes.
 
     The estimate uses the sizes of the bodies in `rows`, which were read last.
     """
     size = sum(len(row.body) for row in rows if row.body is not None)
-    return max(1, min(most, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
+    return max(1, min(limit, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
 
 async def _removals(session: ReadSession, positions: set[int]) -> dict[int, bool]:
-    """Return, for those of the positions that are in `dropped`, whether the event they refer to orders the removal."""
+    """Return, by position, whether the event to which a row of `dropped` refers orders the removal."""
     if not positions:
         return {}
     return {
@@ -329,15 +331,15 @@ async def _check_drops(session: ReadSession, differences: Differences) -> None:
     ):
         after = events[-1].position
         for row in events:
-            fact, rows_of_it = _order(row.type, row.data), hashes.get(row.position, PositionsHash())
+            fact, dropped_rows = _order(row.type, row.data), hashes.get(row.position, PositionsHash())
             if not isinstance(fact, StoreBodiesDropped):
                 continue  # the comparison with the tables reports that the data of this event cannot be decoded
-            for name, expected, there in (
-                ("count", fact.count, rows_of_it.count),
-                ("sha256", fact.sha256, rows_of_it.hexdigest()),
+            for name, expected, actual in (
+                ("count", fact.count, dropped_rows.count),
+                ("sha256", fact.sha256, dropped_rows.hexdigest()),
             ):
-                if expected != there:
-                    differences.add("dropped", f"rows of the event at {row.position}", name, expected, there)
+                if expected != actual:
+                    differences.add("dropped", f"rows of the event at {row.position}", name, expected, actual)
 
 
 async def check_unclaimed(session: ReadSession, claimed: int, differences: Differences, until: Bounds) -> None:
@@ -369,8 +371,8 @@ async def check_texts(session: ReadSession, rows: Sequence[NamedRow], difference
             named.setdefault(name, []).append(row.position)
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
-        there = await blobs.existing(session, sorted(name for name in named if "\0" not in name))
-        missing = {name: positions for name, positions in named.items() if name not in there}
+        existing_names = await blobs.existing(session, sorted(name for name in named if "\0" not in name))
+        missing = {name: positions for name, positions in named.items() if name not in existing_names}
         ordered = await _removals(session, {position for positions in missing.values() for position in positions})
         for name, positions in sorted(missing.items()):
             unexplained = [position for position in positions if not ordered.get(position, False)]
@@ -435,12 +437,12 @@ def _check_contents(rows: Sequence[NamedRow], differences: Differences) -> None:
 async def _unused_blobs(session: ReadSession) -> set[str]:
     # The tables of runs show quickly which blobs may be without a reference. These tables may be wrong, so the log is
     # searched for events that refer to these blobs.
-    accused = set(await blobs.unclaimed(session))
+    candidates = set(await blobs.unclaimed(session))
     after, types = 0, sorted(REFERRING)
-    while accused and (rows := await log_queries.events(session, after=after, types=types)):
-        accused.difference_update(name for row in rows for name in names_of_blobs(row))
+    while candidates and (rows := await log_queries.events(session, after=after, types=types)):
+        candidates.difference_update(name for row in rows for name in names_of_blobs(row))
         after = rows[-1].position
-    return accused
+    return candidates
 
 
 def names_of_blobs(row: NamedRow) -> Iterator[str]:
@@ -459,6 +461,6 @@ def names_of_blobs(row: NamedRow) -> Iterator[str]:
     if isinstance(data, dict):
         named = (cast("Json", data).get(field) for field in _TEXTS)
         yield from (name for name in named if isinstance(name, str))
-        several = cast("Json", data).get("sha256s")
-        if isinstance(several, list):
-            yield from (name for name in cast("list[Any]", several) if isinstance(name, str))
+        names = cast("Json", data).get("sha256s")
+        if isinstance(names, list):
+            yield from (name for name in cast("list[Any]", names) if isinstance(name, str))

@@ -30,7 +30,7 @@ from store.verification.state_hash import PartHashes, StateHash
 WORTHWHILE = 100_000
 """The minimum number of events in the log for which the processes save more time than their start takes."""
 
-_MOST = 4
+_MOST_PROCESSES = 4
 # If another client writes between the snapshots of the processes, their states differ, and all snapshots are repeated.
 _TRIES = 50
 # The message that makes a process take a new snapshot and respond with the end of the log in this snapshot.
@@ -77,7 +77,7 @@ class SoundRest(Frozen):
 
 
 class CheckRest(ProofJob[SoundRest]):
-    """The job that checks what `check_beside_commits` checks. It returns None if there is a difference."""
+    """The job that runs `check_beside_commits`. It returns None if there is a difference."""
 
     result = SoundRest
     kind: Literal["rest"] = "rest"
@@ -154,7 +154,7 @@ class _Helper:
             return b""
 
     def end(self) -> None:
-        """End the process if it still runs. It only reads, so it can be killed at any time."""
+        """End the process if it still runs. The process only reads, so it can be killed at any time."""
         self._process.kill()
         # If the process has not read the last message, closing the pipe fails.
         with contextlib.suppress(BrokenPipeError), self._process:
@@ -232,11 +232,11 @@ async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[T
     order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
     is_private = dialect.url.path is None and dialect.url.dsn is None
     cores = os.cpu_count() or 1
-    size = 0 if events < WORTHWHILE or is_private or cores < 2 else min(cores, _MOST)
+    size = 0 if events < WORTHWHILE or is_private or cores < 2 else min(cores, _MOST_PROCESSES)
     helpers: list[_Helper] = []
     processes: Team | None = None
     try:
-        # If a process cannot be started, the team consists of the processes before it.
+        # If a process cannot be started, the team consists of the processes that were started before.
         with contextlib.suppress(OSError):
             for _ in range(size):
                 process = start()

@@ -90,7 +90,7 @@ class _Sample:
     async def run(self, last_position: int, count: int) -> AsyncIterator[PageResult]:
         """Compare the streams of `count` random events with positions up to `last_position`."""
         chosen: set[str] = set()
-        # The choice only has to be different each time. It is no secret.
+        # The choice only has to differ between calls. It need not be secret.
         positions = sorted(random.randint(1, last_position) for _ in range(count if last_position > 0 else 0))
         for position in positions:
             rows = await log_queries.events(self._session, after=position - 1, limit=1)
@@ -103,9 +103,10 @@ class _Sample:
                     yield page
 
     async def _range_of(self, name: str) -> StreamRange | None:
-        """Return the range that contains a stream and no other; None if the stream has no tables.
+        """Return the range that contains only one stream; None if the stream has no tables.
 
-        The range begins after the stream before, so rows without a stream in between are found too.
+        The range begins at the end of the previous stream. So rows between the two streams that belong to no stream are
+        found too.
         """
         kind = next((streams for streams in STRETCHES if streams.prefix and name.startswith(streams.prefix)), None)
         if kind is None:

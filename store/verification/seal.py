@@ -45,7 +45,7 @@ def write(seal: Seal, path: str | os.PathLike[str]) -> None:
             file.write(seal.model_dump_json(indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        # Another process may have created the file by now. A rename would replace it; a link fails instead.
+        # Another process may have created the file by now. A rename would replace this file; a link fails instead.
         os.link(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)

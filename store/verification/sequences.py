@@ -21,7 +21,7 @@ async def check_sequences(session: ReadSession, commit_id: int, position: int, d
 
 
 def remedy(differences: Sequence[Difference]) -> str:
-    """Return what repairs the sequences that are behind the log: a statement, or nothing but the next write.
+    """Return the remedy for sequences that are behind the log: a statement, or the advice to wait for the next write.
 
     Args:
         differences: the differences of `check_sequences`.

@@ -6,8 +6,8 @@ process finds a difference in the log, this process checks the whole log again.
 
 SQLite accepts a value of any type in nearly every column. A value of the wrong type nearly always causes an error or a
 difference in a comparison. `verify` searches for such values only after an error or a difference, because the search
-takes a tenth of the time of a verification. It then reports their rows, leaves them out, and compares the other rows
-again. Tables that are not compared with the log are always searched.
+takes a tenth of the time of a verification. It then reports the rows with such values, leaves these rows out, and
+compares the other rows again. Tables that are not compared with the log are always searched.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _NOT_COMPARED = (
 )
 
 _RANGES = 4
-"""The number of ranges of the log for each process. With several, all processes end at about the same time."""
+"""The number of ranges of the log for each process. With several ranges, all processes end at about the same time."""
 
 
 class Proof:
@@ -150,7 +150,7 @@ class LogWalk:
         self._rest: asyncio.Task[SoundRest | None] | None = None
 
     def begin_rest(self) -> None:
-        """Give the check of blobs to the team. It is one job, so it should begin early."""
+        """Give the check of blobs to the team. The check is one job, so it should begin early."""
         if len(self._team):
             self._rest = self._team.begin(CheckRest())
 
@@ -168,7 +168,7 @@ class LogWalk:
     async def _team_result(self) -> log_scan.LogResult | None:
         """Return the result of the team; None if there is no team, or if there is a difference.
 
-        If a process failed, this process does its part.
+        If a process of the team failed, this process does that part of the check.
         """
         if self._rest is None or not self._ranges:
             return None
@@ -202,8 +202,8 @@ def _ranges_between(cuts: Sequence[str]) -> list[StreamRange]:
     """Return ranges that together contain every stream. The rollouts are divided into several ranges."""
     ranges: list[StreamRange] = []
     for stretch in STRETCHES:
-        places = cuts if stretch.prefix == "rollout/" else ()
-        for after, until in zip([None, *places], [*places, None], strict=True):
+        range_cuts = cuts if stretch.prefix == "rollout/" else ()
+        for after, until in zip([None, *range_cuts], [*range_cuts, None], strict=True):
             ranges.append(stretch.model_copy(update={"after": after, "until": until}))
     return ranges
 
@@ -285,13 +285,13 @@ async def _verify(
     log_walk.begin_rest()
     await proof.begin()
     await log_walk.begin()
-    of_tables = await differences_in(session, proof.run())
+    table_differences = await differences_in(session, proof.run())
     walked = await log_walk.run()
     differences.join(walked.differences, walked.difference_count)
     await check_sequences(session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:
         await _check_seal(session, store_id, seal, differences)
-    differences.join(of_tables.first, of_tables.count)
+    differences.join(table_differences.first, table_differences.count)
     return VerifyReport(
         store_id=store_id,
         commits=walked.commits,

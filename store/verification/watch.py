@@ -2,7 +2,7 @@
 
 The times follow from the log and from heartbeats, which are stored outside the log. The watchdog ends attempts that
 have exceeded a time limit. If the time in a row is too late, the watchdog ends the attempt too late. If the row is
-missing, it never ends the attempt.
+missing, the watchdog never ends the attempt.
 """
 
 from collections.abc import Mapping
