@@ -1,6 +1,6 @@
 """The command-line program `rollbook`, which inspects, verifies and serves stores.
 
-The work of the commands is done by the other packages of `store`.
+The other packages of `store` do the work of the commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> NoReturn:
             leave()
         raise
     except KeyboardInterrupt:
-        # It reached the program outside a command, for example while the refusal of an option was printed.
+        # The interrupt reached the program outside a command, for example while the refusal of an option was printed.
         interrupts.end_process()
         print(interrupts.MESSAGE, file=sys.stderr)
         raise SystemExit(interrupts.INTERRUPTED) from None

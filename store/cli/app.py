@@ -58,12 +58,12 @@ class Program(Commands):
 
     @cached_property
     def commands(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """All commands by name, in the order of the help. This reads all modules; `get_command` reads one."""
-        places = {name: place for place, name in enumerate(_ORDER)}
+        """All commands by name, in the order of the help. This reads all modules; `get_command` reads only one."""
+        order = {name: index for index, name in enumerate(_ORDER)}
         placeholders = _all_declared()
         return {
             name: placeholders[name]
-            for name in sorted(placeholders, key=lambda name: (places.get(name, len(places)), name))
+            for name in sorted(placeholders, key=lambda name: (order.get(name, len(order)), name))
         }
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -101,10 +101,10 @@ def _all_declared() -> dict[str, _Declared]:
 @cache
 def _declared_as(name: str) -> _Declared | None:
     """Return the placeholder for the command with this name, after parsing only the modules that contain the name."""
-    written = f'"{name}"'.encode(), f"def {name.replace('-', '_')}(".encode()
+    declarations = f'"{name}"'.encode(), f"def {name.replace('-', '_')}(".encode()
     for path in _modules():
         source = path.read_bytes()
-        if any(text in source for text in written):
+        if any(text in source for text in declarations):
             for command in _declared(path):
                 if command.name == name:
                     return command
@@ -151,7 +151,7 @@ app = typer.Typer(
 
 
 def _hide_variables(command: Any) -> None:
-    """Hide the environment variables of options in the help, except those with a declared name.
+    """Hide the environment variables of options in the help, except variables whose names are declared.
 
     The names of the other variables follow from the names of their options.
     """

@@ -86,16 +86,16 @@ def defaults(
 
 
 def _defaults(table: Any, db: Any, path: tuple[str, ...], command: Any, file: str) -> dict[str, Any]:
-    place = f"[{'.'.join(path)}]"
+    table_name = f"[{'.'.join(path)}]"
     if not isinstance(table, Mapping):
-        raise typer.BadParameter(f"{file}: {path[-1]} must be a table: {place}")
+        raise typer.BadParameter(f"{file}: {path[-1]} must be a table: {table_name}")
     entries = cast("Mapping[str, Any]", table)
     nested: Mapping[str, Any] = getattr(command, "commands", {})
     options = {} if nested else _options(command)
     unknown = sorted(entries.keys() - nested.keys() - options.keys())
     if unknown:
         names = ", ".join(sorted({*nested, *options}))
-        raise typer.BadParameter(f"{file}: {place} has no option {unknown[0]!r} (known: {names})")
+        raise typer.BadParameter(f"{file}: {table_name} has no option {unknown[0]!r} (known: {names})")
     if nested:
         return {
             name: _defaults(entries.get(name, {}), db, (*path, name), subcommand, file)

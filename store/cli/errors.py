@@ -91,6 +91,6 @@ def _report(error: Exception, code: int) -> int:
 
 def _discard_output() -> None:
     # At interpreter exit, flushing the remaining buffer would fail again, so the output goes to the null device.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)

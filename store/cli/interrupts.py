@@ -14,7 +14,7 @@ def end_process() -> None:
     """Let SIGINT end the process at once, while it starts and while it ends.
 
     Python's own handler raises KeyboardInterrupt anywhere in an import or in the exit of the interpreter, where the
-    exception is printed with its traceback. A handler of the caller, or SIGINT that is ignored, stays as it is.
+    exception is printed with its traceback. If the caller has set another handler or ignores SIGINT, nothing changes.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)

@@ -22,7 +22,7 @@ def read(option: str, path: Path) -> list[Any]:
     Args:
         option: the option that names the file, for error messages.
         path: the file; `STANDARD_INPUT` for standard input. The file is UTF-8 with or without byte order marks, or
-            UTF-16 with one. Lines end as on Unix or Windows. Empty lines are ignored.
+            UTF-16 with a byte order mark. Lines end as on Unix or Windows. Empty lines are ignored.
 
     Raises:
         Invalid: a line is not JSON, or there is no document.
@@ -33,7 +33,7 @@ def read(option: str, path: Path) -> list[Any]:
         content = content.decode("utf-16", "replace").encode()
     documents: list[Any] = []
     for number, line in enumerate(content.splitlines(), start=1):
-        # If files are joined with `cat`, a mark is at the beginning of each of them.
+        # If several files were joined with `cat`, each part of the result begins with a mark.
         document = line.removeprefix(codecs.BOM_UTF8).strip()
         try:
             if document:

@@ -23,8 +23,8 @@ _LISTED: Final = 10
 async def rollout(store: Store, prefix: str) -> str:
     """Return the id of the rollout whose id is `prefix`, or begins with `prefix`.
 
-    The beginning may omit the start of the id, for example `ro-`. If no id begins with `prefix`, it may be a group
-    with only one rollout, such as the flow of an imported run.
+    The beginning may omit the start of the id, for example `ro-`. If no id begins with `prefix`, the text may also be
+    the name of a group with only one rollout, such as the flow of an imported run.
 
     Raises:
         NotFound: there is no such rollout.
@@ -35,10 +35,10 @@ async def rollout(store: Store, prefix: str) -> str:
     try:
         return (await anything(store, prefix, ("rollout",)))[1]
     except NotFound:
-        of_group = await store.find_rollouts(RolloutQuery.of(group_in=[prefix], limit=1))
-        if of_group.total != 1:
+        group_page = await store.find_rollouts(RolloutQuery.of(group_in=[prefix], limit=1))
+        if group_page.total != 1:
             raise
-        return of_group.items[0].rollout_id
+        return group_page.items[0].rollout_id
 
 
 async def anything(store: Store, prefix: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Match:
@@ -105,12 +105,12 @@ async def _candidates(store: Store, kind: Kind, prefix: str) -> tuple[list[str],
     if await getters[kind](prefix) is not None:
         return [prefix], True
     matching: list[str] = []
-    seen = 0
+    offset = 0
     while True:
-        ids, total = await _SEARCHES[kind](store, prefix, seen)
+        ids, total = await _SEARCHES[kind](store, prefix, offset)
         matching.extend(object_id for object_id in ids if _begins(object_id, prefix))
-        seen += len(ids)
-        if seen >= total or not ids:
+        offset += len(ids)
+        if offset >= total or not ids:
             return matching, True
         if len(matching) > 1:
             return matching, False

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with one parameter for each field of its parameters that are dataclasses.
 
-    The annotation of a field is that of a parameter, such as `Annotated[int, typer.Option(…)]`.
+    A field has the annotation that its parameter needs, such as `Annotated[int, typer.Option(…)]`.
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {

@@ -42,7 +42,7 @@ def _time_of_day(text: str) -> time | None:
 
 
 def _quota(text: str) -> tuple[str | None, dict[str, int | None]]:
-    """Return the name of a partition, or None for all partitions, and its limits."""
+    """Return the name of a partition, or None for all partitions, and the limits."""
     name, colon, rest = text.rpartition(":")
     if colon and not PARTITION.fullmatch(name):
         raise typer.BadParameter(f"no partition can be named {name!r}; write calls=50, or run_7:calls=50")
@@ -144,7 +144,9 @@ class ServerOptions:
         return None if self.tls_cert is None or self.tls_key is None else Certificate(self.tls_cert, self.tls_key)
 
     def quotas(self) -> tuple[Quota, dict[str, Quota]]:
-        """Return the default quota, and the quotas of single partitions by name, whose other limits are the default's.
+        """Return the default quota, and the quotas of single partitions by name.
+
+        A limit that is not given for a partition is the limit of the default quota.
 
         Raises:
             Invalid: a limit is given twice.
@@ -277,8 +279,8 @@ class ScheduleOptions:
             has_operations: whether the server runs operations; False if it is read-only or its store is in memory.
 
         Raises:
-            Invalid: an option needs another one, the file with the policy is invalid, or an option is given to a server
-                that runs no operations.
+            Invalid: an option needs another option, the file with the policy is invalid, or an option is given to a
+                server that runs no operations.
         """
         from store.operations.schedule import BackupPlan, Schedule, read_policy
 

@@ -152,8 +152,8 @@ def _partitions(settings: ServeSettings, root: Store, *, is_private: bool, surve
 async def _executing(store: Store, options: RunOptions | None) -> AsyncGenerator[None]:
     """Execute runs with the pipeline that the options name, until the end of the `async with` block.
 
-    The pipeline runs in a thread of its own, so the pipeline cannot block requests. Nothing is executed if `options` is
-    None or names no pipeline.
+    The pipeline runs in a separate thread, so it cannot block requests. Nothing is executed if `options` is None or
+    names no pipeline.
     """
     if options is None or options.pipeline is None:
         yield

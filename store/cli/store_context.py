@@ -36,7 +36,7 @@ def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
 def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store for writing, call `work` with the store, and return the result.
 
-    The errors are those of `run_reading`: a store that is missing or has an older schema is refused.
+    A store that is missing or has an older schema is refused with the errors of `run_reading`.
     """
 
     async def both() -> T:

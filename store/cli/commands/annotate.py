@@ -53,21 +53,21 @@ def annotate(
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
         rollout_id = await lookup.rollout(store, rollout)
-        acting = context.actor.set("cli")
+        token = context.actor.set("cli")
         try:
             return rollout_id, await store.annotations.annotate(
                 rollout_id, text, add_labels=label or (), remove_labels=remove_label or ()
             )
         finally:
-            context.actor.reset(acting)
+            context.actor.reset(token)
 
-    rollout_id, done = run_writing(db, write)
+    rollout_id, result = run_writing(db, write)
     if json:
-        json_document({"rollout_id": rollout_id, **done.model_dump()})
+        json_document({"rollout_id": rollout_id, **result.model_dump()})
         return
-    outcome = f"recorded as event {done.number}" if done.number is not None else "nothing changed"
+    outcome = f"recorded as event {result.number}" if result.number is not None else "nothing changed"
     line(f"{rollout_id}: {outcome}")
-    line(f"  labels  {labels_text(done.labels)}")
+    line(f"  labels  {labels_text(result.labels)}")
 
 
 def _note(option: str | None) -> str | None:

@@ -77,14 +77,14 @@ def restore(
 
 
 def _note_name(url: str) -> None:
-    """Print a note if the name of a new file looks like that of a partition of another store."""
+    """Print a note if a new file has a name that a partition of another store would have."""
     from store.db.schema.partition_files import place_like
 
     parsed = parse(url)
     if parsed.path is None or parsed.path != parsed.main:
         return
-    if (place := place_like(parsed.path)) is not None:
+    if (partition_file := place_like(parsed.path)) is not None:
         note(
-            f"{parsed.path.name} has the name of a partition {place.partition} of {place.main.name}, but is a store of"
-            " its own; another name avoids mistakes"
+            f"{parsed.path.name} has the name of a partition {partition_file.partition} of {partition_file.main.name},"
+            " but is a store of its own; another name avoids mistakes"
         )

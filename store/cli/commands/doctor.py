@@ -59,8 +59,8 @@ def doctor(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
         raise typer.Exit(next(code for kind, code in _CODES.items() if kind in kinds))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 _COLUMNS: Final[tuple[Column[CheckResult], ...]] = (

@@ -85,8 +85,8 @@ def import_runs(
         note(f"{directory} contains no run: no folder in it has a run_meta.json")
     if not json:
         for report in reports:
-            for warned in report.warnings:
-                note(f"{report.path}: {warned}")
+            for warning in report.warnings:
+                note(f"{report.path}: {warning}")
     if any(report.outcome == "refused" for report in reports):
         raise typer.Exit(FAILED)
 

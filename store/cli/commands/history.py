@@ -44,7 +44,7 @@ _HISTORY: Final[tuple[Column[_Row], ...]] = (
 _LAST: Final = 10
 """The number of events with which `rollbook tail` starts by default."""
 _PARTS: Final = (1_000, 50_000)
-"""The numbers of events at the end of the log that are searched before the whole log is."""
+"""The numbers of events at the end of the log that are searched before the whole log is searched."""
 _TAIL_TITLES: Final = ("position", "time", "stream", "type", "actor", "cause", "what")
 
 
@@ -111,7 +111,7 @@ def tail(
     """
     if all_ and (after is not None or last is not None):
         raise typer.BadParameter("give --all, or --after or --last")
-    # Programs read the whole log unless they say otherwise.
+    # With --json, the output is for programs, which read the whole log by default.
     count = _LAST if last is None and after is None and not all_ and not json else last
     printer = _JsonLines() if json else _Lines()
 
@@ -158,13 +158,13 @@ async def _print_last(
 
 
 async def _starts(store: Store, after: str | None, last: int) -> list[str | None]:
-    """Return the cursors from which to search the last events, in this order. A long log is first read near its end."""
+    """Return the cursors from which to search the last events, in this order. A long log is read near its end first."""
     from store.sql.log import SQLLog
 
     if after is not None or not isinstance(store.log, SQLLog):
         return [after]
-    near = [await store.log.before_end(count) for count in _PARTS if count >= last]
-    return [*(cursor for cursor in near if cursor is not None), None]
+    near_end = [await store.log.before_end(count) for count in _PARTS if count >= last]
+    return [*(cursor for cursor in near_end if cursor is not None), None]
 
 
 class _JsonLines:

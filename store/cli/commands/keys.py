@@ -140,7 +140,7 @@ def keys_enforce(
     if off:
         _run(db, Keys.stop_enforcing, create=False)
         line("keys are no longer required")
-        note("Servers follow after at most five seconds. Keys that clients send are still checked.")
+        note("Servers apply this within five seconds. Keys that clients send are still checked.")
         return
     enforced_at = _run(db, lambda keys: keys.enforce(in_seconds=delay or 0.0), create=False)
     if delay is not None:
@@ -148,7 +148,7 @@ def keys_enforce(
         note("Until then, clients without a key get a warning. To undo this: rollbook keys enforce --off")
     else:
         line("keys are required")
-        note("Servers follow after at most five seconds. To undo this: rollbook keys enforce --off")
+        note("Servers apply this within five seconds. To undo this: rollbook keys enforce --off")
 
 
 def _print_new(key: Key, text: str, *, json: bool) -> None:
@@ -213,11 +213,11 @@ async def _unrevoked(keys: Keys) -> list[Key]:
 
 
 def _only(keys: list[Key], prefix: str) -> str:
-    """Return the only key id that begins with `given`.
+    """Return the only key id that begins with `prefix`.
 
     Raises:
-        NotFound: no key id begins with `given`.
-        Ambiguous: several key ids begin with `given`.
+        NotFound: no key id begins with `prefix`.
+        Ambiguous: several key ids begin with `prefix`.
     """
     ids = [key.key_id for key in keys if prefix and key.key_id.startswith(prefix)]
     if not ids:

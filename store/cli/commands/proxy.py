@@ -143,13 +143,13 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
 def _introduce(url: str, serving: LLMProxy) -> None:
     from store.wire import server_url
 
-    at = serving.endpoint
+    endpoint = serving.endpoint
     store_name = server_url.parse(url).base if scheme_of(url) in server_url.SCHEMES else parse(url).shown
-    line(f"rollbook proxy at {at}, recording in {store_name}")
+    line(f"rollbook proxy at {endpoint}, recording in {store_name}")
     for backend in serving.backends:
         line(f"  {backend.name}: {', '.join(backend.models) or 'every model'} at {backend.root}")
     line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
-    line(f"  {at}/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/v1")
-    line(f"or with the headers x-rollout-id and x-attempt-id at {at}/v1. Calls without ids are not recorded.")
+    line(f"  {endpoint}/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/v1")
+    line(f"or with the headers x-rollout-id and x-attempt-id at {endpoint}/v1. Calls without ids are not recorded.")
     # A program that reads the output through a pipe waits for these lines.
     sys.stdout.flush()

@@ -110,12 +110,12 @@ def retry(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) ->
 
 
 async def _moved(store: Store, rollout: Rollout, status: RolloutStatus, *, unless: Collection[str]) -> Rollout:
-    """Set the status of a rollout and return the rollout. With one of the statuses `unless`, it does not change."""
+    """Set the status of a rollout, unless it has one of the statuses `unless`, and return the rollout."""
     return rollout if rollout.status in unless else await store.update_rollout(rollout.rollout_id, status=status)
 
 
 def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Callable[[Store], Awaitable[list[Rollout]]]:
-    """Return the function with `cli` as the actor that the log records."""
+    """Return a function that does the work with `cli` as the actor that the log records."""
     from store.runtime import context
 
     async def acting(store: Store) -> list[Rollout]:
@@ -129,7 +129,7 @@ def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Calla
 
 
 async def _rollouts_of(store: Store, prefixes: Sequence[str]) -> list[Rollout]:
-    """Return the rollouts with the given ids or beginnings of ids, each once."""
+    """Return the rollouts with the given ids or beginnings of ids, without duplicates."""
     ids = dict.fromkeys([await lookup.rollout(store, prefix) for prefix in prefixes])
     rollouts = [await store.get_rollout_by_id(rollout_id) for rollout_id in ids]
     return [rollout for rollout in rollouts if rollout is not None]

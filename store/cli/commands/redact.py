@@ -20,7 +20,7 @@ app = typer.Typer()
 
 _PRINTED: Final = 10
 _NO_REASON: Final = "-"
-"""The reason of a redaction that is only listed."""
+"""A placeholder for the reason, if the payload is only listed."""
 
 
 @app.command(rich_help_panel="Keep")
@@ -75,8 +75,8 @@ def redact(
         raise typer.Exit(FAILED)
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def _print(report: RedactionReport) -> None:

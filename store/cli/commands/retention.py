@@ -1,4 +1,4 @@
-"""`rollbook retention` removes the payload of finished rollouts by a policy; `archive` moves it into a file."""
+"""`rollbook retention` and `archive`: removal of payload by a policy, and the same with a copy in a file."""
 
 from __future__ import annotations
 

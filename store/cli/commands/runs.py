@@ -35,15 +35,15 @@ class _Run:
     attempts: int
     """The number of attempts."""
     head: int | None
-    """The number of the head, the attempt whose results are those of the run; None without attempts."""
+    """The number of the head; None without attempts."""
     done: int
     """The number of phases that are completed, where a phase counts once for each scope."""
     begun: int
-    """The number of phases that have begun, including those that are completed."""
+    """The number of phases that have begun, including the completed phases."""
 
     def json(self) -> dict[str, Any]:
-        summed = {"attempts": self.attempts, "head": self.head, "phases_done": self.done, "phases_begun": self.begun}
-        return {"rollout": self.rollout.model_dump()} | summed
+        progress = {"attempts": self.attempts, "head": self.head, "phases_done": self.done, "phases_begun": self.begun}
+        return {"rollout": self.rollout.model_dump()} | progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
             page = await store.find_rollouts(
                 RolloutQuery.of(sort_by="start_time", sort_order="desc", limit=_AT_ONCE, offset=looked_at)
             )
-            summed = await asyncio.gather(*(_summed(store, rollout) for rollout in page))
-            rows.extend(run for run in summed if run is not None)
+            page_runs = await asyncio.gather(*(_run_of(store, rollout) for rollout in page))
+            rows.extend(run for run in page_runs if run is not None)
             looked_at += len(page)
             if len(rows) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
                 newest = sorted(rows[:limit], key=lambda run: _started(run.rollout), reverse=True)
@@ -162,7 +162,7 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
         note(f"read only the newest {looked_at:,} of {total:,} rollouts")
 
 
-async def _summed(store: Store, rollout: Rollout) -> _Run | None:
+async def _run_of(store: Store, rollout: Rollout) -> _Run | None:
     from store.planning.progress import COMPLETED
 
     events = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)

@@ -64,7 +64,7 @@ class _RolloutDetails:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The requested object, and remarks about the moment as of which it is shown."""
+    """The requested object as of one moment, and remarks about this moment."""
 
     thing: _RolloutDetails | ResourcesUpdate | ObservedWorker
     remarks: list[str]
@@ -131,7 +131,7 @@ def show(
 async def _of_attempt(
     store: Store, details: _RolloutDetails, prefix: str | None, as_at: Past | None
 ) -> _RolloutDetails:
-    """Return a rollout with the spans of only one attempt, the latest one if `given` is None."""
+    """Return a rollout with the spans of only one attempt; the latest attempt if `prefix` is None."""
     if prefix is None and not details.attempts:
         return details
     attempt_id = await lookup.attempt(store, details.rollout.rollout_id, prefix or "latest", as_at)
@@ -349,14 +349,14 @@ def _print_spans(details: _RolloutDetails, *, cuts: bool) -> None:
     for span in details.spans:
         by_attempt[span.attempt_id].append(span)
     numbers = {attempt.attempt_id: attempt.sequence_id for attempt in details.attempts}
-    left = _SPAN_LINES if cuts else len(details.spans)
+    lines_left = _SPAN_LINES if cuts else len(details.spans)
     repeated = repeated_calls(details.spans)
     for attempt_id, spans in sorted(by_attempt.items(), key=lambda item: numbers.get(item[0], 0)):
         line(f"  attempt {numbers.get(attempt_id, '?')}  {attempt_id}", style="dim")
         for lead, span in tree(*_family(spans)):
-            if left == 0:
+            if lines_left == 0:
                 break
-            left -= 1
+            lines_left -= 1
             line(f"    {lead}{_span_line(span, repeated.get((attempt_id, span.span_id)))}")
     if cuts and len(details.spans) > _SPAN_LINES:
         note(f"  … {len(details.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")

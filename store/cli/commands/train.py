@@ -73,9 +73,9 @@ def train(
     if seed is not None:
         trainer.seed = seed
     tasks = None if train_file is None else json_lines.read("--train", train_file)
-    judged = None if val_file is None else json_lines.read("--val", val_file)
+    val_tasks = None if val_file is None else json_lines.read("--val", val_file)
     with _exit_codes(), contextlib.closing(trainer), _progress(trainer.store):
-        report = trainer.fit(acting, tasks, judged, quiet=True)
+        report = trainer.fit(acting, tasks, val_tasks, quiet=True)
     line(str(report))
 
 

@@ -121,14 +121,14 @@ def _store_result(db: str, report: VerifyReport) -> None:
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:
-    """Print the first differences of each check, and the number of its remaining differences."""
+    """Print the first differences of each check, and the number of the remaining differences."""
     if not differences:
         return
-    of_check: dict[str, list[Difference]] = {}
+    by_check: dict[str, list[Difference]] = {}
     for difference in differences:
-        of_check.setdefault(difference.check, []).append(difference)
-    print_table(DIFFERENCES, [difference for group in of_check.values() for difference in group[:_PRINTED]])
-    for check, group in of_check.items():
+        by_check.setdefault(difference.check, []).append(difference)
+    print_table(DIFFERENCES, [difference for group in by_check.values() for difference in group[:_PRINTED]])
+    for check, group in by_check.items():
         if len(group) > _PRINTED:
             line(f"… and {len(group) - _PRINTED:,} more of {check}; --json shows them")
     line()
@@ -144,7 +144,7 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
         from store.verification.sequences import remedy
 
         names = " and ".join(difference.key for difference in behind)
-        return f"{summary}; the log is intact, and {names} is behind it: {remedy(behind)}, then verify again"
+        return f"{summary}; the log is intact, and {names} is behind the log: {remedy(behind)}, then verify again"
     if any(difference.check == "guards" for difference in differences):
         return (
             f"{summary}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from store.operations import CopyReport
 
 
-def print_report(report: CopyReport, done: str, *, as_json: bool) -> None:
-    """Print the result of a copy. `done` states what was done, for example `copied to sqlite:///b.db`."""
+def print_report(report: CopyReport, action: str, *, as_json: bool) -> None:
+    """Print the result of a copy. `action` describes the copy, for example `copied to sqlite:///b.db`."""
     if as_json:
         json_document(report.model_dump())
         return
     earlier = f", {report.events_before:,} of them by an earlier run" if report.events_before else ""
     line(
-        f"{done}: {report.events:,} events up to position {report.position}, commit {report.commit_id}{earlier};"
+        f"{action}: {report.events:,} events up to position {report.position}, commit {report.commit_id}{earlier};"
         f" {byte_size(report.size_bytes)} in {duration(report.seconds)}"
     )
     line(f"store id    {report.store_id}")

@@ -48,7 +48,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is a terminal or must be treated as one."""
+    """Return whether standard output is a terminal, or must be treated as a terminal."""
     # Importing rich takes longer than many commands, so rich is imported only if its answer may be true.
     return (sys.stdout.isatty() or not _TERMINAL_VARIABLES.isdisjoint(os.environ)) and console().is_terminal
 
@@ -170,6 +170,6 @@ def tree(roots: Sequence[Any], below: Callable[[Any], Sequence[Any]]) -> Iterato
         lead, continued, node = waiting.pop()
         yield lead, node
         children = below(node)
-        for place, child in reversed(list(enumerate(children))):
-            last = place == len(children) - 1
+        for index, child in reversed(list(enumerate(children))):
+            last = index == len(children) - 1
             waiting.append((continued + ("└─ " if last else "├─ "), continued + ("   " if last else "│  "), child))

@@ -52,7 +52,7 @@ def _bars() -> Generator[OnProgress]:
         def show(progress: OperationProgress) -> None:
             nonlocal task, step
             if task is None or progress.step != step:
-                # The total of a task cannot become unknown, so each step is a task of its own.
+                # The total of a task cannot become unknown, so each step is a separate task.
                 if task is not None:
                     bars.remove_task(task)
                 task = bars.add_task(progress.step, total=progress.total, count="")

@@ -61,10 +61,12 @@ def _retracted(data: Json, _: str) -> str:
 
 
 def _forked(data: Json, attempt: str) -> str:
-    what = " of ".join(part for part in (data.get("phase"), ", ".join(data.get("scopes") or ())) if part)
+    subject = " of ".join(part for part in (data.get("phase"), ", ".join(data.get("scopes") or ())) if part)
     cascade = f", then {', '.join(data['cascade'])}" if data.get("cascade") else ""
     degraded = ", from further back than requested" if data.get("degraded") else ""
-    return f"{attempt} is a {data['kind']} on attempt {data['base']}{': ' + what if what else ''}{cascade}{degraded}"
+    return (
+        f"{attempt} is a {data['kind']} on attempt {data['base']}{': ' + subject if subject else ''}{cascade}{degraded}"
+    )
 
 
 def _head(data: Json, _: str) -> str:

@@ -31,7 +31,7 @@ _PLAIN: Final = {
     "•": "*",
     "✓": "+",
 }
-"""The characters of Rollbook's own messages, by what replaces them."""
+"""The characters of Rollbook's own messages that are not ASCII, and their replacements."""
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _HANDLER: Final = "rollbook"
 
@@ -44,7 +44,7 @@ def prepare() -> None:
     """
     codecs.register_error(_HANDLER, _replaced)
     if None in {sys.__stdin__, sys.__stdout__, sys.__stderr__}:
-        # The next file that is opened gets the number of a closed stream. Without this, it could be a database.
+        # The next file that is opened gets the number of a closed stream. This file could be a database.
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
         os.close(descriptor)
@@ -52,7 +52,7 @@ def prepare() -> None:
         sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
     for stream in (sys.stdout, sys.stderr):
-        # A program that runs commands may have put an object of its own here, which cannot be reconfigured.
+        # A program that runs commands may have replaced a stream by its own object, which cannot be reconfigured.
         if isinstance(stream, TextIOWrapper):
             with suppress(OSError):
                 stream.reconfigure(errors=_HANDLER)
@@ -79,6 +79,6 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 
 def _escape(character: str) -> str:
-    """Return the escape of a character in JSON, two escapes if it has more than 16 bits."""
+    """Return the escape of a character in JSON; two escapes if the character has more than 16 bits."""
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place] << 8 | units[place + 1]:04x}" for place in range(0, len(units), 2))
+    return "".join(f"\\u{units[index] << 8 | units[index + 1]:04x}" for index in range(0, len(units), 2))

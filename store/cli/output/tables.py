@@ -24,7 +24,7 @@ T = TypeVar("T")
 Now = float | None
 """The current time in seconds since 1970, from which ages are computed.
 
-None means that the rows show the store as it was in the past. Then times are not terminal_text as ages.
+None means that the rows show the store as it was in the past. Then times are not shown as ages.
 """
 
 _GAP: Final = "  "
@@ -38,11 +38,15 @@ class Column(Generic[T]):
 
     title: str
     exact: Callable[[T], str]
+    """Returns the text for programs."""
     terminal_text: Callable[[T, Now], str] | None = None
     """Returns the text for a terminal. None means that a terminal also gets the exact text."""
     terminal_title: str | None = None
+    """The title on a terminal; None for `title`."""
     is_status: bool = False
+    """Whether a terminal shows the text in the style of the status that it names."""
     right: bool = False
+    """Whether a terminal aligns the text to the right."""
     shrinks: bool = False
     """Whether the column is truncated if the terminal is too narrow."""
 
@@ -53,7 +57,7 @@ def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: boo
     Args:
         columns: the columns of the table.
         rows: one object per row.
-        is_past: whether the rows show the store as it was in the past; then times are not terminal_text as ages.
+        is_past: whether the rows show the store as it was in the past; then times are not shown as ages.
         indent: the text before each line on a terminal.
     """
     if is_terminal():
@@ -71,31 +75,31 @@ def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], now: Now, in
         [printable(column.terminal_text(row, now) if column.terminal_text else column.exact(row)) for column in columns]
         for row in rows
     ]
-    used = [place for place, _ in enumerate(columns) if not rows or any(row[place] for row in cells)]
+    used = [index for index, _ in enumerate(columns) if not rows or any(row[index] for row in cells)]
     heads = [column.terminal_title or column.title for column in columns]
-    widths = {place: max([width_of(heads[place]), *(width_of(row[place]) for row in cells)]) for place in used}
-    paper = console()
-    _shrink(widths, [place for place in used if columns[place].shrinks], paper.width - len(indent))
+    widths = {index: max([width_of(heads[index]), *(width_of(row[index]) for row in cells)]) for index in used}
+    terminal = console()
+    _shrink(widths, [index for index in used if columns[index].shrinks], terminal.width - len(indent))
     titles = Text(indent, end="")
-    for place in used:
-        titles.append(_padded(heads[place], widths[place], right=columns[place].right) + _GAP, "dim")
+    for index in used:
+        titles.append(_padded(heads[index], widths[index], right=columns[index].right) + _GAP, "dim")
     titles.rstrip()
-    paper.print(titles)
+    terminal.print(titles)
     for row in cells:
         text = Text(indent, end="")
-        for place in used:
-            cell = fitted(row[place], widths[place])
-            style = STYLES.get(cell) if columns[place].is_status else None
-            text.append(_padded(cell, widths[place], right=columns[place].right) + _GAP, style)
+        for index in used:
+            cell = fitted(row[index], widths[index])
+            style = STYLES.get(cell) if columns[index].is_status else None
+            text.append(_padded(cell, widths[index], right=columns[index].right) + _GAP, style)
         text.rstrip()
-        paper.print(text)
+        terminal.print(text)
 
 
 def _shrink(widths: dict[int, int], shrinking: Sequence[int], available: int) -> None:
     """Reduce the widths of the columns in `shrinking`, the widest column first, until the table fits."""
     excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - available
     while excess > 0:
-        widest = max((place for place in shrinking if widths[place] > _LEAST), key=widths.__getitem__, default=None)
+        widest = max((index for index in shrinking if widths[index] > _LEAST), key=widths.__getitem__, default=None)
         if widest is None:
             return
         widths[widest] -= 1
@@ -131,7 +135,7 @@ def _exact_seconds(attempt: Attempt | None) -> str:
 
 
 def _took(attempt: Attempt | None, now: Now) -> str:
-    """Return the duration of an attempt as text, so far if it runs."""
+    """Return the duration of an attempt as text. For a running attempt, this is the duration until now."""
     if attempt is None:
         return ""
     seconds = _attempt_seconds(attempt)
@@ -178,7 +182,7 @@ ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
     Column("attempt", _latest_number, right=True),
     Column("worker", _latest_worker),
     time_column("created", lambda rollout: rollout.start_time),
-    # The time of the latest attempt. The time in the queue is not part of it.
+    # The duration of the latest attempt, without the time in the queue.
     Column(
         "seconds",
         lambda rollout: _exact_seconds(_latest(rollout)),

@@ -21,16 +21,16 @@ def moment(text: str, now: datetime | None = None) -> int | datetime:
     Raises:
         ValueError: the text has none of these forms.
     """
-    written = text.strip()
+    stripped = text.strip()
     present = now or datetime.now().astimezone()
-    if written.isascii() and written.isdigit():
-        return int(written)
-    if ago := _AGO.fullmatch(written.lower()):
+    if stripped.isascii() and stripped.isdigit():
+        return int(stripped)
+    if ago := _AGO.fullmatch(stripped.lower()):
         return present - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
-    if _TIME_OF_DAY.fullmatch(written):
-        written = f"{present:%Y-%m-%d} {written.zfill(5) if written.count(':') == 1 else written.zfill(8)}"
+    if _TIME_OF_DAY.fullmatch(stripped):
+        stripped = f"{present:%Y-%m-%d} {stripped.zfill(5) if stripped.count(':') == 1 else stripped.zfill(8)}"
     try:
-        time = datetime.fromisoformat(written)
+        time = datetime.fromisoformat(stripped)
         return time.astimezone() if time.tzinfo is None else time
     except (ValueError, OverflowError):
         raise ValueError(
@@ -74,7 +74,7 @@ def local(time: float | None, *, date: bool = True) -> str:
 
 
 def ago(time: float | None, now: float) -> str:
-    """Return how long before `now` a time is, in a single unit, for example `3 min ago`; an empty text for None."""
+    """Return the age of a time at `now`, in a single unit, for example `3 min ago`; an empty text for None."""
     if time is None:
         return ""
     seconds = now - time

@@ -27,7 +27,7 @@ def entries_of(spans: Sequence[Span], *, full: bool) -> list[Entry]:
 
 
 def print_transcript(entries: Sequence[Entry]) -> None:
-    """Print entries. Each begins with a title, and its texts are indented."""
+    """Print entries. An entry consists of a title and its indented texts."""
     is_cut = False
     for entry in entries:
         line()
@@ -37,7 +37,7 @@ def print_transcript(entries: Sequence[Entry]) -> None:
         for heading, text in _texts(entry):
             if heading:
                 line(f"  {printable(heading)}")
-            # A control character could move the cursor, but the lines of a text stay lines.
+            # Control characters are escaped, because they could move the cursor. Line breaks are kept.
             for part in text.shown.splitlines():
                 line(f"  {'  ' if heading else ''}{printable(part)}")
             if text.is_cut:
