@@ -10,10 +10,10 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A clock that only moves when a test moves it. Its times count from the Unix epoch.
+    """A clock that moves only when a test moves it. Its times are microseconds since the Unix epoch.
 
-    A call of the object returns the time in integer microseconds. Any thread may read and move the clock. By default,
-    the clock starts in June 2025.
+    A call of the object returns the time as an integer. Any thread may read and move the clock. By default, the clock
+    starts in June 2025.
     """
 
     def __init__(self, start: int = 1_750_000_000 * MICROSECONDS) -> None:
@@ -26,23 +26,23 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> int:
-        """Let a number of seconds pass, and return the new time in microseconds.
+        """Advance the clock by a number of seconds. Return the new time in microseconds.
 
-        A negative number moves the clock back, and no time passes.
+        A negative number moves the clock back, and `elapsed` stays the same.
         """
         with self._lock:
             return self._pass_until(self._now + to_micros(seconds))
 
     def move_to(self, seconds: float) -> int:
-        """Let time pass until a time in seconds since the Unix epoch, and return this time in microseconds.
+        """Advance the clock to a time in seconds since the Unix epoch. Return the same time in microseconds.
 
-        An earlier time moves the clock back, and no time passes.
+        An earlier time moves the clock back, and `elapsed` stays the same.
         """
         with self._lock:
             return self._pass_until(to_micros(seconds))
 
     def jump(self, seconds: float) -> int:
-        """Move the clock forward or back while no time passes, and return the new time in microseconds."""
+        """Move the clock forward or back without changing `elapsed`. Return the new time in microseconds."""
         with self._lock:
             self._now += to_micros(seconds)
             return self._now
@@ -59,5 +59,5 @@ class ManualClock:
 
     @property
     def seconds(self) -> float:
-        """The time in seconds since the Unix epoch, the unit of times in the store's API."""
+        """The time in seconds since the Unix epoch. The store's API uses this unit."""
         return to_seconds(self())

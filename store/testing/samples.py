@@ -17,7 +17,7 @@ __all__ = ["make_llm", "make_prompt", "make_sdk_span", "make_span"]
 
 
 def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
-    """Return a span of this attempt with a new id. `fields` replace fields of the span, or are added to them."""
+    """Return a span of this attempt with a new id. `fields` replace or extend the fields of the span."""
     plain: dict[str, Any] = {
         "rollout_id": attempt.rollout_id,
         "attempt_id": attempt.attempt_id,
@@ -42,7 +42,7 @@ def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
 def make_sdk_span(name: str = "step", **attributes: str | bool | float) -> ReadableSpan:
     """Return a finished span in the form in which the OpenTelemetry SDK passes spans to exporters.
 
-    Its times are in nanoseconds.
+    The times of the span are in nanoseconds.
     """
     context = SdkSpanContext(
         trace_id=0x0AF7651916CD43DD8448EB211C80319C,

@@ -1,4 +1,4 @@
-"""Contract of labels and notes of a rollout: they have a history, and change nothing else."""
+"""Contract of labels and notes of a rollout: both have a history, and do not change other data."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class AnnotationsContract:
         history = {event.number: event for event in await store.log.history(rollout.rollout_id)}
         assert [(note.at, note.actor) for note in state.notes] == [(history[n].at, history[n].actor) for n in (2, 4)]
 
-    async def test_the_same_note_twice_is_two_notes(self, store: Store) -> None:
+    async def test_adding_the_same_note_twice_stores_two_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.annotations.annotate(rollout.rollout_id, "again")
         await store.annotations.annotate(rollout.rollout_id, "again")
         assert [note.text for note in (await store.annotations.query(rollout.rollout_id)).notes] == ["again", "again"]
 
-    async def test_a_limit_gives_the_last_notes(self, store: Store) -> None:
+    async def test_a_limit_returns_the_last_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         for text in ("a", "b", "c"):
             await store.annotations.annotate(rollout.rollout_id, text)
@@ -66,7 +66,7 @@ class AnnotationsContract:
         assert [note.text for note in state.notes] == ["b", "c"]
         assert (await store.annotations.query(rollout.rollout_id, limit=0)).notes == []
 
-    async def test_annotations_can_be_seen_as_they_were(self, store: Store) -> None:
+    async def test_annotations_of_a_past_moment_can_be_read(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.annotations.annotate(rollout.rollout_id, "first", add_labels=["good", "new"])
         await store.annotations.annotate(rollout.rollout_id, "second", remove_labels=["new"])
@@ -77,7 +77,7 @@ class AnnotationsContract:
         before = await store.annotations.query(rollout.rollout_id, as_at=position)
         assert (before.labels, before.notes) == ([], [])
 
-    async def test_annotating_changes_neither_status_nor_queue_nor_end(self, store: Store) -> None:
+    async def test_annotating_does_not_change_the_status_the_queue_or_the_end_time(self, store: Store) -> None:
         waiting = await store.enqueue_rollout("x")
         ended = await started(store)
         await store.update_attempt(ended.rollout_id, "latest", "succeeded")
@@ -89,7 +89,7 @@ class AnnotationsContract:
         assert claimed is not None
         assert claimed.rollout_id == waiting.rollout_id
 
-    async def test_annotating_is_no_sign_of_life(self, store: Store) -> None:
+    async def test_an_annotation_is_not_a_heartbeat(self, store: Store) -> None:
         rollout = await started(store, unresponsive_seconds=60)
         await store.annotations.annotate(rollout.rollout_id, "still there?")
         attempt = await store.get_latest_attempt(rollout.rollout_id)
@@ -106,7 +106,7 @@ class AnnotationsContract:
     @pytest.mark.parametrize(
         "label", ["", " good", "good\t", "two\nlines", "bell\x07", "nul\x00", "line\u2028end"], ids=repr
     )
-    async def test_a_label_is_one_trimmed_line(self, store: Store, label: str) -> None:
+    async def test_a_label_must_be_one_trimmed_line(self, store: Store, label: str) -> None:
         rollout = await store.enqueue_rollout("x")
         with pytest.raises(Invalid) as refused:
             await store.annotations.annotate(rollout.rollout_id, add_labels=["fine", label])
@@ -123,7 +123,7 @@ class AnnotationsContract:
             await store.annotations.annotate(rollout.rollout_id, "n" * 65_537)
         assert refused.value.field == "note"
 
-    async def test_a_rollout_carries_no_more_than_sixty_four_labels(self, store: Store) -> None:
+    async def test_a_rollout_has_at_most_sixty_four_labels(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         labels = [f"label {number:02}" for number in range(64)]
         await store.annotations.annotate(rollout.rollout_id, add_labels=labels)

@@ -20,23 +20,23 @@ class AttemptErrorsContract:
     pytestmark = pytest.mark.asyncio
 
     @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
-    async def test_the_error_of_an_attempt_is_in_its_history(self, store: Store, status: Any) -> None:
+    async def test_the_error_of_an_attempt_is_in_the_history_of_its_rollout(self, store: Store, status: Any) -> None:
         rollout = await started(store)
         await store.update_attempt(rollout.rollout_id, "latest", status=status, error=ERROR)
         assert await errors_of(store, rollout) == [ERROR.model_dump()]
 
-    async def test_an_error_may_come_without_a_span(self, store: Store) -> None:
+    async def test_an_error_needs_no_span_id(self, store: Store) -> None:
         rollout = await started(store)
         await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=AttemptError(type="spool"))
         assert await errors_of(store, rollout) == [{"type": "spool", "message": ""}]
 
-    async def test_a_long_error_is_cut(self, store: Store) -> None:
+    async def test_a_long_error_is_truncated(self, store: Store) -> None:
         rollout = await started(store)
         error = AttemptError(type="ä" * 300, message="é" * 5000)
         await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
         assert await errors_of(store, rollout) == [{"type": "ä" * 200, "message": "é" * 500}]
 
-    async def test_an_error_needs_a_status_that_is_none_of_success(self, store: Store) -> None:
+    async def test_an_error_is_only_allowed_with_an_unsuccessful_status(self, store: Store) -> None:
         rollout = await started(store)
         without: list[dict[str, Any]] = [{}, {"status": "succeeded"}, {"status": "running"}, {"metadata": {}}]
         for arguments in without:
@@ -44,19 +44,19 @@ class AttemptErrorsContract:
                 await store.update_attempt(rollout.rollout_id, "latest", **arguments, error=ERROR)
         assert await errors_of(store, rollout) == []
 
-    async def test_no_error_is_left_out_not_none(self, store: Store) -> None:
+    async def test_none_is_not_accepted_as_an_error(self, store: Store) -> None:
         rollout = await started(store)
         nothing: Any = None
         with pytest.raises(Invalid, match="error"):
             await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=nothing)
 
-    async def test_an_error_with_text_that_no_database_keeps_is_refused(self, store: Store) -> None:
+    async def test_an_error_with_a_null_character_is_refused(self, store: Store) -> None:
         rollout = await started(store)
         for error in (AttemptError(type="a\0b"), AttemptError(type="a", message="\0")):
             with pytest.raises(Invalid, match="error"):
                 await store.update_attempt(rollout.rollout_id, "latest", status="failed", error=error)
 
-    async def test_a_rollout_at_work_follows_the_attempt_as_without_an_error(self, store: Store) -> None:
+    async def test_an_active_rollout_follows_an_attempt_that_failed_with_an_error(self, store: Store) -> None:
         for retries, expected in ((0, "failed"), (1, "requeuing")):
             config = RolloutConfig(max_attempts=1 + retries, retry_condition=["failed"])
             rollout = await store.start_rollout(1, config=config)
@@ -64,7 +64,9 @@ class AttemptErrorsContract:
             assert (await reread(store, rollout)).status == expected
 
     @pytest.mark.parametrize("status", ["cancelled", "succeeded", "requeuing"])
-    async def test_a_rollout_that_is_over_stays_as_it_is(self, store: Store, status: Any) -> None:
+    async def test_an_error_does_not_change_a_cancelled_succeeded_or_requeued_rollout(
+        self, store: Store, status: Any
+    ) -> None:
         config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
         rollout = await store.start_rollout(1, config=config, worker_id="w1")
         await store.update_rollout(rollout.rollout_id, status=status)

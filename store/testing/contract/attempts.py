@@ -23,7 +23,7 @@ class RolloutUpdatesContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_a_field_left_unset_stays_as_it_is(self, store: Store) -> None:
+    async def test_unset_fields_of_a_rollout_are_not_changed(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1, mode="train", resources_id="rs", metadata={"m": 1})
         assert await store.update_rollout(rollout.rollout_id) == rollout
         unset = await store.update_rollout(
@@ -51,7 +51,7 @@ class RolloutUpdatesContract:
         assert read.metadata == {"b": 2}
         assert read.config == RolloutConfig(unresponsive_seconds=4)
 
-    async def test_an_update_gives_the_rollout_without_its_attempt(self, store: Store) -> None:
+    async def test_an_update_returns_the_rollout_without_its_attempt(self, store: Store) -> None:
         rollout = await started(store)
         updated = await store.update_rollout(rollout.rollout_id, input={"new": 1})
         assert not isinstance(updated, AttemptedRollout)
@@ -66,7 +66,7 @@ class RolloutUpdatesContract:
                 updated = await store.update_rollout(rollout.rollout_id, status=following)
                 assert updated.status == following
 
-    async def test_each_terminal_status_written_stamps_the_end_anew(self, store: Store) -> None:
+    async def test_each_update_to_a_terminal_status_sets_the_end_time_again(self, store: Store) -> None:
         for status in TERMINAL:
             rollout = await started(store)
             first = await store.update_rollout(rollout.rollout_id, status=status)
@@ -75,18 +75,18 @@ class RolloutUpdatesContract:
             assert second.end_time is not None
             assert rollout.start_time < first.end_time < second.end_time
 
-    async def test_a_status_that_is_not_terminal_never_clears_the_end(self, store: Store) -> None:
+    async def test_a_status_that_is_not_terminal_never_clears_the_end_time(self, store: Store) -> None:
         rollout = await started(store)
         ended = await store.update_rollout(rollout.rollout_id, status="failed")
         for status in ("queuing", "preparing", "running", "requeuing"):
             assert (await store.update_rollout(rollout.rollout_id, status=status)).end_time == ended.end_time
 
-    async def test_a_status_that_is_not_terminal_sets_no_end(self, store: Store) -> None:
+    async def test_a_status_that_is_not_terminal_sets_no_end_time(self, store: Store) -> None:
         rollout = await started(store)
         for status in ("queuing", "preparing", "running", "requeuing"):
             assert (await store.update_rollout(rollout.rollout_id, status=status)).end_time is None
 
-    async def test_cancelling_a_rollout_touches_neither_its_attempt_nor_its_worker(self, store: Store) -> None:
+    async def test_cancelling_a_rollout_changes_neither_its_attempt_nor_its_worker(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         worker = await store.get_worker_by_id("w1")
         await store.update_rollout(rollout.rollout_id, status="cancelled")
@@ -94,17 +94,17 @@ class RolloutUpdatesContract:
         assert await attempt_of(store, rollout) == rollout.attempt
         assert await store.get_worker_by_id("w1") == worker
 
-    async def test_updating_an_unknown_rollout_says_that_the_item_does_not_exist(self, store: Store) -> None:
+    async def test_an_update_of_an_unknown_rollout_raises_item_does_not_exist(self, store: Store) -> None:
         text = r"^Item does not exist with primary key\(s\): rollout_id='ro-none'$"
         with pytest.raises(ValueError, match=text):
             await store.update_rollout("ro-none", status="running")
         with pytest.raises(NotFound, match=text):
             await store.update_rollout("ro-none")
 
-    async def test_an_unknown_rollout_reads_as_nothing(self, store: Store) -> None:
+    async def test_get_rollout_by_id_returns_none_for_an_unknown_rollout(self, store: Store) -> None:
         assert await store.get_rollout_by_id("ro-none") is None
 
-    async def test_a_rollout_with_attempts_reads_with_its_latest(self, store: Store) -> None:
+    async def test_reads_return_a_rollout_with_its_latest_attempt(self, store: Store) -> None:
         rollout = await started(store)
         second = await store.start_attempt(rollout.rollout_id)
         read = await reread(store, rollout)
@@ -129,7 +129,7 @@ class AttemptsContract:
         assert second.attempt.start_time > rollout.attempt.start_time
         assert await statuses(store, rollout) == ("preparing", "running", "preparing")
 
-    async def test_a_new_attempt_asks_neither_for_the_budget_nor_for_the_status(self, store: Store) -> None:
+    async def test_start_attempt_ignores_max_attempts_and_the_status(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1, config=RolloutConfig(max_attempts=1))
         assert (await store.start_attempt(rollout.rollout_id)).attempt.sequence_id == 1
         for number, status in enumerate(ROLLOUT_STATUSES, start=2):
@@ -137,7 +137,7 @@ class AttemptsContract:
             again = await store.start_attempt(rollout.rollout_id)
             assert (again.status, again.attempt.sequence_id) == ("preparing", number)
 
-    async def test_a_new_attempt_on_a_finished_rollout_keeps_its_end(self, store: Store) -> None:
+    async def test_a_new_attempt_on_a_finished_rollout_keeps_its_end_time(self, store: Store) -> None:
         rollout = await started(store)
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         ended = await reread(store, rollout)
@@ -150,13 +150,13 @@ class AttemptsContract:
         assert await store.dequeue_rollout() is None
         assert await statuses(store, rollout) == ("preparing", "preparing")
 
-    async def test_a_new_attempt_leaves_the_earlier_ones_alone(self, store: Store) -> None:
+    async def test_a_new_attempt_does_not_change_earlier_attempts(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         before = await attempts_of(store, rollout)
         await store.start_attempt(rollout.rollout_id, worker_id="w2")
         assert (await attempts_of(store, rollout))[:1] == before
 
-    async def test_the_latest_attempt_is_the_one_with_the_greatest_number(self, store: Store) -> None:
+    async def test_the_latest_attempt_has_the_greatest_number(self, store: Store) -> None:
         rollout = await started(store)
         assert await store.get_latest_attempt(rollout.rollout_id) == rollout.attempt
         second = await store.start_attempt(rollout.rollout_id)
@@ -166,7 +166,7 @@ class AttemptsContract:
         updated = await store.update_attempt(rollout.rollout_id, "latest", status="running")
         assert updated.attempt_id == second.attempt.attempt_id
 
-    async def test_attempts_of_an_unknown_rollout_read_as_none_without_an_error(self, store: Store) -> None:
+    async def test_queries_for_attempts_of_an_unknown_rollout_return_nothing(self, store: Store) -> None:
         assert await store.get_latest_attempt("ro-none") is None
         page = await store.query_attempts("ro-none")
         assert (list(page), page.total) == ([], 0)
@@ -178,13 +178,13 @@ class AttemptsContract:
             assert isinstance(refused.value, NotFound)
         assert (await store.query_rollouts()).total == 0
 
-    async def test_a_rollout_without_attempts_says_so_before_it_looks_for_one(self, store: Store) -> None:
+    async def test_update_attempt_reports_a_rollout_without_attempts_for_any_id(self, store: Store) -> None:
         for attempt_id in ["latest", "at-none"]:
             rollout = await store.enqueue_rollout(1)
             with pytest.raises(ValueError, match=f"^No attempts found for rollout {rollout.rollout_id}$"):
                 await store.update_attempt(rollout.rollout_id, attempt_id, status="running")
 
-    async def test_an_unknown_attempt_is_refused_by_name(self, store: Store) -> None:
+    async def test_the_error_for_an_unknown_attempt_contains_its_id(self, store: Store) -> None:
         rollout = await started(store)
         with pytest.raises(ValueError, match=f"^Attempt at-none not found for rollout {rollout.rollout_id}$"):
             await store.update_attempt(rollout.rollout_id, "at-none", status="running")
@@ -196,7 +196,7 @@ class AttemptsContract:
         with pytest.raises(NotFound):
             await store.update_attempt(rollout.rollout_id, other.attempt.attempt_id, status="running")
 
-    async def test_each_report_of_success_or_failure_stamps_the_attempts_end_anew(self, store: Store) -> None:
+    async def test_each_report_of_success_or_failure_sets_the_attempts_end_time_again(self, store: Store) -> None:
         cases: list[Any] = ["succeeded", "failed"]
         for status in cases:
             rollout = await started(store)
@@ -206,7 +206,7 @@ class AttemptsContract:
             assert second.end_time is not None
             assert rollout.attempt.start_time < first.end_time < second.end_time
 
-    async def test_other_statuses_neither_set_nor_clear_the_attempts_end(self, store: Store) -> None:
+    async def test_other_statuses_neither_set_nor_clear_the_attempts_end_time(self, store: Store) -> None:
         cases: list[Any] = ["preparing", "running", "timeout", "unresponsive"]
         for status in cases:
             rollout = await started(store)
@@ -223,7 +223,7 @@ class AttemptsContract:
                 updated = await store.update_attempt(rollout.rollout_id, "latest", status=following)
                 assert updated.status == following
 
-    async def test_an_update_gives_the_attempt_as_it_is_then_stored(self, store: Store) -> None:
+    async def test_an_update_returns_the_stored_attempt(self, store: Store) -> None:
         rollout = await started(store)
         updated = await store.update_attempt(
             rollout.rollout_id,
@@ -244,7 +244,7 @@ class AttemptsContract:
         await store.update_attempt(rollout.rollout_id, "latest", metadata={"b": 2})
         assert (await attempt_of(store, rollout)).metadata == {"b": 2}
 
-    async def test_a_field_left_unset_stays_as_it_is_in_the_attempt(self, store: Store) -> None:
+    async def test_unset_fields_of_an_attempt_are_not_changed(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         before = await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=5.0)
         assert await store.update_attempt(rollout.rollout_id, "latest") == before
@@ -253,26 +253,26 @@ class AttemptsContract:
         )
         assert unset == before
 
-    async def test_a_heartbeat_time_is_kept_exactly_and_may_go_back(self, store: Store) -> None:
+    async def test_a_heartbeat_time_is_stored_exactly_and_may_be_earlier_than_the_last(self, store: Store) -> None:
         rollout = await started(store)
         for time in (1_750_000_123.123456, 1_750_000_000.1, 0.1 + 0.2):
             updated = await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=time)
             assert updated.last_heartbeat_time == time
             assert (await attempt_of(store, rollout)).last_heartbeat_time == time
 
-    async def test_a_heartbeat_time_sent_with_other_fields_may_go_back_too(self, store: Store) -> None:
+    async def test_a_heartbeat_time_with_other_fields_may_be_earlier_than_the_last(self, store: Store) -> None:
         rollout = await started(store)
         for time in (200.5, 100.5):
             await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=time, metadata={"at": time})
             assert (await attempt_of(store, rollout)).last_heartbeat_time == time
 
-    async def test_an_empty_worker_id_is_stored_and_makes_no_worker(self, store: Store) -> None:
+    async def test_an_empty_worker_id_is_stored_and_creates_no_worker(self, store: Store) -> None:
         rollout = await started(store)
         updated = await store.update_attempt(rollout.rollout_id, "latest", worker_id="", status="running")
         assert updated.worker_id == ""
         assert (await store.query_workers()).total == 0
 
-    async def test_the_latest_attempts_status_becomes_the_rollouts(self, store: Store) -> None:
+    async def test_a_rollout_gets_the_status_of_its_latest_attempt(self, store: Store) -> None:
         cases: list[Any] = ["preparing", "running", "succeeded"]
         for status in cases:
             rollout = await started(store)
@@ -289,7 +289,7 @@ class AttemptsContract:
             assert (await reread(store, rollout)).end_time is not None
             assert await store.dequeue_rollout() is None
 
-    async def test_an_attempt_that_is_not_the_latest_never_moves_the_rollout(self, store: Store) -> None:
+    async def test_an_earlier_attempt_does_not_change_the_status_of_the_rollout(self, store: Store) -> None:
         for status in ATTEMPT_STATUSES:
             rollout = await started(store, max_attempts=5, retry_condition=["failed", "timeout", "unresponsive"])
             await store.start_attempt(rollout.rollout_id)
@@ -306,7 +306,7 @@ class AttemptsContract:
         assert ended.end_time is not None
         assert attempt.start_time < attempt.end_time <= ended.end_time
 
-    async def test_a_status_the_rollout_already_has_does_not_stamp_its_end_anew(self, store: Store) -> None:
+    async def test_a_repeated_status_does_not_change_the_end_time_of_the_rollout(self, store: Store) -> None:
         rollout = await started(store)
         first = await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         ended = await reread(store, rollout)
@@ -314,7 +314,7 @@ class AttemptsContract:
         assert second.end_time != first.end_time
         assert (await reread(store, rollout)).end_time == ended.end_time
 
-    async def test_only_a_status_moves_a_rollout_out_of_its_end(self, store: Store) -> None:
+    async def test_an_update_without_a_status_does_not_reopen_an_ended_rollout(self, store: Store) -> None:
         updates: list[dict[str, Any]] = [
             {},
             {"metadata": {"m": 1}},
@@ -330,7 +330,7 @@ class AttemptsContract:
                 read = await reread(store, rollout)
                 assert (read.status, read.end_time) == (status, ended.end_time), fields
 
-    async def test_an_explicit_status_moves_a_rollout_out_of_its_end(self, store: Store) -> None:
+    async def test_an_update_with_a_status_reopens_an_ended_rollout(self, store: Store) -> None:
         for status in TERMINAL:
             rollout = await started(store)
             await store.update_rollout(rollout.rollout_id, status=status)

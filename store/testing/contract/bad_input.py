@@ -22,7 +22,7 @@ ENDLESS.append(ENDLESS)
 NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), 2**64, -(2**63) - 1, 10**400, -(10**5000)]
 TEXTS: list[Any] = ["a\0b", "\ud800", "x\udfff"]
 NOT_JSON: list[Any] = [b"bytes", {1, 2}, object(), {1: "a number as key"}, {"a\0b": 1}, {"\ud800": 1}, ENDLESS]
-UNKEEPABLE = [*NUMBERS, *TEXTS, *NOT_JSON]
+UNSTORABLE = [*NUMBERS, *TEXTS, *NOT_JSON]
 
 MEBIBYTE = 1024 * 1024
 
@@ -45,13 +45,13 @@ class BadInputContract:
 
     async def test_an_input_that_is_not_json_is_refused_by_name(self, store: Store) -> None:
         for create in (store.enqueue_rollout, store.start_rollout):
-            await refuses("input", create, [*UNKEEPABLE, *nested(UNKEEPABLE)])
+            await refuses("input", create, [*UNSTORABLE, *nested(UNSTORABLE)])
         await refuses(
-            "input", lambda value: store.enqueue_many_rollouts([EnqueueRolloutRequest(input=value)]), UNKEEPABLE
+            "input", lambda value: store.enqueue_many_rollouts([EnqueueRolloutRequest(input=value)]), UNSTORABLE
         )
         assert (await store.query_rollouts()).total == 0
 
-    async def test_an_integer_is_judged_alone_whatever_is_beside_it(self, store: Store) -> None:
+    async def test_other_values_do_not_decide_whether_an_integer_is_accepted(self, store: Store) -> None:
         async def is_stored(value: Any) -> bool:
             with suppress(Invalid):
                 rollout = await store.enqueue_rollout(value)
@@ -61,7 +61,7 @@ class BadInputContract:
         for integer in (2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1):
             assert await is_stored([integer]) == await is_stored([integer, None, "\u2028", 1.5])
 
-    async def test_one_bad_rollout_among_many_refuses_them_all(self, store: Store) -> None:
+    async def test_one_invalid_rollout_refuses_the_whole_call(self, store: Store) -> None:
         requests = [EnqueueRolloutRequest(input=value) for value in (1, float("nan"), 2)]
         with pytest.raises(Invalid, match="input"):
             await store.enqueue_many_rollouts(requests)
@@ -69,15 +69,15 @@ class BadInputContract:
 
     async def test_metadata_that_is_not_json_is_refused_by_name(self, store: Store) -> None:
         for create in (store.enqueue_rollout, store.start_rollout):
-            await refuses("metadata", lambda value, create=create: create(1, metadata=value), nested(UNKEEPABLE))
+            await refuses("metadata", lambda value, create=create: create(1, metadata=value), nested(UNSTORABLE))
         assert (await store.query_rollouts()).total == 0
 
     async def test_an_update_of_a_rollout_that_is_not_json_is_refused_and_changes_nothing(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1, metadata={"m": 1})
         ro = rollout.rollout_id
-        await refuses("input", lambda value: store.update_rollout(ro, input=value, status="running"), UNKEEPABLE)
+        await refuses("input", lambda value: store.update_rollout(ro, input=value, status="running"), UNSTORABLE)
         await refuses(
-            "metadata", lambda value: store.update_rollout(ro, metadata=value, status="running"), nested(UNKEEPABLE)
+            "metadata", lambda value: store.update_rollout(ro, metadata=value, status="running"), nested(UNSTORABLE)
         )
         assert await reread(store, rollout) == rollout
 
@@ -86,11 +86,11 @@ class BadInputContract:
         await refuses(
             "metadata",
             lambda value: store.update_attempt(rollout.rollout_id, "latest", metadata=value, status="failed"),
-            nested(UNKEEPABLE),
+            nested(UNSTORABLE),
         )
         assert await reread(store, rollout) == rollout
 
-    async def test_a_heartbeat_time_that_is_no_moment_is_refused(self, store: Store) -> None:
+    async def test_an_invalid_heartbeat_time_is_refused(self, store: Store) -> None:
         rollout = await started(store)
         times: list[Any] = [float("nan"), float("inf"), float("-inf"), "soon", b"1", [1.0]]
         await refuses(
@@ -101,18 +101,18 @@ class BadInputContract:
         assert await attempt_of(store, rollout) == rollout.attempt
 
     async def test_statistics_of_a_worker_that_are_not_json_are_refused(self, store: Store) -> None:
-        await refuses("heartbeat_stats", lambda value: store.update_worker("w1", value), nested(UNKEEPABLE))
+        await refuses("heartbeat_stats", lambda value: store.update_worker("w1", value), nested(UNSTORABLE))
         assert await store.get_worker_by_id("w1") is None
 
     async def test_resources_that_are_not_json_are_refused(self, store: Store) -> None:
         def resources(value: Any) -> Any:
             return {"llm": LLM(endpoint="e", model="m", sampling_parameters={"value": value})}
 
-        await refuses("resources", lambda value: store.add_resources(resources(value)), UNKEEPABLE)
-        await refuses("resources", lambda value: store.update_resources("rs-1", resources(value)), UNKEEPABLE)
+        await refuses("resources", lambda value: store.add_resources(resources(value)), UNSTORABLE)
+        await refuses("resources", lambda value: store.update_resources("rs-1", resources(value)), UNSTORABLE)
         assert (await store.query_resources()).total == 0
 
-    async def test_limits_that_are_no_durations_are_refused(self, store: Store) -> None:
+    async def test_invalid_limits_of_a_rollout_are_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1)
         values = (float("nan"), float("inf"), -5, -0.001, 10**400)
         pairs = [(name, value) for name in ("timeout_seconds", "unresponsive_seconds") for value in values]
@@ -132,7 +132,7 @@ class BadInputContract:
                     await call()
         assert list(await store.query_rollouts()) == [rollout]
 
-    async def test_span_attributes_that_no_database_keeps_are_refused(self, store: Store) -> None:
+    async def test_span_attributes_that_cannot_be_stored_are_refused(self, store: Store) -> None:
         rollout = await started(store)
         values = [*NUMBERS, *TEXTS, *[[value] for value in [*NUMBERS, *TEXTS]]]
         await refuses(
@@ -145,7 +145,7 @@ class BadInputContract:
         )
         assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    async def test_attributes_of_a_kind_no_span_has_are_refused(self, store: Store) -> None:
+    async def test_attribute_values_of_an_unsupported_type_are_refused(self, store: Store) -> None:
         rollout = await started(store)
         for value in (None, {"a": 1}, [1, "a"], [[1]], b"bytes"):
             with pytest.raises(ValueError, match="attribute"):
@@ -153,7 +153,7 @@ class BadInputContract:
 
     async def test_other_parts_of_a_span_that_are_not_json_are_refused(self, store: Store) -> None:
         rollout = await started(store)
-        await refuses("extra", lambda value: store.add_span(make_span(rollout.attempt, extra=value)), UNKEEPABLE)
+        await refuses("extra", lambda value: store.add_span(make_span(rollout.attempt, extra=value)), UNSTORABLE)
         await refuses(
             "events",
             lambda value: store.add_span(make_span(rollout.attempt, events=[Event(name="e", attributes={"k": value})])),
@@ -161,7 +161,7 @@ class BadInputContract:
         )
         assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    async def test_a_span_time_that_is_no_moment_is_refused(self, store: Store) -> None:
+    async def test_an_invalid_span_time_is_refused(self, store: Store) -> None:
         for field in ["start_time", "end_time"]:
             rollout = await started(store)
             for value in (float("nan"), float("inf"), float("-inf")):
@@ -169,7 +169,7 @@ class BadInputContract:
                     await store.add_span(make_span(rollout.attempt, **{field: value}))
             assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    async def test_a_span_with_a_text_no_database_keeps_is_refused_by_field(self, store: Store) -> None:
+    async def test_a_span_with_a_text_that_cannot_be_stored_is_refused_by_field(self, store: Store) -> None:
         for field in ["name", "span_id", "trace_id", "parent_id"]:
             rollout = await started(store)
             too_long = "x" * (1025 if field == "name" else 513)
@@ -179,7 +179,7 @@ class BadInputContract:
             longest = "é" * (512 if field == "name" else 256)
             assert await store.add_span(make_span(rollout.attempt, **{field: longest})) is not None
 
-    async def test_one_bad_span_among_many_refuses_them_all(self, store: Store) -> None:
+    async def test_one_invalid_span_refuses_the_whole_call(self, store: Store) -> None:
         rollout = await started(store)
         spans = [make_span(rollout.attempt, 1), make_span(rollout.attempt, 2, attributes={"k": float("nan")})]
         with pytest.raises(Invalid, match="attributes"):
@@ -220,14 +220,14 @@ class BadInputContract:
         assert (await store.query_workers()).total == 0
         assert (await store.query_resources()).total == 0
 
-    async def test_ids_of_512_bytes_are_kept(self, store: Store) -> None:
+    async def test_ids_of_512_bytes_are_stored(self, store: Store) -> None:
         worker = await store.update_worker("é" * 256, {})
         resources = await store.update_resources("x" * 512, {})
         assert await store.get_worker_by_id("é" * 256) == worker
         assert await store.get_resources_by_id("x" * 512) == resources
         assert (await started(store, worker_id="x" * 512)).attempt.worker_id == "x" * 512
 
-    async def test_names_that_no_database_keeps_are_refused_or_find_nothing(self, store: Store) -> None:
+    async def test_names_that_cannot_be_stored_are_refused_or_match_nothing(self, store: Store) -> None:
         for text in TEXTS:
             with suppress(Invalid):
                 assert await store.get_rollout_by_id(text) is None
@@ -246,7 +246,7 @@ class BadInputContract:
             with suppress(Invalid):
                 assert list(await store.wait_for_rollouts(rollout_ids=[text], timeout=0)) == []
 
-    async def test_pages_beyond_every_number_are_refused_or_empty(self, store: Store) -> None:
+    async def test_limits_and_offsets_above_64_bits_are_refused_or_applied(self, store: Store) -> None:
         await store.enqueue_rollout(1)
         with suppress(Invalid):
             assert len(await store.query_rollouts(limit=2**70)) == 1
@@ -294,7 +294,7 @@ class BadInputContract:
                 await store.update_attempt(rollout.rollout_id, "latest", **{field: value})
         assert await reread(store, rollout) == rollout
 
-    async def test_things_of_the_wrong_kind_are_refused_by_name(self, store: Store) -> None:
+    async def test_objects_of_a_wrong_type_are_refused_by_name(self, store: Store) -> None:
         rubbish: list[Any] = ["text", 7, None, [b"x"], {"llm": "small"}]
         await refuses("resources", store.add_resources, rubbish)
         await refuses("resources", lambda value: store.update_resources("rs-1", value), rubbish)
@@ -304,7 +304,7 @@ class BadInputContract:
         assert (await store.query_rollouts()).total == 0
         assert (await store.query_resources()).total == 0
 
-    async def test_more_than_ten_thousand_items_in_a_call_are_too_many(self, store: Store) -> None:
+    async def test_more_than_ten_thousand_items_in_a_call_are_refused(self, store: Store) -> None:
         rollout = await started(store)
         too_many = 10_001
         calls: list[Callable[[], Awaitable[Any]]] = [
@@ -320,7 +320,7 @@ class BadInputContract:
         assert drawn == list(range(1, 10_001))
         assert (await store.query_rollouts()).total == 1
 
-    async def test_more_than_sixteen_mebibytes_in_a_call_are_too_many(self, store: Store) -> None:
+    async def test_more_than_sixteen_mebibytes_in_a_call_are_refused(self, store: Store) -> None:
         rollout = await started(store)
         text = "x" * MEBIBYTE
         calls: list[Callable[[], Awaitable[Any]]] = [
@@ -340,7 +340,7 @@ class BadInputContract:
         assert await reread(store, rollout) == rollout
         assert (await store.query_spans(rollout.rollout_id)).total == 0
 
-    async def test_fifteen_mebibytes_in_a_call_are_kept(self, store: Store) -> None:
+    async def test_fifteen_mebibytes_in_a_call_are_stored(self, store: Store) -> None:
         text = "é" * (15 * MEBIBYTE // 2)
         rollout = await store.enqueue_rollout(text)
         assert (await reread(store, rollout)).input == text

@@ -19,7 +19,7 @@ class ClosingContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_a_closed_store_says_so(self, store: Store) -> None:
+    async def test_calls_of_a_closed_store_raise_closed(self, store: Store) -> None:
         rollout = await started(store)
         await store.close()
         for call in (
@@ -33,7 +33,7 @@ class ClosingContract:
             with pytest.raises(Closed):
                 await call
 
-    async def test_closing_twice_is_closing_once(self, store: Store) -> None:
+    async def test_a_store_can_be_closed_twice(self, store: Store) -> None:
         await store.close()
         await store.close()
 
@@ -47,9 +47,9 @@ class ClosingContract:
         await asyncio.sleep(0.05)
         async with asyncio.timeout(60):
             await store.close()
-            assert [type(one) for one in await waiting] == [Closed, Closed]
+            assert [type(item) for item in await waiting] == [Closed, Closed]
 
-    async def test_leaving_the_block_closes_the_store(self, store: Store) -> None:
+    async def test_the_end_of_an_async_with_block_closes_the_store(self, store: Store) -> None:
         async with store as entered:
             assert entered is store
             await store.enqueue_rollout(1)

@@ -21,48 +21,48 @@ class ConcurrencyContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_fifty_enqueues_at_once_all_get_in(self, store: Store) -> None:
+    async def test_fifty_concurrent_enqueues_all_succeed(self, store: Store) -> None:
         rollouts = await asyncio.gather(*[store.enqueue_rollout(number) for number in range(50)])
-        assert len({one.rollout_id for one in rollouts}) == 50
-        assert sorted(one.input for one in await store.query_rollouts()) == list(range(50))
+        assert len({rollout.rollout_id for rollout in rollouts}) == 50
+        assert sorted(rollout.input for rollout in await store.query_rollouts()) == list(range(50))
         claimed = await store.dequeue_many_rollouts(limit=100)
-        assert sorted(one.input for one in claimed) == list(range(50))
+        assert sorted(rollout.input for rollout in claimed) == list(range(50))
 
-    async def test_thirty_claims_of_twenty_rollouts_give_each_of_them_to_one(self, store: Store) -> None:
+    async def test_concurrent_claims_give_each_rollout_to_one_worker(self, store: Store) -> None:
         entered = [(await store.enqueue_rollout(number)).rollout_id for number in range(20)]
         claims = await asyncio.gather(*[store.dequeue_rollout(f"w{number}") for number in range(30)])
-        claimed = [one for one in claims if one is not None]
-        assert sorted(one.rollout_id for one in claimed) == sorted(entered)
-        assert {one.attempt.sequence_id for one in claimed} == {1}
-        assert len({one.attempt.worker_id for one in claimed}) == 20
+        claimed = [rollout for rollout in claims if rollout is not None]
+        assert sorted(rollout.rollout_id for rollout in claimed) == sorted(entered)
+        assert {rollout.attempt.sequence_id for rollout in claimed} == {1}
+        assert len({rollout.attempt.worker_id for rollout in claimed}) == 20
         page = await store.query_workers(status_in=["idle"])
         assert page.total == 10
 
-    async def test_claims_of_many_at_once_share_the_queue(self, store: Store) -> None:
+    async def test_concurrent_claims_of_several_rollouts_share_the_queue(self, store: Store) -> None:
         await asyncio.gather(*[store.enqueue_rollout(number) for number in range(30)])
         claims = await asyncio.gather(*[store.dequeue_many_rollouts(limit=4) for _ in range(10)])
-        assert sorted(one.input for many in claims for one in many) == list(range(30))
+        assert sorted(rollout.input for claim in claims for rollout in claim) == list(range(30))
 
     async def test_rollouts_are_claimed_while_others_are_enqueued(self, store: Store) -> None:
         async def claim() -> list[Any]:
-            return [one.input for _ in range(10) if (one := await store.dequeue_rollout())]
+            return [rollout.input for _ in range(10) if (rollout := await store.dequeue_rollout())]
 
         _, *claims = await asyncio.gather(
             asyncio.gather(*[store.enqueue_rollout(number) for number in range(20)]), claim(), claim()
         )
-        rest = [one.input for one in await store.dequeue_many_rollouts(limit=100)]
-        assert sorted([*rest, *[one for many in claims for one in many]]) == list(range(20))
+        rest = [rollout.input for rollout in await store.dequeue_many_rollouts(limit=100)]
+        assert sorted([*rest, *[item for claim in claims for item in claim]]) == list(range(20))
 
-    async def test_thirty_spans_at_once_are_numbered_one_to_thirty(self, store: Store) -> None:
+    async def test_thirty_concurrent_spans_get_the_numbers_one_to_thirty(self, store: Store) -> None:
         rollout = await started(store)
         second = await store.start_attempt(rollout.rollout_id)
         ids = [rollout.attempt.attempt_id, second.attempt.attempt_id]
         adds = [store.add_otel_span(rollout.rollout_id, ids[number % 2], make_sdk_span()) for number in range(30)]
         spans = await asyncio.gather(*adds)
-        assert sorted(one.sequence_id for one in spans if one) == list(range(1, 31))
-        assert [one.sequence_id for one in await store.query_spans(rollout.rollout_id)] == list(range(1, 31))
+        assert sorted(span.sequence_id for span in spans if span) == list(range(1, 31))
+        assert [span.sequence_id for span in await store.query_spans(rollout.rollout_id)] == list(range(1, 31))
 
-    async def test_numbers_drawn_at_once_are_dense_and_never_equal(self, store: Store) -> None:
+    async def test_concurrently_drawn_numbers_have_no_gaps_and_no_duplicates(self, store: Store) -> None:
         rollout = await started(store)
         single = [store.get_next_span_sequence_id(rollout.rollout_id, "any") for _ in range(20)]
         many = [store.get_many_span_sequence_ids([(rollout.rollout_id, "any")] * 3) for _ in range(10)]
@@ -70,42 +70,42 @@ class ConcurrencyContract:
         more = [number for numbers in await asyncio.gather(*many) for number in numbers]
         assert sorted([*drawn, *more]) == list(range(1, 51))
 
-    async def test_the_same_span_sent_at_once_is_stored_once(self, store: Store) -> None:
+    async def test_the_same_span_in_concurrent_calls_is_stored_once(self, store: Store) -> None:
         rollout = await started(store)
         span = make_span(rollout.attempt)
         answers = await asyncio.gather(*[store.add_span(span) for _ in range(10)])
-        assert Counter(one is None for one in answers) == {True: 9, False: 1}
+        assert Counter(item is None for item in answers) == {True: 9, False: 1}
         assert (await store.query_spans(rollout.rollout_id)).total == 1
 
-    async def test_fifty_updates_of_resources_at_once_each_make_a_version(self, store: Store) -> None:
+    async def test_fifty_concurrent_updates_of_resources_create_fifty_versions(self, store: Store) -> None:
         added = await store.add_resources(make_llm())
         updates = [store.update_resources(added.resources_id, make_llm(str(number))) for number in range(50)]
-        versions = [one.version for one in await asyncio.gather(*updates)]
+        versions = [update.version for update in await asyncio.gather(*updates)]
         assert sorted(versions) == list(range(2, 52))
         latest = await store.get_latest_resources()
         assert latest is not None
         assert latest.version == 51
 
-    async def test_fifty_additions_of_resources_at_once_each_get_an_id(self, store: Store) -> None:
+    async def test_fifty_concurrent_additions_of_resources_create_fifty_ids(self, store: Store) -> None:
         added = await asyncio.gather(*[store.add_resources({}) for _ in range(50)])
-        assert len({one.resources_id for one in added}) == 50
+        assert len({update.resources_id for update in added}) == 50
         latest = await store.get_latest_resources()
-        assert latest == max(added, key=lambda one: one.update_time)
+        assert latest == max(added, key=lambda update: update.update_time)
 
-    async def test_attempts_started_at_once_are_numbered_without_holes(self, store: Store) -> None:
+    async def test_concurrently_started_attempts_are_numbered_without_gaps(self, store: Store) -> None:
         rollout = await started(store)
         await asyncio.gather(*[store.start_attempt(rollout.rollout_id, f"w{number}") for number in range(20)])
         attempts = await attempts_of(store, rollout)
-        assert [one.sequence_id for one in attempts] == list(range(1, 22))
-        assert len({one.attempt_id for one in attempts}) == 21
+        assert [attempt.sequence_id for attempt in attempts] == list(range(1, 22))
+        assert len({attempt.attempt_id for attempt in attempts}) == 21
 
-    async def test_one_plan_key_enqueued_at_once_makes_one_rollout(self, store: Store) -> None:
+    async def test_concurrent_enqueues_with_one_plan_key_create_one_rollout(self, store: Store) -> None:
         enqueues = [store.enqueue_rollout({"task": 1}, metadata={"rollbook.key": "k"}) for _ in range(20)]
         rollouts = await asyncio.gather(*enqueues)
-        assert len({one.rollout_id for one in rollouts}) == 1
+        assert len({rollout.rollout_id for rollout in rollouts}) == 1
         assert (await store.query_rollouts()).total == 1
 
-    async def test_spans_and_updates_of_an_attempt_at_once_lose_nothing_of_each_other(self, store: Store) -> None:
+    async def test_concurrent_spans_and_updates_of_an_attempt_are_all_stored(self, store: Store) -> None:
         rollout = await started(store)
         await asyncio.gather(
             *[store.add_span(make_span(rollout.attempt, number)) for number in range(1, 11)],
@@ -119,7 +119,7 @@ class ConcurrencyContract:
         assert (await reread(store, rollout)).metadata == {"r": 1}
         assert (await store.query_spans(rollout.rollout_id)).total == 10
 
-    async def test_a_refused_call_does_not_disturb_those_beside_it(self, store: Store) -> None:
+    async def test_a_refused_call_does_not_affect_concurrent_calls(self, store: Store) -> None:
         rollout = await started(store)
         calls: list[Any] = [store.enqueue_rollout(number) for number in range(10)]
         calls[5:5] = [
@@ -128,7 +128,7 @@ class ConcurrencyContract:
             store.start_attempt("ro-none"),
         ]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert [isinstance(one, ValueError) for one in answers] == [False] * 5 + [True] * 3 + [False] * 5
+        assert [isinstance(item, ValueError) for item in answers] == [False] * 5 + [True] * 3 + [False] * 5
         assert (await store.query_rollouts()).total == 11
 
     async def test_every_call_sees_the_effects_of_earlier_calls(self, store: Store) -> None:
@@ -165,9 +165,9 @@ class ConcurrencyContract:
             return claimed
 
         claims = await asyncio.gather(*[asyncio.to_thread(lambda: asyncio.run(claim_all())) for _ in range(3)])
-        assert sorted(one for many in claims for one in many) == list(range(20))
+        assert sorted(item for claim in claims for item in claim) == list(range(20))
 
-    async def test_a_rollout_ended_in_one_event_loop_wakes_a_waiter_in_another(self, store: Store) -> None:
+    async def test_the_end_of_a_rollout_ends_a_wait_in_another_event_loop(self, store: Store) -> None:
         rollout = await started(store)
 
         async def wait() -> list[Rollout]:
@@ -176,4 +176,4 @@ class ConcurrencyContract:
         waiting = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(wait())))
         await asyncio.sleep(0.05)
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        assert [one.status for one in await waiting] == ["succeeded"]
+        assert [item.status for item in await waiting] == ["succeeded"]

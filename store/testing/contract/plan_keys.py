@@ -25,35 +25,35 @@ class PlanKeyContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_an_equal_key_with_an_equal_input_gives_the_rollout_that_exists(self, store: Store) -> None:
+    async def test_enqueue_with_a_known_key_and_an_equal_input_returns_the_existing_rollout(self, store: Store) -> None:
         first = await store.enqueue_rollout({"a": 1, "b": [2]}, metadata={KEY: "k"})
         again = await store.enqueue_rollout({"b": [2], "a": 1}, metadata={KEY: "k"})
         assert again.rollout_id == first.rollout_id
         assert len(await store.dequeue_many_rollouts(limit=5)) == 1
         assert (await store.query_rollouts()).total == 1
 
-    async def test_an_equal_key_gives_the_rollout_also_when_it_is_finished(self, store: Store) -> None:
+    async def test_enqueue_with_a_known_key_returns_a_finished_rollout_too(self, store: Store) -> None:
         first = await store.enqueue_rollout(1, metadata={KEY: "k"})
         await store.update_rollout(first.rollout_id, status="succeeded")
         again = await store.enqueue_rollout(1, metadata={KEY: "k"})
         assert (again.rollout_id, again.status) == (first.rollout_id, "succeeded")
         assert await store.dequeue_rollout() is None
 
-    async def test_an_equal_key_with_another_input_is_a_conflict_that_names_the_key(self, store: Store) -> None:
+    async def test_a_known_key_with_another_input_is_a_conflict_that_names_the_key(self, store: Store) -> None:
         first = await store.enqueue_rollout(1, metadata={KEY: "epoch-3/task-9"})
         with pytest.raises(Conflict, match="epoch-3/task-9"):
             await store.enqueue_rollout(2, metadata={KEY: "epoch-3/task-9"})
         assert (await reread(store, first)).input == 1
         assert (await store.query_rollouts()).total == 1
 
-    async def test_the_input_compared_is_the_one_at_creation(self, store: Store) -> None:
+    async def test_the_input_is_compared_with_the_input_at_creation(self, store: Store) -> None:
         first = await store.enqueue_rollout(1, metadata={KEY: "k"})
         await store.update_rollout(first.rollout_id, input=2, metadata={})
         assert (await store.enqueue_rollout(1, metadata={KEY: "k"})).rollout_id == first.rollout_id
         with pytest.raises(Conflict):
             await store.enqueue_rollout(2, metadata={KEY: "k"})
 
-    async def test_an_equal_key_twice_in_one_call_gives_one_rollout_twice(self, store: Store) -> None:
+    async def test_a_key_that_occurs_twice_in_one_call_creates_one_rollout(self, store: Store) -> None:
         first, other, again = await store.enqueue_many_rollouts([keyed("k", 1), keyed("other", 1), keyed("k", 1)])
         assert first.rollout_id == again.rollout_id != other.rollout_id
         assert (await store.query_rollouts()).total == 2
@@ -70,7 +70,7 @@ class PlanKeyContract:
             await store.start_rollout(1, metadata={KEY: "k"})
         assert await statuses(store, first) == ("queuing",)
 
-    async def test_starting_with_a_new_key_takes_it(self, store: Store) -> None:
+    async def test_start_rollout_reserves_a_new_key(self, store: Store) -> None:
         first = await store.start_rollout(1, metadata={KEY: "k"})
         assert (await store.enqueue_rollout(1, metadata={KEY: "k"})).rollout_id == first.rollout_id
         assert await store.dequeue_rollout() is None

@@ -40,7 +40,7 @@ JSON_VALUES: list[Any] = [
 
 
 def requests(*inputs: Any) -> list[EnqueueRolloutRequest]:
-    return [EnqueueRolloutRequest(input=one) for one in inputs]
+    return [EnqueueRolloutRequest(input=item) for item in inputs]
 
 
 class QueueContract:
@@ -90,7 +90,7 @@ class QueueContract:
         assert (rollout.input, rollout.mode, rollout.resources_id) == ("x", "test", "rs-1")
         assert (rollout.config, rollout.metadata, rollout.status) == (config, {"m": 1}, "queuing")
 
-    async def test_an_input_of_any_json_kind_comes_back_as_it_was_sent(self, store: Store) -> None:
+    async def test_an_input_of_any_json_type_is_returned_unchanged(self, store: Store) -> None:
         for value in JSON_VALUES:
             rollout = await store.enqueue_rollout(value)
             read = await reread(store, rollout)
@@ -106,25 +106,23 @@ class QueueContract:
         assert read.input == {"list": [1]}
         assert read.metadata == {"list": [1]}
 
-    async def test_enqueueing_many_keeps_their_order_and_gives_each_an_id_and_a_start_of_its_own(
-        self, store: Store
-    ) -> None:
+    async def test_enqueue_many_keeps_the_order_and_assigns_distinct_ids_and_start_times(self, store: Store) -> None:
         rollouts = await store.enqueue_many_rollouts(requests(*range(5)))
-        assert [one.input for one in rollouts] == [0, 1, 2, 3, 4]
-        assert len({one.rollout_id for one in rollouts}) == 5
-        starts = [one.start_time for one in rollouts]
+        assert [rollout.input for rollout in rollouts] == [0, 1, 2, 3, 4]
+        assert len({rollout.rollout_id for rollout in rollouts}) == 5
+        starts = [rollout.start_time for rollout in rollouts]
         assert starts == sorted(set(starts))
         claimed = await store.dequeue_many_rollouts(limit=10)
-        assert [one.rollout_id for one in claimed] == [one.rollout_id for one in rollouts]
+        assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in rollouts]
 
-    async def test_enqueueing_nothing_gives_nothing(self, store: Store) -> None:
+    async def test_enqueue_many_without_requests_returns_an_empty_list(self, store: Store) -> None:
         assert list(await store.enqueue_many_rollouts([])) == []
         assert await store.dequeue_rollout() is None
 
-    async def test_rollouts_leave_the_queue_in_the_order_they_entered(self, store: Store) -> None:
+    async def test_rollouts_are_claimed_in_the_order_in_which_they_were_enqueued(self, store: Store) -> None:
         entered = [await store.enqueue_rollout(number) for number in range(3)]
         left = [await store.dequeue_rollout() for _ in range(3)]
-        assert [one.rollout_id for one in left if one] == [one.rollout_id for one in entered]
+        assert [rollout.rollout_id for rollout in left if rollout] == [rollout.rollout_id for rollout in entered]
 
     async def test_calls_in_sequence_have_strictly_rising_times_even_when_the_clock_stands_still(
         self, store: Store
@@ -152,41 +150,41 @@ class QueueContract:
         assert attempt.start_time > rollout.start_time
         assert await reread(store, rollout) == claimed
 
-    async def test_a_claim_without_a_worker_leaves_the_worker_empty(self, store: Store) -> None:
+    async def test_a_claim_without_a_worker_id_stores_no_worker(self, store: Store) -> None:
         await store.enqueue_rollout(1)
         claimed = await store.dequeue_rollout()
         assert claimed is not None
         assert claimed.attempt.worker_id is None
         assert (await store.query_workers()).total == 0
 
-    async def test_an_empty_queue_gives_nothing(self, store: Store) -> None:
+    async def test_a_claim_from_an_empty_queue_returns_nothing(self, store: Store) -> None:
         assert await store.dequeue_rollout() is None
         assert list(await store.dequeue_many_rollouts(limit=3)) == []
 
-    async def test_many_are_claimed_first_in_first_out_and_fewer_when_the_queue_runs_out(self, store: Store) -> None:
+    async def test_dequeue_many_claims_in_order_and_returns_fewer_if_the_queue_is_short(self, store: Store) -> None:
         await store.enqueue_many_rollouts(requests(*range(5)))
         first = await store.dequeue_many_rollouts(limit=3)
         rest = await store.dequeue_many_rollouts(limit=3)
-        assert [one.input for one in first] == [0, 1, 2]
-        assert [one.input for one in rest] == [3, 4]
-        assert {one.attempt.status for one in [*first, *rest]} == {"preparing"}
+        assert [rollout.input for rollout in first] == [0, 1, 2]
+        assert [rollout.input for rollout in rest] == [3, 4]
+        assert {rollout.attempt.status for rollout in [*first, *rest]} == {"preparing"}
 
-    async def test_many_claims_one_when_no_limit_is_given(self, store: Store) -> None:
+    async def test_dequeue_many_claims_one_rollout_by_default(self, store: Store) -> None:
         await store.enqueue_many_rollouts(requests(1, 2))
-        assert [one.input for one in await store.dequeue_many_rollouts()] == [1]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts()] == [1]
 
-    async def test_thousands_go_in_and_out_in_one_call(self, store: Store) -> None:
+    async def test_thousands_of_rollouts_are_enqueued_and_claimed_in_one_call(self, store: Store) -> None:
         entered = await store.enqueue_many_rollouts(requests(*range(2000)))
         left = await store.dequeue_many_rollouts(limit=2000, worker_id="w1")
-        assert [one.input for one in left] == list(range(2000))
-        assert [one.rollout_id for one in left] == [one.rollout_id for one in entered]
+        assert [rollout.input for rollout in left] == list(range(2000))
+        assert [rollout.rollout_id for rollout in left] == [rollout.rollout_id for rollout in entered]
         # An attempt id is unique only within its rollout. Two of the 2,000 attempts may have the same id.
-        for one in left[::100]:
-            assert await store.get_latest_attempt(one.rollout_id) == one.attempt
+        for rollout in left[::100]:
+            assert await store.get_latest_attempt(rollout.rollout_id) == rollout.attempt
 
-    async def test_a_limit_far_beyond_the_queue_costs_nothing(self, store: Store) -> None:
+    async def test_a_limit_far_above_the_length_of_the_queue_is_accepted(self, store: Store) -> None:
         await store.enqueue_many_rollouts(requests(1, 2))
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=2**62)] == [1, 2]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=2**62)] == [1, 2]
 
     async def test_a_limit_of_zero_or_less_claims_nothing(self, store: Store) -> None:
         for limit in [0, -1, -5]:
@@ -194,7 +192,7 @@ class QueueContract:
             assert list(await store.dequeue_many_rollouts(limit=limit)) == []
             assert await statuses(store, rollout) == ("queuing",)
 
-    async def test_a_claim_passes_over_a_rollout_that_is_no_longer_queued(self, store: Store) -> None:
+    async def test_a_claim_skips_a_rollout_that_is_no_longer_queued(self, store: Store) -> None:
         cases: list[Any] = ["preparing", "running", "succeeded", "failed", "cancelled"]
         for status in cases:
             gone = await store.enqueue_rollout("gone")
@@ -206,12 +204,12 @@ class QueueContract:
             assert await store.dequeue_rollout() is None
             assert await statuses(store, gone) == (status,)
 
-    async def test_claiming_many_goes_on_past_rollouts_that_are_no_longer_queued(self, store: Store) -> None:
+    async def test_dequeue_many_skips_rollouts_that_are_no_longer_queued(self, store: Store) -> None:
         rollouts = await store.enqueue_many_rollouts(requests(*range(6)))
         for number in (0, 1, 3):
             await store.update_rollout(rollouts[number].rollout_id, status="cancelled")
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=2)] == [2, 4]
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=2)] == [5]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=2)] == [2, 4]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=2)] == [5]
 
     async def test_setting_a_queuing_status_puts_the_rollout_at_the_end_of_the_queue(self, store: Store) -> None:
         cases: list[Any] = ["queuing", "requeuing"]
@@ -219,30 +217,30 @@ class QueueContract:
             outside = await store.start_rollout("outside")
             await store.enqueue_rollout("inside")
             await store.update_rollout(outside.rollout_id, status=status)
-            assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["inside", "outside"]
+            assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=5)] == ["inside", "outside"]
 
-    async def test_a_rollout_already_in_the_queue_keeps_its_place_and_is_there_once(self, store: Store) -> None:
+    async def test_a_queued_rollout_is_not_queued_again_and_keeps_its_place(self, store: Store) -> None:
         cases: list[Any] = ["queuing", "requeuing"]
         for status in cases:
             first = await store.enqueue_rollout("first")
             await store.enqueue_rollout("second")
             await store.update_rollout(first.rollout_id, status=status)
-            assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
+            assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
 
     async def test_a_rollout_that_left_the_queue_loses_its_place(self, store: Store) -> None:
         first = await store.enqueue_rollout("first")
         await store.enqueue_rollout("second")
         await store.update_rollout(first.rollout_id, status="running")
         await store.update_rollout(first.rollout_id, status="requeuing")
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["second", "first"]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=5)] == ["second", "first"]
 
     async def test_an_update_without_a_status_keeps_the_place_in_the_queue(self, store: Store) -> None:
         first = await store.enqueue_rollout("first")
         await store.enqueue_rollout("second")
         await store.update_rollout(first.rollout_id, metadata={"m": 1}, mode="val")
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=5)] == ["first", "second"]
 
-    async def test_a_claim_keeps_the_end_time_of_an_earlier_ending(self, store: Store) -> None:
+    async def test_a_claim_keeps_an_earlier_end_time(self, store: Store) -> None:
         rollout = await store.start_rollout(1)
         ended = await store.update_rollout(rollout.rollout_id, status="succeeded")
         await store.update_rollout(rollout.rollout_id, status="queuing")
@@ -251,7 +249,7 @@ class QueueContract:
         assert ended.end_time is not None
         assert claimed.end_time == ended.end_time
 
-    async def test_a_claim_numbers_on_from_the_attempts_there_are(self, store: Store) -> None:
+    async def test_a_claim_continues_the_numbers_of_the_attempts(self, store: Store) -> None:
         rollout = await store.start_rollout(1)
         await store.start_attempt(rollout.rollout_id)
         await store.update_rollout(rollout.rollout_id, status="queuing")
@@ -273,4 +271,4 @@ class QueueContract:
     async def test_a_started_rollout_does_not_disturb_the_queue(self, store: Store) -> None:
         await store.enqueue_rollout("queued")
         await started(store)
-        assert [one.input for one in await store.dequeue_many_rollouts(limit=5)] == ["queued"]
+        assert [rollout.input for rollout in await store.dequeue_many_rollouts(limit=5)] == ["queued"]

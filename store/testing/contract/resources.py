@@ -21,7 +21,7 @@ class ResourcesContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_added_resources_are_version_one_of_a_new_id_and_the_latest(
+    async def test_add_resources_creates_version_one_of_a_new_id_and_makes_it_the_latest(
         self, store: Store, clock: ManualClock
     ) -> None:
         added = await store.add_resources(make_llm())
@@ -31,13 +31,13 @@ class ResourcesContract:
         assert await store.get_latest_resources() == added
         assert await store.get_resources_by_id(added.resources_id) == added
 
-    async def test_equal_resources_added_twice_are_two(self, store: Store) -> None:
+    async def test_adding_equal_resources_twice_creates_two_ids(self, store: Store) -> None:
         first, second = await store.add_resources(make_llm()), await store.add_resources(make_llm())
         assert first.resources_id != second.resources_id
         assert first.update_time < second.update_time
         assert await store.get_latest_resources() == second
 
-    async def test_every_kind_of_resource_comes_back_as_it_was(self, store: Store) -> None:
+    async def test_every_kind_of_resource_is_returned_unchanged(self, store: Store) -> None:
         resources: NamedResources = {
             "llm": LLM(endpoint="e", model="m", api_key="k", sampling_parameters={"temperature": 1.0, "stop": ["a"]}),
             "proxy": ProxyLLM(endpoint="http://host/v1", model="m"),
@@ -47,13 +47,13 @@ class ResourcesContract:
         read = await store.get_resources_by_id(added.resources_id)
         assert read is not None
         assert read.resources == resources
-        assert {name: type(one) for name, one in read.resources.items()} == {
+        assert {name: type(resource) for name, resource in read.resources.items()} == {
             "llm": LLM,
             "proxy": ProxyLLM,
             "prompt": PromptTemplate,
         }
 
-    async def test_any_mapping_is_an_object(self, store: Store) -> None:
+    async def test_any_mapping_is_accepted_as_a_json_object(self, store: Store) -> None:
         added = await store.add_resources(MappingProxyType(make_llm()))
         updated = await store.update_resources(added.resources_id, MappingProxyType(make_prompt()))
         assert (added.resources, updated.resources) == (make_llm(), make_prompt())
@@ -67,12 +67,12 @@ class ResourcesContract:
         worker = await store.update_worker("worker", MappingProxyType({"load": 1}))
         assert (attempt.metadata, worker.heartbeat_stats) == (dict(changed), {"load": 1})
 
-    async def test_an_empty_set_of_resources_is_a_set(self, store: Store) -> None:
+    async def test_empty_resources_are_stored_and_become_the_latest(self, store: Store) -> None:
         added = await store.add_resources({})
         assert added.resources == {}
         assert await store.get_latest_resources() == added
 
-    async def test_no_resources_read_as_nothing(self, store: Store) -> None:
+    async def test_a_store_without_resources_returns_none_and_an_empty_page(self, store: Store) -> None:
         assert await store.get_latest_resources() is None
         assert await store.get_resources_by_id("rs-none") is None
         page = await store.query_resources()
@@ -98,23 +98,23 @@ class ResourcesContract:
         assert await store.get_resources_by_id("my own/id é") == created
         assert await store.get_latest_resources() == created
 
-    async def test_an_updated_older_snapshot_becomes_the_latest(self, store: Store) -> None:
+    async def test_an_update_of_an_older_id_makes_it_the_latest(self, store: Store) -> None:
         older = await store.add_resources(make_llm("older"))
         await store.add_resources(make_llm("newer"))
         updated = await store.update_resources(older.resources_id, make_llm("again"))
         assert await store.get_latest_resources() == updated
 
-    async def test_versions_count_for_each_id_alone(self, store: Store) -> None:
-        one, two = await store.add_resources({}), await store.add_resources({})
+    async def test_each_id_has_its_own_version_numbers(self, store: Store) -> None:
+        first, second = await store.add_resources({}), await store.add_resources({})
         for _ in range(3):
-            await store.update_resources(one.resources_id, make_llm())
-        assert (await store.update_resources(one.resources_id, {})).version == 5
-        assert (await store.update_resources(two.resources_id, {})).version == 2
+            await store.update_resources(first.resources_id, make_llm())
+        assert (await store.update_resources(first.resources_id, {})).version == 5
+        assert (await store.update_resources(second.resources_id, {})).version == 2
 
     async def test_an_update_keeps_the_place_in_the_list(self, store: Store) -> None:
         ids = [(await store.add_resources({})).resources_id for _ in range(3)]
         await store.update_resources(ids[0], make_llm())
-        assert [one.resources_id for one in await store.query_resources()] == ids
+        assert [update.resources_id for update in await store.query_resources()] == ids
 
     async def test_a_rollout_captures_the_latest_resources_at_its_creation(self, store: Store) -> None:
         before = await store.enqueue_rollout(0)

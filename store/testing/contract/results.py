@@ -30,18 +30,18 @@ class ResultsContract:
         assert list(page) == list(page.items) == rollouts[1:]
         assert page != rollouts[1:]
 
-    async def test_a_page_without_limit_says_minus_one(self, store: Store) -> None:
+    async def test_a_page_without_limit_has_the_limit_minus_one(self, store: Store) -> None:
         page = await store.query_rollouts()
         assert (page.limit, page.offset, page.total, len(page)) == (-1, 0, 0, 0)
 
-    async def test_a_page_prints_its_place_and_its_first_item(self, store: Store) -> None:
+    async def test_the_repr_of_a_page_contains_its_range_and_its_first_item(self, store: Store) -> None:
         pages: list[PaginatedResult[Any]] = [await store.query_workers(limit=2, offset=5)]
         for number in range(3):
             await store.update_worker(f"w{number}", {})
         pages += [await store.query_workers(limit=2, offset=2), await store.query_workers()]
         worker = await worker_of(store, "w2")
         first = await worker_of(store, "w0")
-        assert [repr(one) for one in pages] == [
+        assert [repr(item) for item in pages] == [
             "<PaginatedResult (5:7 of 0) empty>",
             f"<PaginatedResult (2:4 of 3) {worker!r}>",
             f"<PaginatedResult (0: of 3) [{first!r}, ...]>",
@@ -86,8 +86,8 @@ class ResultsContract:
                 span.attributes,
                 worker.heartbeat_stats,
             ]
-            assert [one["list"] for one in held] == [[1]] * 5
-            for one in held:
+            assert [item["list"] for item in held] == [[1]] * 5
+            for item in held:
                 with suppress(TypeError, AttributeError):
-                    one["list"].append(2)
-                    one["more"] = 1
+                    item["list"].append(2)
+                    item["more"] = 1

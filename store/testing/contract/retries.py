@@ -21,7 +21,7 @@ class RetriesContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_an_ending_named_in_the_retry_condition_is_queued_again(self, store: Store) -> None:
+    async def test_a_status_in_the_retry_condition_queues_the_rollout_again(self, store: Store) -> None:
         for status in UNSUCCESSFUL:
             rollout = await started(store, max_attempts=2, retry_condition=[status])
             await store.update_attempt(rollout.rollout_id, "latest", status=status)
@@ -32,15 +32,15 @@ class RetriesContract:
             assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
             assert await statuses(store, rollout) == ("preparing", status, "preparing")
 
-    async def test_an_ending_not_named_in_the_retry_condition_fails_the_rollout(self, store: Store) -> None:
+    async def test_a_status_outside_the_retry_condition_fails_the_rollout(self, store: Store) -> None:
         for status in UNSUCCESSFUL:
-            others = [one for one in UNSUCCESSFUL if one != status]
+            others = [item for item in UNSUCCESSFUL if item != status]
             rollout = await started(store, max_attempts=5, retry_condition=others)
             await store.update_attempt(rollout.rollout_id, "latest", status=status)
             assert await statuses(store, rollout) == ("failed", status)
             assert await store.dequeue_rollout() is None
 
-    async def test_attempts_are_made_until_the_budget_is_spent(self, store: Store) -> None:
+    async def test_attempts_are_retried_up_to_max_attempts(self, store: Store) -> None:
         config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
         rollout = await store.enqueue_rollout(1, config=config)
         for number in (1, 2, 3):
@@ -51,12 +51,12 @@ class RetriesContract:
         assert await statuses(store, rollout) == ("failed", "failed", "failed", "failed")
         assert await store.dequeue_rollout() is None
 
-    async def test_one_attempt_is_the_default_budget(self, store: Store) -> None:
+    async def test_max_attempts_is_one_by_default(self, store: Store) -> None:
         rollout = await started(store, retry_condition=["failed"])
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         assert await statuses(store, rollout) == ("failed", "failed")
 
-    async def test_attempts_started_by_hand_count_towards_the_budget(self, store: Store) -> None:
+    async def test_attempts_started_by_hand_count_towards_max_attempts(self, store: Store) -> None:
         rollout = await started(store, max_attempts=3, retry_condition=["failed"])
         second = await store.start_attempt(rollout.rollout_id)
         await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
@@ -69,7 +69,7 @@ class RetriesContract:
         await store.update_attempt(rollout.rollout_id, third.attempt.attempt_id, status="failed")
         assert (await reread(store, rollout)).status == "failed"
 
-    async def test_the_budget_is_the_one_in_force_when_the_attempt_ends(self, store: Store) -> None:
+    async def test_the_config_at_the_end_of_an_attempt_decides_about_a_retry(self, store: Store) -> None:
         rollout = await started(store)
         await store.update_rollout(rollout.rollout_id, config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
@@ -80,7 +80,7 @@ class RetriesContract:
         waiting = await store.enqueue_rollout("waiting")
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         claimed = await store.dequeue_many_rollouts(limit=5)
-        assert [one.rollout_id for one in claimed] == [waiting.rollout_id, rollout.rollout_id]
+        assert [item.rollout_id for item in claimed] == [waiting.rollout_id, rollout.rollout_id]
 
     async def test_reporting_the_same_failure_twice_queues_one_retry(self, store: Store) -> None:
         rollout = await started(store, max_attempts=3, retry_condition=["failed"])
@@ -88,27 +88,27 @@ class RetriesContract:
             await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         assert len(await store.dequeue_many_rollouts(limit=5)) == 1
 
-    async def test_a_late_success_rescues_a_failed_rollout(self, store: Store) -> None:
+    async def test_a_late_success_changes_a_failed_rollout_to_succeeded(self, store: Store) -> None:
         rollout = await started(store)
         await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
         assert (await reread(store, rollout)).status == "failed"
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         assert await statuses(store, rollout) == ("succeeded", "succeeded")
 
-    async def test_a_late_success_takes_a_pending_retry_off_the_queue(self, store: Store) -> None:
+    async def test_a_late_success_removes_a_pending_retry_from_the_queue(self, store: Store) -> None:
         rollout = await started(store, max_attempts=2, retry_condition=["timeout"])
         await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         assert await store.dequeue_rollout() is None
         assert await statuses(store, rollout) == ("succeeded", "succeeded")
 
-    async def test_cancelling_takes_a_pending_retry_off_the_queue(self, store: Store) -> None:
+    async def test_cancelling_removes_a_pending_retry_from_the_queue(self, store: Store) -> None:
         rollout = await started(store, max_attempts=2, retry_condition=["failed"])
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         await store.update_rollout(rollout.rollout_id, status="cancelled")
         assert await store.dequeue_rollout() is None
 
-    async def test_a_finished_rollout_can_be_tried_again_by_hand_and_fail(self, store: Store) -> None:
+    async def test_a_finished_rollout_can_be_started_again_by_hand_and_fail(self, store: Store) -> None:
         rollout = await started(store)
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         second = await store.start_attempt(rollout.rollout_id)
@@ -117,7 +117,7 @@ class RetriesContract:
         await store.update_attempt(rollout.rollout_id, second.attempt.attempt_id, status="failed")
         assert await statuses(store, rollout) == ("failed", "failed", "failed")
 
-    async def test_the_way_to_success(self, store: Store) -> None:
+    async def test_statuses_from_the_queue_to_success(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1)
         claimed = await store.dequeue_rollout()
         assert claimed is not None

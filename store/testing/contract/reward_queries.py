@@ -1,4 +1,4 @@
-"""Contract of rewards of rollouts and attempts, of queries by them, and of reads of the spans of several rollouts."""
+"""Contract of rewards of rollouts and attempts, of queries by rewards, and of spans of several rollouts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RewardQueriesContract:
         assert reread is not None
         assert (reread.reward, reread.rewards) == (None, {})
 
-    async def test_the_last_reward_by_number_wins_whatever_the_order_of_arrival(self, store: Store) -> None:
+    async def test_the_reward_with_the_greatest_span_number_counts_in_any_order_of_arrival(self, store: Store) -> None:
         rollout = await started(store)
         spans = [
             rewarding(rollout.attempt, 12, quality=0.5),
@@ -105,7 +105,7 @@ class RewardQueriesContract:
         (current,) = await store.query_rollouts(reward_max=-1)
         assert current.reward == -1
 
-    async def test_rewards_of_the_past_are_those_of_that_moment(self, store: Store) -> None:
+    async def test_past_rollouts_have_the_rewards_of_that_moment(self, store: Store) -> None:
         rollout = await rewarded(store, 0.25)
         other = await rewarded(store, 0.5)
         before = len(await store.log.history(rollout.rollout_id))
@@ -171,7 +171,7 @@ class RewardQueriesContract:
             ({"status_in": ["preparing"], "mode_in": ["test"]}, [3]),
         ]
         last = (await store.log.history(rollouts[2].rollout_id))[-1].position
-        # At an earlier moment, the rows that have changed since are computed from the log.
+        # These changes come after `last`. For a query at `last`, the store computes the changed rows from the log.
         for rollout in rollouts:
             await store.add_span(rewarding(rollout.attempt, 99, quality=50))
             await store.annotations.annotate(rollout.rollout_id, add_labels=["gone"], remove_labels=["good"])

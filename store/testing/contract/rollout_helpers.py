@@ -29,17 +29,17 @@ async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
 
 async def attempt_of(store: Store, rollout: Rollout, sequence_id: int = 1) -> Attempt:
     """Return the attempt of the rollout with the given sequence id."""
-    (attempt,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
+    (attempt,) = [item for item in await attempts_of(store, rollout) if item.sequence_id == sequence_id]
     return attempt
 
 
 async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
     """Return the status of the rollout, followed by the statuses of its attempts from the first to the last."""
-    return ((await reread(store, rollout)).status, *(one.status for one in await attempts_of(store, rollout)))
+    return ((await reread(store, rollout)).status, *(attempt.status for attempt in await attempts_of(store, rollout)))
 
 
 async def worker_of(store: Store, worker_id: str) -> Worker:
-    """Return the worker. Unlike most reads, this read does not make the store look for attempts that exceed a limit."""
+    """Return the worker. Unlike most reads, this read does not sweep."""
     worker = await store.get_worker_by_id(worker_id)
     assert worker is not None
     return worker

@@ -30,16 +30,17 @@ class SpanNumbersContract:
         second = await store.start_attempt(rollout.rollout_id)
         first_id, second_id = rollout.attempt.attempt_id, second.attempt.attempt_id
         drawn = [
-            await store.get_next_span_sequence_id(rollout.rollout_id, one) for one in (first_id, second_id, first_id)
+            await store.get_next_span_sequence_id(rollout.rollout_id, attempt_id)
+            for attempt_id in (first_id, second_id, first_id)
         ]
         assert drawn == [1, 2, 3]
 
-    async def test_rollouts_number_independently(self, store: Store) -> None:
-        one, two = await started(store), await started(store)
-        assert await store.get_next_span_sequence_id(one.rollout_id, one.attempt.attempt_id) == 1
-        assert await store.get_next_span_sequence_id(two.rollout_id, two.attempt.attempt_id) == 1
+    async def test_each_rollout_has_its_own_span_numbers(self, store: Store) -> None:
+        first, second = await started(store), await started(store)
+        assert await store.get_next_span_sequence_id(first.rollout_id, first.attempt.attempt_id) == 1
+        assert await store.get_next_span_sequence_id(second.rollout_id, second.attempt.attempt_id) == 1
 
-    async def test_an_unknown_attempt_draws_from_its_rollouts_numbers(self, store: Store) -> None:
+    async def test_an_unknown_attempt_uses_the_numbers_of_its_rollout(self, store: Store) -> None:
         rollout = await started(store)
         assert await store.get_next_span_sequence_id(rollout.rollout_id, "at-none") == 1
         assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 2
@@ -68,15 +69,15 @@ class SpanNumbersContract:
             drawn.append(span.sequence_id)
         assert drawn == [*range(1, 146)]
 
-    async def test_no_pairs_give_no_numbers(self, store: Store) -> None:
+    async def test_a_call_without_pairs_returns_no_numbers(self, store: Store) -> None:
         assert list(await store.get_many_span_sequence_ids([])) == []
 
-    async def test_an_explicit_number_lifts_the_next_one_above_it(self, store: Store) -> None:
+    async def test_the_next_number_is_greater_than_an_explicit_number(self, store: Store) -> None:
         rollout = await started(store)
         await store.add_span(make_span(rollout.attempt, 100))
         assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 101
 
-    async def test_zero_and_negative_numbers_are_stored_and_the_next_is_one(self, store: Store) -> None:
+    async def test_zero_and_negative_numbers_are_stored_and_the_next_number_is_one(self, store: Store) -> None:
         for number in [0, -7]:
             rollout = await started(store)
             await store.add_span(make_span(rollout.attempt, number))
@@ -84,20 +85,20 @@ class SpanNumbersContract:
             assert span.sequence_id == number
             assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 1
 
-    async def test_a_lower_explicit_number_is_stored_and_lowers_nothing(self, store: Store) -> None:
+    async def test_a_lower_explicit_number_does_not_lower_the_next_number(self, store: Store) -> None:
         rollout = await started(store)
         for number in (10, 3):
             await store.add_span(make_span(rollout.attempt, number))
-        assert [one.sequence_id for one in await store.query_spans(rollout.rollout_id)] == [3, 10]
+        assert [span.sequence_id for span in await store.query_spans(rollout.rollout_id)] == [3, 10]
         assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 11
 
-    async def test_a_duplicate_lifts_the_numbers_too(self, store: Store) -> None:
+    async def test_the_number_of_a_duplicate_span_raises_the_next_number(self, store: Store) -> None:
         rollout = await started(store)
         await store.add_span(make_span(rollout.attempt, 1, span_id="same"))
         await store.add_span(make_span(rollout.attempt, 40, span_id="same"))
         assert await store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id) == 41
 
-    async def test_a_refused_span_lifts_the_numbers_too(self, store: Store) -> None:
+    async def test_the_number_of_a_refused_span_raises_the_next_number(self, store: Store) -> None:
         rollout = await started(store)
         with pytest.raises(NotFound):
             await store.add_span(make_span(rollout.attempt, 20, attempt_id="at-none"))
@@ -106,15 +107,20 @@ class SpanNumbersContract:
             await store.add_span(make_span(rollout.attempt, 30, rollout_id="ro-none"))
         assert await store.get_next_span_sequence_id("ro-none", "at-none") == 31
 
-    async def test_many_spans_lift_the_numbers_to_the_greatest_of_each_rollout(self, store: Store) -> None:
-        one, two = await started(store), await started(store)
+    async def test_many_spans_raise_the_next_number_of_each_rollout(self, store: Store) -> None:
+        first, second = await started(store), await started(store)
         await store.add_many_spans(
-            [make_span(one.attempt, 9), make_span(two.attempt, 3), make_span(one.attempt, 4), make_span(two.attempt, 5)]
+            [
+                make_span(first.attempt, 9),
+                make_span(second.attempt, 3),
+                make_span(first.attempt, 4),
+                make_span(second.attempt, 5),
+            ]
         )
-        pairs = [(one.rollout_id, one.attempt.attempt_id), (two.rollout_id, two.attempt.attempt_id)]
+        pairs = [(first.rollout_id, first.attempt.attempt_id), (second.rollout_id, second.attempt.attempt_id)]
         assert list(await store.get_many_span_sequence_ids(pairs)) == [10, 6]
 
-    async def test_a_refused_group_among_many_lifts_its_numbers_and_a_later_one_does_not(self, store: Store) -> None:
+    async def test_a_refused_group_raises_the_next_number_and_a_later_group_does_not(self, store: Store) -> None:
         rollout, later = await started(store), await started(store)
         with pytest.raises(NotFound):
             await store.add_many_spans(

@@ -53,7 +53,7 @@ class SpanQueriesContract:
         return rollout
 
     async def span_ids(self, store: Store, rollout: AttemptedRollout, **filters: Any) -> list[str]:
-        return [one.span_id for one in await store.query_spans(rollout.rollout_id, **filters)]
+        return [span.span_id for span in await store.query_spans(rollout.rollout_id, **filters)]
 
     async def test_spans_are_listed_by_their_number(self, store: Store) -> None:
         rollout = await self.traced(store)
@@ -87,7 +87,7 @@ class SpanQueriesContract:
         for filters, expected in cases:
             assert await self.span_ids(store, rollout, **filters) == expected, filters
 
-    async def test_or_never_leads_out_of_the_rollout_or_the_attempt(self, store: Store) -> None:
+    async def test_or_applies_only_within_the_rollout_and_the_attempt(self, store: Store) -> None:
         rollout, other = await self.traced(store), await self.traced(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 9, span_id="s-second", name="agent"))
@@ -97,7 +97,7 @@ class SpanQueriesContract:
         assert await self.span_ids(store, rollout, attempt_id=first_id, **either) == ["s-tool", "s-root"]
         assert await self.span_ids(store, other, **either) == ["s-tool", "s-root"]
 
-    async def test_spans_can_be_asked_for_one_attempt_or_the_latest(self, store: Store) -> None:
+    async def test_spans_of_one_attempt_or_of_the_latest_attempt_can_be_queried(self, store: Store) -> None:
         rollout = await self.traced(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 2, span_id="s-second"))
@@ -116,12 +116,12 @@ class SpanQueriesContract:
     async def test_spans_are_paged_after_filtering_and_sorting(self, store: Store) -> None:
         rollout = await self.traced(store)
         page = await store.query_spans(rollout.rollout_id, trace_id_contains="t-", limit=1, offset=1)
-        assert [one.span_id for one in page] == ["s-tool"]
+        assert [span.span_id for span in page] == ["s-tool"]
         assert (page.limit, page.offset, page.total) == (1, 1, 3)
         none = await store.query_spans(rollout.rollout_id, limit=0)
         assert (list(none), none.total) == ([], 3)
 
-    async def test_spans_sort_by_their_plain_fields(self, store: Store) -> None:
+    async def test_spans_are_sorted_by_their_scalar_fields(self, store: Store) -> None:
         rollout = await self.traced(store)
         cases: list[tuple[str, list[str], list[str]]] = [
             ("start_time", ["s-tool", "s-root", "s-call"], ["s-call", "s-root", "s-tool"]),
@@ -133,7 +133,7 @@ class SpanQueriesContract:
             assert await self.span_ids(store, rollout, sort_by=field) == rising
             assert await self.span_ids(store, rollout, sort_by=field, sort_order="desc") == falling
 
-    async def test_spans_of_one_number_are_listed_by_their_times_and_then_as_they_came(self, store: Store) -> None:
+    async def test_spans_with_equal_numbers_are_ordered_by_time_and_then_by_arrival(self, store: Store) -> None:
         rollout = await started(store)
         times: list[tuple[str, float | None, float | None]] = [
             ("never", None, None),
@@ -144,13 +144,13 @@ class SpanQueriesContract:
             ("short-again", 5.0, 6.0),
             ("never-again", None, None),
         ]
-        spans = [make_span(rollout.attempt, 4, span_id=one, start_time=a, end_time=b) for one, a, b in times]
+        spans = [make_span(rollout.attempt, 4, span_id=span_id, start_time=a, end_time=b) for span_id, a, b in times]
         await store.add_many_spans(spans)
         await store.add_span(make_span(rollout.attempt, 3, span_id="before", start_time=99.0))
         expected = ["before", "short", "short-again", "long", "open", "late", "never", "never-again"]
         assert await self.span_ids(store, rollout) == expected
 
-    async def test_spans_of_one_number_in_several_attempts_follow_the_same_order(self, store: Store) -> None:
+    async def test_spans_with_equal_numbers_in_several_attempts_are_ordered_by_time(self, store: Store) -> None:
         rollout = await started(store)
         second = await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(second.attempt, 1, span_id="later", start_time=7.0))
@@ -181,7 +181,7 @@ class SpanQueriesContract:
         names = await store.query_spans(ids, sort_by="name")
         assert [span.name for span in names] == sorted(span.name for spans in alone for span in spans)
 
-    async def test_the_latest_attempts_of_several_rollouts(self, store: Store) -> None:
+    async def test_spans_of_the_latest_attempts_of_several_rollouts_can_be_queried(self, store: Store) -> None:
         rollouts = [await self.traced(store) for _ in range(3)]
         ids = [rollout.rollout_id for rollout in rollouts]
         second = await store.start_attempt(ids[1])

@@ -29,7 +29,7 @@ async def ended(store: Store, status: Any, **config: Any) -> AttemptedRollout:
 
 
 async def span_ids(store: Store, attempt: Attempt) -> list[str]:
-    return [one.span_id for one in await store.query_spans(attempt.rollout_id, attempt.attempt_id)]
+    return [span.span_id for span in await store.query_spans(attempt.rollout_id, attempt.attempt_id)]
 
 
 class SpansContract:
@@ -37,7 +37,7 @@ class SpansContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_a_stored_span_is_given_back_as_it_came(self, store: Store) -> None:
+    async def test_a_stored_span_is_returned_unchanged(self, store: Store) -> None:
         rollout = await started(store)
         span = make_span(
             rollout.attempt,
@@ -53,7 +53,7 @@ class SpansContract:
         assert await store.add_span(span) == span
         assert list(await store.query_spans(rollout.rollout_id)) == [span]
 
-    async def test_the_kinds_of_attribute_values_survive(self, store: Store) -> None:
+    async def test_attribute_values_keep_their_types(self, store: Store) -> None:
         rollout = await started(store)
         attributes = {"int": 1, "bool": True, "float": 1.0, "text": "1", "ints": [1, 2], "floats": [1.0], "none": []}
         attributes |= {"big": 2**63 - 1, "small": 5e-324, "bools": [False, True], "texts": ["", "é\n"]}
@@ -61,7 +61,7 @@ class SpansContract:
         (span,) = await store.query_spans(rollout.rollout_id)
         assert json.dumps(span.attributes, sort_keys=True) == json.dumps(attributes, sort_keys=True)
 
-    async def test_unknown_keys_of_a_span_and_its_parts_survive(self, store: Store) -> None:
+    async def test_unknown_keys_of_a_span_and_its_parts_are_stored(self, store: Store) -> None:
         rollout = await started(store)
         extra: dict[str, Any] = {"x_list": [1, None, {"deep": 1.0}], "x_null": None}
         context = SpanContext(trace_id="t", span_id="s", is_remote=False, trace_state={}, **extra)
@@ -78,14 +78,16 @@ class SpansContract:
         assert read.model_dump() == span.model_dump()
         assert read.model_extra == extra
 
-    async def test_span_times_come_back_exactly(self, store: Store) -> None:
+    async def test_span_times_are_returned_exactly(self, store: Store) -> None:
         for time in [None, 0.1 + 0.2, 1_795_168_705.447347, 1_700_000_000.123456789, 0.0, -1.5]:
             rollout = await started(store)
             await store.add_span(make_span(rollout.attempt, start_time=time, end_time=time))
             (span,) = await store.query_spans(rollout.rollout_id)
             assert (span.start_time, span.end_time) == (time, time)
 
-    async def test_the_first_span_makes_the_attempt_and_its_rollout_run(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_first_span_sets_the_attempt_and_its_rollout_to_running(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         rollout = await started(store)
         clock.advance(3)
         await store.add_span(make_span(rollout.attempt))
@@ -94,7 +96,7 @@ class SpansContract:
         assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
         assert (attempt.end_time, (await reread(store, rollout)).end_time) == (None, None)
 
-    async def test_span_is_a_heartbeat_and_revives_preparing_and_silent_attempts(
+    async def test_span_is_a_heartbeat_and_sets_preparing_and_unresponsive_attempts_to_running(
         self, store: Store, clock: ManualClock
     ) -> None:
         for before, after in [
@@ -112,7 +114,7 @@ class SpansContract:
             assert attempt.status == after
             assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_a_span_moves_a_rollout_that_prepares_or_waits_for_a_retry_and_no_other(self, store: Store) -> None:
+    async def test_a_span_sets_only_preparing_and_requeuing_rollouts_to_running(self, store: Store) -> None:
         cases: list[tuple[Any, str]] = [
             ("preparing", "running"),
             ("requeuing", "running"),
@@ -128,7 +130,7 @@ class SpansContract:
             await store.add_span(make_span(rollout.attempt))
             assert await statuses(store, rollout) == (after, "running")
 
-    async def test_a_span_for_a_silent_attempt_calls_its_retry_off(self, store: Store) -> None:
+    async def test_a_span_of_an_unresponsive_attempt_cancels_its_retry(self, store: Store) -> None:
         rollout = await ended(store, "unresponsive", max_attempts=2, retry_condition=["unresponsive"])
         assert await statuses(store, rollout) == ("requeuing", "unresponsive")
         await store.add_span(make_span(rollout.attempt))
@@ -137,13 +139,13 @@ class SpansContract:
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         assert await statuses(store, rollout) == ("failed", "failed")
 
-    async def test_a_silent_attempt_that_was_replaced_runs_again_without_moving_the_rollout(self, store: Store) -> None:
+    async def test_a_span_of_a_replaced_attempt_does_not_change_the_rollout(self, store: Store) -> None:
         rollout = await ended(store, "unresponsive", max_attempts=2, retry_condition=["unresponsive"])
         await store.dequeue_rollout()
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("preparing", "running", "preparing")
 
-    async def test_a_late_span_does_not_kill_a_pending_retry(self, store: Store) -> None:
+    async def test_a_late_span_does_not_cancel_a_pending_retry(self, store: Store) -> None:
         cases: list[Any] = ["failed", "timeout"]
         for status in cases:
             rollout = await ended(store, status, max_attempts=2, retry_condition=[status])
@@ -153,32 +155,30 @@ class SpansContract:
             assert claimed is not None
             assert claimed.attempt.sequence_id == 2
 
-    async def test_a_late_span_does_not_revive_a_rollout_that_timed_out(self, store: Store) -> None:
+    async def test_a_late_span_does_not_reopen_a_rollout_that_timed_out(self, store: Store) -> None:
         rollout = await ended(store, "timeout")
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_a_silent_attempt_of_a_failed_rollout_runs_again_and_the_rollout_stays_failed(
-        self, store: Store
-    ) -> None:
+    async def test_a_span_of_an_unresponsive_attempt_does_not_reopen_a_failed_rollout(self, store: Store) -> None:
         rollout = await ended(store, "unresponsive")
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("failed", "running")
 
-    async def test_a_span_of_an_attempt_that_is_not_the_latest_moves_only_that_attempt(self, store: Store) -> None:
+    async def test_a_span_of_an_earlier_attempt_changes_only_that_attempt(self, store: Store) -> None:
         rollout = await started(store)
         await store.start_attempt(rollout.rollout_id)
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("preparing", "running", "preparing")
 
-    async def test_a_span_touches_no_worker(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_span_changes_no_worker(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, worker_id="w1")
         before = await worker_of(store, "w1")
         clock.advance(3)
         await store.add_span(make_span(rollout.attempt))
         assert await worker_of(store, "w1") == before
 
-    async def test_a_span_leaves_the_other_fields_of_its_attempt_alone(self, store: Store) -> None:
+    async def test_a_span_does_not_change_other_fields_of_its_attempt(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         before = await store.update_attempt(rollout.rollout_id, "latest", status="running", metadata={"m": 1})
         await store.add_span(make_span(rollout.attempt))
@@ -242,7 +242,7 @@ class SpansContract:
         with pytest.raises(SpanConflict):
             await store.add_span(second.model_copy(update={"name": "third"}))
 
-    async def test_children_in_one_call_follow_their_parent_to_its_derived_id(self, store: Store) -> None:
+    async def test_children_in_one_call_refer_to_the_derived_id_of_their_parent(self, store: Store) -> None:
         rollout = await started(store)
         parent = make_span(rollout.attempt, 1, trace_id="a" * 32)
         other = make_span(rollout.attempt, 2, trace_id="b" * 32, span_id=parent.span_id)
@@ -276,7 +276,7 @@ class SpansContract:
         assert (await store.query_spans(rollout.rollout_id)).total == 2
         assert (await store.query_spans(other.rollout_id)).total == 1
 
-    async def test_a_duplicate_is_no_sign_of_life(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_duplicate_is_not_a_heartbeat(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, unresponsive_seconds=5)
         span = make_span(rollout.attempt)
         await store.add_span(span)
@@ -288,7 +288,7 @@ class SpansContract:
         clock.advance(2)
         assert await statuses(store, rollout) == ("failed", "unresponsive")
 
-    async def test_a_duplicate_wakes_nothing(self, store: Store) -> None:
+    async def test_a_duplicate_does_not_change_an_unresponsive_attempt(self, store: Store) -> None:
         rollout = await started(store)
         span = make_span(rollout.attempt)
         await store.add_span(span)
@@ -306,29 +306,29 @@ class SpansContract:
         assert (await store.query_spans(rollout.rollout_id)).total == 0
         assert await statuses(store, rollout) == ("preparing", "preparing")
 
-    async def test_a_queued_rollout_has_no_attempt_to_take_a_span(self, store: Store) -> None:
+    async def test_a_span_of_a_rollout_without_attempts_is_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout(1)
         attempt = (await started(store)).attempt
         with pytest.raises(NotFound, match="not found for rollout"):
             await store.add_span(make_span(attempt, rollout_id=rollout.rollout_id))
 
-    async def test_no_spans_give_no_spans(self, store: Store) -> None:
+    async def test_add_many_spans_without_spans_returns_an_empty_list(self, store: Store) -> None:
         assert list(await store.add_many_spans([])) == []
 
     async def test_many_spans_are_stored_and_returned_group_by_group_in_order_of_appearance(self, store: Store) -> None:
-        one, two = await started(store), await started(store)
+        first, second = await started(store), await started(store)
         spans = [
-            make_span(two.attempt, 1),
-            make_span(one.attempt, 1),
-            make_span(two.attempt, 2),
-            make_span(one.attempt, 2),
+            make_span(second.attempt, 1),
+            make_span(first.attempt, 1),
+            make_span(second.attempt, 2),
+            make_span(first.attempt, 2),
         ]
         stored = await store.add_many_spans(spans)
         assert list(stored) == [spans[0], spans[2], spans[1], spans[3]]
-        assert await span_ids(store, one.attempt) == [spans[1].span_id, spans[3].span_id]
-        assert await statuses(store, one) == await statuses(store, two) == ("running", "running")
+        assert await span_ids(store, first.attempt) == [spans[1].span_id, spans[3].span_id]
+        assert await statuses(store, first) == await statuses(store, second) == ("running", "running")
 
-    async def test_among_many_the_first_of_two_equal_span_ids_wins(self, store: Store) -> None:
+    async def test_the_first_of_two_equal_span_ids_in_one_call_is_stored(self, store: Store) -> None:
         rollout = await started(store)
         spans = [make_span(rollout.attempt, number, span_id="same") for number in (1, 2)]
         assert list(await store.add_many_spans(spans)) == spans[:1]
@@ -342,7 +342,7 @@ class SpansContract:
         assert list(await store.add_many_spans([before, old, after])) == [before, after]
         assert await span_ids(store, rollout.attempt) == [old.span_id, before.span_id, after.span_id]
 
-    async def test_many_spans_are_one_sign_of_life(self, store: Store, clock: ManualClock) -> None:
+    async def test_many_spans_in_one_call_are_one_heartbeat(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store)
         clock.advance(3)
         await store.add_many_spans([make_span(rollout.attempt, number) for number in range(1, 4)])
@@ -351,13 +351,11 @@ class SpansContract:
 
     async def test_thousands_of_spans_are_stored_in_one_call(self, store: Store) -> None:
         rollouts = [await started(store) for _ in range(2)]
-        spans = [make_span(one.attempt, number) for one in rollouts for number in range(1, 1001)]
+        spans = [make_span(rollout.attempt, number) for rollout in rollouts for number in range(1, 1001)]
         assert list(await store.add_many_spans(spans)) == spans
         assert list(await store.query_spans(rollouts[1].rollout_id)) == spans[1000:]
 
-    async def test_an_unknown_attempt_among_many_keeps_the_groups_before_it_and_drops_those_after(
-        self, store: Store
-    ) -> None:
+    async def test_groups_before_an_unknown_attempt_are_stored_and_later_groups_are_not(self, store: Store) -> None:
         first, last = await started(store), await started(store)
         spans = [
             make_span(first.attempt, 1),
@@ -393,7 +391,7 @@ class SpansContract:
         assert list(await store.query_spans(rollout.rollout_id)) == [span]
         assert await statuses(store, rollout) == ("running", "running")
 
-    async def test_a_span_of_the_opentelemetry_sdk_may_bring_its_number(self, store: Store) -> None:
+    async def test_a_span_of_the_opentelemetry_sdk_may_have_an_explicit_number(self, store: Store) -> None:
         rollout = await started(store)
         ids = (rollout.rollout_id, rollout.attempt.attempt_id)
         span = await store.add_otel_span(*ids, make_sdk_span(), sequence_id=5)

@@ -40,7 +40,7 @@ class StatisticsContract:
         assert counted == {"rollouts": 2, "attempts": 2, "spans": 3, "resources": 1}
         assert statistics.get("total_workers") == 2
 
-    async def test_a_store_tells_its_name_and_an_uptime_that_always_rises(self, store: Store) -> None:
+    async def test_statistics_contain_the_name_and_a_rising_uptime(self, store: Store) -> None:
         first, second = await store.statistics(), await store.statistics()
         assert first.get("name")
         uptimes = first.get("uptime"), second.get("uptime")
@@ -48,7 +48,7 @@ class StatisticsContract:
         assert uptimes[1] is not None
         assert 0 < uptimes[0] < uptimes[1]
 
-    async def test_capabilities_are_named_flags_and_asyncio_is_among_them(self, store: Store) -> None:
+    async def test_capabilities_are_flags_and_include_async_safe(self, store: Store) -> None:
         capabilities = store.capabilities
         assert set(capabilities) <= {"thread_safe", "async_safe", "zero_copy", "otlp_traces"}
         assert all(isinstance(flag, bool) for flag in capabilities.values())

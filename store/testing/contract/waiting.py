@@ -1,6 +1,7 @@
 """Contract of calls that wait until rollouts end, or until a rollout can be claimed.
 
-The time limit of such a call is measured in real seconds. It does not depend on the store's clock, which tests move.
+The time limit of such a call is measured in real seconds. The limit does not depend on the store's clock, which tests
+move.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def cancelled(task: Future[Any]) -> None:
 
 
 async def fastest(measured: Callable[[], Awaitable[float]]) -> float:
-    """Return the shortest of at most 20 times in seconds. A busy machine may delay some of the measurements."""
+    """Measure a time at most 20 times, because a busy machine may delay a call. Return the shortest time in seconds."""
     shortest = await measured()
     for _ in range(19):
         if shortest < PROMPT:
@@ -69,15 +70,15 @@ class WaitingContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_rollouts_that_have_ended_are_returned_at_once_in_the_order_asked_for(self, store: Store) -> None:
+    async def test_ended_rollouts_are_returned_at_once_in_the_requested_order(self, store: Store) -> None:
         rollouts = [await store.enqueue_rollout(number) for number in range(3)]
         ends: list[Any] = ["succeeded", "failed", "cancelled"]
         for rollout, status in zip(rollouts, ends, strict=True):
             await store.update_rollout(rollout.rollout_id, status=status)
         rollout_ids = [rollouts[2].rollout_id, rollouts[0].rollout_id, rollouts[1].rollout_id, rollouts[2].rollout_id]
         ended = await answer(store.wait_for_rollouts(rollout_ids=rollout_ids))
-        assert [one.rollout_id for one in ended] == rollout_ids
-        assert [one.status for one in ended] == ["cancelled", "succeeded", "failed", "cancelled"]
+        assert [item.rollout_id for item in ended] == rollout_ids
+        assert [item.status for item in ended] == ["cancelled", "succeeded", "failed", "cancelled"]
 
     async def test_a_rollout_is_returned_without_its_attempt(self, store: Store) -> None:
         rollout = await started(store)
@@ -86,7 +87,7 @@ class WaitingContract:
         assert type(ended) is Rollout
         assert ended.model_dump() == (await reread(store, rollout)).model_dump(exclude={"attempt"})
 
-    async def test_a_timeout_of_zero_or_less_is_a_snapshot(self, store: Store) -> None:
+    async def test_a_timeout_of_zero_or_less_does_not_wait(self, store: Store) -> None:
         done, open_one = await started(store), await started(store)
         await store.update_rollout(done.rollout_id, status="succeeded")
         rollout_ids = [open_one.rollout_id, done.rollout_id]
@@ -95,19 +96,19 @@ class WaitingContract:
             before = monotonic()
             ended = await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=seconds)
             duration = monotonic() - before
-            assert [one.rollout_id for one in ended] == [done.rollout_id]
+            assert [rollout.rollout_id for rollout in ended] == [done.rollout_id]
             return duration
 
         for seconds in (0, -1, -0.5):
             assert await fastest(partial(look, seconds)) < PROMPT
 
-    async def test_at_the_deadline_those_that_have_ended_are_returned(self, store: Store) -> None:
+    async def test_at_the_deadline_the_ended_rollouts_are_returned(self, store: Store) -> None:
         done, open_one = await started(store), await started(store)
         await store.update_rollout(done.rollout_id, status="failed")
         before = monotonic()
         ended = await store.wait_for_rollouts(rollout_ids=[open_one.rollout_id, done.rollout_id], timeout=0.1)
         assert monotonic() - before >= 0.1
-        assert [one.rollout_id for one in ended] == [done.rollout_id]
+        assert [rollout.rollout_id for rollout in ended] == [done.rollout_id]
 
     async def test_wait_for_no_rollouts_returns_at_once(self, store: Store) -> None:
         assert list(await answer(store.wait_for_rollouts(rollout_ids=[]))) == []
@@ -117,36 +118,36 @@ class WaitingContract:
         done = await started(store)
         await store.update_rollout(done.rollout_id, status="succeeded")
         ended = await answer(store.wait_for_rollouts(rollout_ids=["ro-none", done.rollout_id]))
-        assert [one.rollout_id for one in ended] == [done.rollout_id]
+        assert [rollout.rollout_id for rollout in ended] == [done.rollout_id]
 
-    async def test_known_rollouts_are_waited_for_beside_unknown_ones(self, store: Store) -> None:
+    async def test_a_wait_for_known_and_unknown_rollouts_waits_for_the_known_rollouts(self, store: Store) -> None:
         rollout = await started(store)
         task = await parked(store.wait_for_rollouts(rollout_ids=["ro-none", rollout.rollout_id]))
         await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        assert [one.rollout_id for one in await answer(task)] == [rollout.rollout_id]
+        assert [item.rollout_id for item in await answer(task)] == [rollout.rollout_id]
 
-    async def test_a_waiter_wakes_promptly_when_the_last_rollout_ends(self, store: Store) -> None:
+    async def test_a_wait_ends_promptly_when_the_last_rollout_ends(self, store: Store) -> None:
         async def wake_up() -> float:
             rollouts = [await started(store) for _ in range(2)]
-            task = await parked(store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts]))
+            task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in rollouts]))
             await store.update_attempt(rollouts[0].rollout_id, "latest", status="succeeded")
             await asyncio.sleep(PARKED / 5)
             assert not task.done()
             await store.update_attempt(rollouts[1].rollout_id, "latest", status="failed")
             before = monotonic()
-            assert [one.status for one in await answer(task)] == ["succeeded", "failed"]
+            assert [rollout.status for rollout in await answer(task)] == ["succeeded", "failed"]
             return monotonic() - before
 
         assert await fastest(wake_up) < PROMPT
 
-    async def test_end_of_a_rollout_wakes_all_its_waiters(self, store: Store) -> None:
+    async def test_end_of_a_rollout_ends_all_waits_for_it(self, store: Store) -> None:
         rollout = await started(store)
         waits = [store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=HUNG) for _ in range(5)]
         tasks = await parked(asyncio.gather(*waits))
         await store.update_rollout(rollout.rollout_id, status="cancelled")
-        assert [[one.status for one in ended] for ended in await answer(tasks)] == [["cancelled"]] * 5
+        assert [[item.status for item in ended] for ended in await answer(tasks)] == [["cancelled"]] * 5
 
-    async def test_a_wait_can_be_cancelled_and_leaves_no_trace(self, store: Store) -> None:
+    async def test_a_cancelled_wait_does_not_change_the_rollout(self, store: Store) -> None:
         rollout = await started(store)
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         await cancelled(task)
@@ -170,34 +171,38 @@ class WaitingContract:
         await store.start_attempt(rollout.rollout_id)
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
-        assert [one.status for one in await answer(task)] == ["failed"]
+        assert [item.status for item in await answer(task)] == ["failed"]
 
-    async def test_a_retry_in_the_queue_is_not_an_end(self, store: Store) -> None:
+    async def test_a_rollout_with_a_queued_retry_has_not_ended(self, store: Store) -> None:
         rollout = await started(store, max_attempts=2, retry_condition=["failed"])
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         assert list(await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=0)) == []
 
-    async def test_a_wait_finds_the_rollout_that_timed_out_before_it(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_wait_returns_a_rollout_that_timed_out_before_the_call(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         rollout = await started(store, timeout_seconds=5)
         clock.advance(6)
         ended = await answer(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
-        assert [one.status for one in ended] == ["failed"]
+        assert [item.status for item in ended] == ["failed"]
 
-    async def test_a_rollout_that_times_out_during_the_wait_ends_it(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_timeout_of_the_rollout_ends_the_wait(self, store: Store, clock: ManualClock) -> None:
         for limit in ["timeout_seconds", "unresponsive_seconds"]:
             config: dict[str, Any] = {limit: 0.2}
             rollout = await started(store, **config)
             task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
             clock.advance(1)
-            assert [one.status for one in await answer(task)] == ["failed"]
+            assert [item.status for item in await answer(task)] == ["failed"]
 
-    async def test_a_rollout_started_during_a_wait_is_watched_too(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_rollout_started_during_a_wait_can_time_out_during_the_wait(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         rollout = await store.enqueue_rollout(1)
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         late = await started(store, timeout_seconds=0.2, worker_id="w1")
         clock.advance(1)
-        # A read of the rollout would itself make the store look for attempts that exceed a limit. A read of the worker
-        # does not, so the worker shows whether the waiting call has made the store look.
+        # A read of the rollout would itself sweep. A read of the worker does not, so the worker shows whether the
+        # waiting call has caused a sweep.
         for _ in range(int(HUNG / PARKED)):
             if (await worker_of(store, "w1")).status == "unknown":
                 break
@@ -217,12 +222,12 @@ class WaitingForWorkContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_a_rollout_that_waits_is_claimed_without_waiting(self, store: Store) -> None:
+    async def test_a_queued_rollout_is_claimed_at_once(self, store: Store) -> None:
         await store.enqueue_rollout(1)
         claimed = await answer(store.dequeue_rollout(wait_seconds=1000))
         assert claimed is not None
 
-    async def test_a_claim_that_waits_gets_the_next_rollout_promptly(self, store: Store) -> None:
+    async def test_a_waiting_claim_gets_the_next_rollout_promptly(self, store: Store) -> None:
         async def wake_up() -> float:
             task = await parked(store.dequeue_rollout("w1", wait_seconds=1000))
             rollout = await store.enqueue_rollout(1)
@@ -235,19 +240,19 @@ class WaitingForWorkContract:
         assert await fastest(wake_up) < PROMPT
         assert (await worker_of(store, "w1")).status == "busy"
 
-    async def test_a_claim_that_waits_in_vain_comes_back_empty_after_its_time(self, store: Store) -> None:
+    async def test_a_waiting_claim_returns_nothing_after_wait_seconds(self, store: Store) -> None:
         before = monotonic()
         assert await answer(store.dequeue_rollout("w1", wait_seconds=0.1)) is None
         assert monotonic() - before >= 0.1
         assert list(await answer(store.dequeue_many_rollouts(2, "w1", wait_seconds=0.05))) == []
         assert (await worker_of(store, "w1")).status == "idle"
 
-    async def test_a_claim_of_many_stops_waiting_when_there_is_one(self, store: Store) -> None:
+    async def test_dequeue_many_returns_as_soon_as_one_rollout_is_queued(self, store: Store) -> None:
         task = await parked(store.dequeue_many_rollouts(limit=5, wait_seconds=1000))
         await store.enqueue_rollout("only")
-        assert [one.input for one in await answer(task)] == ["only"]
+        assert [rollout.input for rollout in await answer(task)] == ["only"]
 
-    async def test_a_claim_that_waits_gets_a_retry(self, store: Store) -> None:
+    async def test_a_waiting_claim_gets_a_retry(self, store: Store) -> None:
         rollout = await started(store, max_attempts=2, retry_condition=["failed"])
         task = await parked(store.dequeue_rollout(wait_seconds=1000))
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
@@ -255,7 +260,7 @@ class WaitingForWorkContract:
         assert claimed is not None
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
 
-    async def test_a_claim_that_waits_gets_a_rollout_put_back_by_hand(self, store: Store) -> None:
+    async def test_a_waiting_claim_gets_a_rollout_whose_status_is_set_to_queuing(self, store: Store) -> None:
         rollout = await started(store)
         task = await parked(store.dequeue_rollout(wait_seconds=1000))
         await store.update_rollout(rollout.rollout_id, status="queuing")
@@ -263,7 +268,7 @@ class WaitingForWorkContract:
         assert claimed is not None
         assert claimed.rollout_id == rollout.rollout_id
 
-    async def test_a_claim_that_waits_gets_the_retry_of_an_attempt_that_times_out_meanwhile(
+    async def test_a_waiting_claim_gets_the_retry_of_an_attempt_that_times_out_meanwhile(
         self, store: Store, clock: ManualClock
     ) -> None:
         rollout = await started(store, timeout_seconds=0.2, max_attempts=2, retry_condition=["timeout"])
@@ -273,7 +278,9 @@ class WaitingForWorkContract:
         assert claimed is not None
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
 
-    async def test_of_two_that_wait_one_gets_the_rollout_and_the_other_goes_on_waiting(self, store: Store) -> None:
+    async def test_one_of_two_waiting_claims_gets_the_rollout_and_the_other_continues_to_wait(
+        self, store: Store
+    ) -> None:
         first = await parked(store.dequeue_rollout(wait_seconds=1000))
         second = await parked(store.dequeue_rollout(wait_seconds=1000))
         await store.enqueue_rollout(1)
@@ -289,17 +296,15 @@ class WaitingForWorkContract:
         tasks = await parked(asyncio.gather(*[store.dequeue_rollout(wait_seconds=1000) for _ in range(3)]))
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
         claimed = await answer(tasks)
-        assert sorted(one.input for one in claimed if one) == [0, 1, 2]
+        assert sorted(rollout.input for rollout in claimed if rollout) == [0, 1, 2]
 
-    async def test_a_claim_whose_caller_is_gone_takes_nothing(self, store: Store) -> None:
+    async def test_a_cancelled_claim_takes_no_rollout(self, store: Store) -> None:
         await cancelled(await parked(store.dequeue_rollout("w1", wait_seconds=1000)))
         rollout = await store.enqueue_rollout(1)
         await asyncio.sleep(PARKED)
         assert await statuses(store, rollout) == ("queuing",)
 
-    async def test_a_claim_whose_caller_leaves_as_it_is_made_is_not_lost_and_costs_no_attempt(
-        self, store: Store
-    ) -> None:
+    async def test_a_claim_cancelled_during_an_enqueue_loses_neither_rollout_nor_attempt(self, store: Store) -> None:
         for number in range(10):
             task = await parked(store.dequeue_rollout("w1", wait_seconds=1000))
             rollout = await store.enqueue_rollout(number)
@@ -314,11 +319,11 @@ class WaitingForWorkContract:
         task = await parked(store.dequeue_rollout(wait_seconds=1000))
         rollout = await answer(store.start_rollout(1))
         await answer(store.update_attempt(rollout.rollout_id, "latest", status="succeeded"))
-        assert [one.status for one in await answer(store.wait_for_rollouts([rollout.rollout_id]))] == ["succeeded"]
+        assert [item.status for item in await answer(store.wait_for_rollouts([rollout.rollout_id]))] == ["succeeded"]
         assert not task.done()
         await cancelled(task)
 
-    async def test_a_time_to_wait_that_cannot_be_is_refused(self, store: Store) -> None:
+    async def test_invalid_wait_seconds_are_refused(self, store: Store) -> None:
         for seconds in [-1.0, float("nan"), float("inf")]:
             await store.enqueue_rollout(1)
             with pytest.raises(Invalid, match="wait_seconds"):

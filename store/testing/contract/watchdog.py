@@ -22,7 +22,7 @@ __all__ = ["WatchdogContract"]
 YEAR = 365 * 24 * 3600
 
 
-async def call_marked(store: Store, name: str, other: Rollout) -> None:
+async def call_sweeping_method(store: Store, name: str, other: Rollout) -> None:
     """Call a method that sweeps. `other` is a rollout whose attempt does not exceed a limit."""
     calls: dict[str, Any] = {
         "start_rollout": lambda: store.start_rollout(1),
@@ -45,7 +45,7 @@ async def call_marked(store: Store, name: str, other: Rollout) -> None:
     await calls[name]()
 
 
-MARKED = [
+SWEEPING_METHODS = [
     "start_rollout",
     "enqueue_rollout",
     "enqueue_many_rollouts",
@@ -75,7 +75,7 @@ class WatchdogContract:
         clock.advance(5.1)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_an_attempt_exactly_at_its_time_limit_goes_on(self, store: Store, clock: ManualClock) -> None:
+    async def test_an_attempt_exactly_at_its_time_limit_is_not_ended(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)
         clock.move_to(rollout.attempt.start_time + 5)
         assert await statuses(store, rollout) == ("preparing", "preparing")
@@ -94,7 +94,7 @@ class WatchdogContract:
         clock.advance(2)
         assert await statuses(store, rollout) == ("failed", "preparing", "timeout")
 
-    async def test_signs_of_life_do_not_extend_the_time_limit(self, store: Store, clock: ManualClock) -> None:
+    async def test_spans_and_heartbeats_do_not_extend_the_time_limit(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5, unresponsive_seconds=5)
         for number in range(1, 4):
             clock.advance(1.5)
@@ -104,7 +104,7 @@ class WatchdogContract:
         clock.advance(1)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_a_limit_of_zero_ends_the_attempt_at_the_next_look(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_limit_of_zero_ends_the_attempt_at_the_next_sweep(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=0)
         clock.advance(0.001)
         assert await statuses(store, rollout) == ("failed", "timeout")
@@ -140,14 +140,16 @@ class WatchdogContract:
         clock.advance(2)
         assert await statuses(store, rollout) == ("failed", "unresponsive")
 
-    async def test_a_heartbeat_set_back_shortens_the_silence_allowed(self, store: Store, clock: ManualClock) -> None:
+    async def test_an_earlier_heartbeat_time_makes_the_attempt_unresponsive_sooner(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         rollout = await started(store, unresponsive_seconds=50)
         await store.add_span(make_span(rollout.attempt))
         assert await statuses(store, rollout) == ("running", "running")
         await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=clock.seconds - 60)
         assert await statuses(store, rollout) == ("failed", "unresponsive")
 
-    async def test_a_heartbeat_from_the_future_lengthens_the_silence_allowed(
+    async def test_a_future_heartbeat_time_makes_the_attempt_unresponsive_later(
         self, store: Store, clock: ManualClock
     ) -> None:
         rollout = await started(store, unresponsive_seconds=5)
@@ -157,7 +159,7 @@ class WatchdogContract:
         clock.advance(2)
         assert await statuses(store, rollout) == ("failed", "unresponsive")
 
-    async def test_the_time_limit_is_named_when_both_limits_are_passed(self, store: Store, clock: ManualClock) -> None:
+    async def test_timeout_takes_precedence_if_both_limits_are_exceeded(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=9, unresponsive_seconds=5)
         clock.advance(10)
         assert await statuses(store, rollout) == ("failed", "timeout")
@@ -167,7 +169,7 @@ class WatchdogContract:
         clock.advance(10 * YEAR)
         assert await statuses(store, rollout) == ("preparing", "preparing")
 
-    async def test_limits_set_later_hold_from_then_on(self, store: Store, clock: ManualClock) -> None:
+    async def test_limits_that_are_set_later_apply(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store)
         clock.advance(10)
         await store.update_rollout(rollout.rollout_id, config=RolloutConfig(timeout_seconds=15))
@@ -175,7 +177,7 @@ class WatchdogContract:
         clock.advance(6)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_limits_lifted_in_time_hold_no_more(self, store: Store, clock: ManualClock) -> None:
+    async def test_limits_that_are_removed_in_time_do_not_apply(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)
         await store.update_rollout(rollout.rollout_id, config=RolloutConfig())
         clock.advance(10)
@@ -206,16 +208,16 @@ class WatchdogContract:
         clock.advance(6)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_one_look_finds_every_stuck_attempt(self, store: Store, clock: ManualClock) -> None:
+    async def test_one_sweep_ends_all_overdue_attempts(self, store: Store, clock: ManualClock) -> None:
         stuck = [await started(store, timeout_seconds=5) for _ in range(3)]
         silent = await started(store, unresponsive_seconds=5)
         fine = await started(store, timeout_seconds=50)
         clock.advance(6)
         page = await store.query_rollouts(status_in=["failed"])
-        assert {one.rollout_id for one in page} == {one.rollout_id for one in [*stuck, silent]}
+        assert {rollout.rollout_id for rollout in page} == {rollout.rollout_id for rollout in [*stuck, silent]}
         assert await statuses(store, fine) == ("preparing", "preparing")
 
-    async def test_the_watchdog_ends_the_rollout_but_stamps_no_end_on_the_attempt(
+    async def test_the_watchdog_sets_the_end_time_of_the_rollout_but_not_of_the_attempt(
         self, store: Store, clock: ManualClock
     ) -> None:
         cases: list[tuple[Any, str]] = [
@@ -231,7 +233,7 @@ class WatchdogContract:
             assert read.status == "failed"
             assert read.end_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_the_watchdog_queues_a_retry_while_the_budget_lasts(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_watchdog_queues_retries_up_to_max_attempts(self, store: Store, clock: ManualClock) -> None:
         cases: list[tuple[Any, Any]] = [
             ({"timeout_seconds": 5}, "timeout"),
             ({"unresponsive_seconds": 5}, "unresponsive"),
@@ -256,7 +258,7 @@ class WatchdogContract:
         assert claimed is not None
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, 2)
 
-    async def test_the_worker_of_a_stuck_attempt_becomes_unknown_and_has_no_work(
+    async def test_the_worker_of_an_overdue_attempt_becomes_unknown_and_has_no_attempt(
         self, store: Store, clock: ManualClock
     ) -> None:
         cases: list[Any] = [{"timeout_seconds": 5}, {"unresponsive_seconds": 5}]
@@ -270,27 +272,27 @@ class WatchdogContract:
             assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
             assert worker.last_busy_time == before.last_busy_time
 
-    async def test_the_watchdog_looks_before_a_marked_call(self, store: Store, clock: ManualClock) -> None:
-        for name in MARKED:
+    async def test_listed_methods_sweep_before_their_own_work(self, store: Store, clock: ManualClock) -> None:
+        for name in SWEEPING_METHODS:
             other = await store.start_rollout("other")
             await started(store, worker_id="w1", timeout_seconds=5)
             clock.advance(6)
-            await call_marked(store, name, other)
+            await call_sweeping_method(store, name, other)
             assert (await worker_of(store, "w1")).status == "unknown"
 
-    async def test_reads_show_the_state_after_the_look(self, store: Store, clock: ManualClock) -> None:
+    async def test_reads_show_the_state_after_the_sweep(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)
         clock.advance(6)
         (attempt,) = await store.query_attempts(rollout.rollout_id)
         assert attempt.status == "timeout"
 
-    async def test_an_update_decides_on_the_state_after_the_look(self, store: Store, clock: ManualClock) -> None:
+    async def test_an_update_applies_to_the_state_after_the_sweep(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, timeout_seconds=5)
         clock.advance(6)
         await store.update_attempt(rollout.rollout_id, "latest", metadata={"m": 1})
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_a_span_that_comes_before_the_look_keeps_a_silent_attempt_alive(
+    async def test_a_span_before_the_sweep_prevents_that_a_silent_attempt_is_ended(
         self, store: Store, clock: ManualClock
     ) -> None:
         rollout = await started(store, unresponsive_seconds=5)

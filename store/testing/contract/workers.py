@@ -19,7 +19,7 @@ class WorkersContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_an_unknown_worker_reads_as_nothing(self, store: Store) -> None:
+    async def test_get_worker_by_id_returns_none_for_an_unknown_worker(self, store: Store) -> None:
         assert await store.get_worker_by_id("w-none") is None
 
     async def test_a_heartbeat_creates_a_worker_of_unknown_status(self, store: Store, clock: ManualClock) -> None:
@@ -30,7 +30,7 @@ class WorkersContract:
         assert (worker.current_rollout_id, worker.current_attempt_id) == (None, None)
         assert await worker_of(store, "w1") == worker
 
-    async def test_a_heartbeat_replaces_the_statistics_only_when_it_brings_some(
+    async def test_a_heartbeat_without_statistics_keeps_the_earlier_statistics(
         self, store: Store, clock: ManualClock
     ) -> None:
         first = await store.update_worker("w1", {"cpu": 1, "gpu": 2})
@@ -52,11 +52,11 @@ class WorkersContract:
         worker = await store.update_worker("w1", {"cpu": 1})
         assert (worker.status, worker.current_rollout_id) == ("idle", None)
 
-    async def test_a_heartbeat_without_statistics_for_a_new_worker_creates_it(self, store: Store) -> None:
+    async def test_a_heartbeat_without_statistics_creates_a_new_worker(self, store: Store) -> None:
         worker = await store.update_worker("w1")
         assert (worker.status, worker.heartbeat_stats) == ("unknown", None)
 
-    async def test_none_is_no_statistics(self, store: Store) -> None:
+    async def test_none_is_not_accepted_as_statistics(self, store: Store) -> None:
         nothing: Any = None
         with pytest.raises(TypeError):
             await store.update_worker("w1", nothing)
@@ -81,7 +81,9 @@ class WorkersContract:
         assert (worker.status, worker.current_attempt_id) == ("busy", second.attempt.attempt_id)
         assert worker.last_dequeue_time is None
 
-    async def test_a_claim_makes_the_worker_busy_and_stamps_the_dequeue(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_claim_makes_the_worker_busy_and_sets_the_time_of_the_dequeue(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         await store.enqueue_rollout(1)
         clock.advance(3)
         claimed = await store.dequeue_rollout(worker_id="w1")
@@ -93,7 +95,7 @@ class WorkersContract:
         assert worker.last_busy_time == pytest.approx(clock.seconds, abs=0.001)
         assert worker.last_idle_time is None
 
-    async def test_a_worker_that_claims_many_is_busy_with_the_last(self, store: Store) -> None:
+    async def test_a_worker_that_claims_several_rollouts_is_busy_with_the_last_rollout(self, store: Store) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
         claimed = await store.dequeue_many_rollouts(limit=3, worker_id="w1")
         worker = await worker_of(store, "w1")
@@ -101,7 +103,7 @@ class WorkersContract:
             claimed[-1].rollout_id,
             claimed[-1].attempt.attempt_id,
         )
-        assert {one.attempt.worker_id for one in claimed} == {"w1"}
+        assert {rollout.attempt.worker_id for rollout in claimed} == {"w1"}
 
     async def test_an_empty_poll_creates_an_idle_worker(self, store: Store, clock: ManualClock) -> None:
         await store.dequeue_rollout("w1")
@@ -111,7 +113,7 @@ class WorkersContract:
             assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
             assert worker.last_dequeue_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_an_empty_poll_of_an_idle_worker_stamps_only_the_dequeue(
+    async def test_an_empty_poll_of_an_idle_worker_sets_only_the_time_of_the_dequeue(
         self, store: Store, clock: ManualClock
     ) -> None:
         await store.dequeue_rollout(worker_id="w1")
@@ -122,7 +124,7 @@ class WorkersContract:
         assert after.last_dequeue_time == pytest.approx(clock.seconds, abs=0.001)
         assert after.model_copy(update={"last_dequeue_time": before.last_dequeue_time}) == before
 
-    async def test_an_empty_poll_of_a_busy_worker_makes_it_idle_and_leaves_its_ids(
+    async def test_an_empty_poll_of_a_busy_worker_makes_it_idle_and_keeps_its_ids(
         self, store: Store, clock: ManualClock
     ) -> None:
         rollout = await started(store, worker_id="w1")
@@ -166,7 +168,7 @@ class WorkersContract:
             assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == ("unknown", None, None)
             assert worker.last_idle_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_an_attempt_at_work_makes_the_worker_busy_and_stamps_it_each_time(
+    async def test_each_report_of_an_active_attempt_sets_the_busy_time_of_the_worker(
         self, store: Store, clock: ManualClock
     ) -> None:
         cases: list[Any] = ["preparing", "running"]
@@ -181,21 +183,21 @@ class WorkersContract:
                 assert worker.current_attempt_id == rollout.attempt.attempt_id
                 assert worker.last_busy_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_a_repeated_end_stamps_the_idle_time_again(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_repeated_end_sets_the_idle_time_again(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, worker_id="w1")
         for _ in range(2):
             clock.advance(3)
             await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
             assert (await worker_of(store, "w1")).last_idle_time == pytest.approx(clock.seconds, abs=0.001)
 
-    async def test_an_attempt_that_is_not_the_latest_moves_its_worker_all_the_same(self, store: Store) -> None:
+    async def test_an_earlier_attempt_also_changes_the_status_of_its_worker(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         await store.start_attempt(rollout.rollout_id, worker_id="w2")
         await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed")
         assert (await worker_of(store, "w1")).status == "idle"
         assert (await worker_of(store, "w2")).status == "busy"
 
-    async def test_an_update_without_status_or_worker_touches_no_worker(self, store: Store, clock: ManualClock) -> None:
+    async def test_an_update_without_status_or_worker_changes_no_worker(self, store: Store, clock: ManualClock) -> None:
         rollout = await started(store, worker_id="w1")
         before = await worker_of(store, "w1")
         clock.advance(3)
@@ -204,7 +206,7 @@ class WorkersContract:
         await store.update_rollout(rollout.rollout_id, status="succeeded")
         assert await worker_of(store, "w1") == before
 
-    async def test_assigning_a_worker_gives_it_the_status_that_follows_from_the_attempt(self, store: Store) -> None:
+    async def test_an_assigned_worker_gets_its_status_from_the_attempt(self, store: Store) -> None:
         cases: list[tuple[Any, str]] = [
             ("preparing", "busy"),
             ("running", "busy"),
@@ -226,7 +228,7 @@ class WorkersContract:
         worker = await worker_of(store, "w2")
         assert (worker.status, worker.current_rollout_id) == ("busy", rollout.rollout_id)
 
-    async def test_a_status_change_leaves_the_heartbeat_of_the_worker_alone(self, store: Store) -> None:
+    async def test_a_status_change_does_not_change_the_heartbeat_of_the_worker(self, store: Store) -> None:
         beaten = await store.update_worker("w1", {"cpu": 1})
         rollout = await started(store, worker_id="w1")
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
@@ -234,11 +236,11 @@ class WorkersContract:
         assert worker.heartbeat_stats == {"cpu": 1}
         assert worker.last_heartbeat_time == beaten.last_heartbeat_time
 
-    async def test_workers_are_listed_in_the_order_first_seen(self, store: Store) -> None:
+    async def test_workers_are_listed_in_the_order_of_their_first_calls(self, store: Store) -> None:
         await store.dequeue_rollout(worker_id="w-c")
         await started(store, worker_id="w-a")
         await store.update_worker("w-b", {})
         await store.update_worker("w-c", {})
         page = await store.query_workers()
-        assert [one.worker_id for one in page] == ["w-c", "w-a", "w-b"]
-        assert all(type(one) is Worker for one in page)
+        assert [worker.worker_id for worker in page] == ["w-c", "w-a", "w-b"]
+        assert all(type(item) is Worker for item in page)

@@ -15,12 +15,12 @@ from store.testing.samples import make_sdk_span
 
 __all__ = ["WrongKindsContract"]
 
-NO_TEXT: Sequence[Any] = (7, True, 1.5, b"x", ["x"], {"a": 1}, object())
-NO_INTEGER: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
-NO_SECONDS: Sequence[Any] = ("1", True, b"1", [1], object(), 10**400)
-NO_TEXTS: Sequence[Any] = (7, True, 1.5, "text", b"x", {"a": 1}, object(), [7], [None], [b"x"])
-NO_THINGS: Sequence[Any] = (7, True, None, "text", b"x", {"a": 1}, object(), [7], [None])
-NO_PAIRS: Sequence[Any] = (*NO_THINGS, ["ab"], [("a",)], [("a", "b", "c")], [("a", 1)], [(1, "b")])
+NOT_TEXT: Sequence[Any] = (7, True, 1.5, b"x", ["x"], {"a": 1}, object())
+NOT_INTEGER: Sequence[Any] = ("1", True, 1.5, b"1", [1], object())
+NOT_SECONDS: Sequence[Any] = ("1", True, b"1", [1], object(), 10**400)
+NOT_TEXTS: Sequence[Any] = (7, True, 1.5, "text", b"x", {"a": 1}, object(), [7], [None], [b"x"])
+NOT_OBJECTS: Sequence[Any] = (7, True, None, "text", b"x", {"a": 1}, object(), [7], [None])
+NOT_PAIRS: Sequence[Any] = (*NOT_OBJECTS, ["ab"], [("a",)], [("a", "b", "c")], [("a", 1)], [(1, "b")])
 
 Case = tuple[str, Callable[[Any], Awaitable[Any]], Sequence[Any]]
 
@@ -44,7 +44,7 @@ class WrongKindsContract:
         rollout = await started(store)
         ro = rollout.rollout_id
         span = make_sdk_span()
-        none = (*NO_TEXT, None)
+        none = (*NOT_TEXT, None)
         await expect_refused(
             [
                 ("rollout_id", store.get_rollout_by_id, none),
@@ -60,14 +60,14 @@ class WrongKindsContract:
                 ("attempt_id", lambda value: store.update_attempt(ro, value, status="running"), none),
                 ("attempt_id", lambda value: store.add_otel_span(ro, value, span), none),
                 ("attempt_id", lambda value: store.get_next_span_sequence_id(ro, value), none),
-                ("attempt_id", lambda value: store.query_spans(ro, value), NO_TEXT),
+                ("attempt_id", lambda value: store.query_spans(ro, value), NOT_TEXT),
                 ("resources_id", store.get_resources_by_id, none),
                 ("resources_id", lambda value: store.update_resources(value, {}), none),
-                ("resources_id", lambda value: store.start_rollout(1, resources_id=value), NO_TEXT),
+                ("resources_id", lambda value: store.start_rollout(1, resources_id=value), NOT_TEXT),
                 ("worker_id", store.get_worker_by_id, none),
                 ("worker_id", store.update_worker, none),
-                ("worker_id", store.dequeue_rollout, NO_TEXT),
-                ("worker_id", lambda value: store.start_attempt(ro, value), NO_TEXT),
+                ("worker_id", store.dequeue_rollout, NOT_TEXT),
+                ("worker_id", lambda value: store.start_attempt(ro, value), NOT_TEXT),
             ]
         )
         assert await reread(store, rollout) == rollout
@@ -76,20 +76,20 @@ class WrongKindsContract:
     async def test_filter_values_must_be_text(self, store: Store) -> None:
         ro = (await started(store)).rollout_id
         fields = ["trace_id", "span_id_contains", "parent_id", "name_contains"]
-        spans: list[Case] = [(f, lambda value, f=f: store.query_spans(ro, **{f: value}), NO_TEXT) for f in fields]
+        spans: list[Case] = [(f, lambda value, f=f: store.query_spans(ro, **{f: value}), NOT_TEXT) for f in fields]
         await expect_refused(
             [
                 *spans,
-                ("rollout_id_contains", lambda value: store.query_rollouts(rollout_id_contains=value), NO_TEXT),
-                ("rollout_id_in", lambda value: store.query_rollouts(rollout_id_in=value), NO_TEXTS),
-                ("status_in", lambda value: store.query_rollouts(status_in=value), NO_TEXTS),
-                ("status_in", lambda value: store.query_workers(status_in=value), NO_TEXTS),
-                ("worker_id_contains", lambda value: store.query_workers(worker_id_contains=value), NO_TEXT),
-                ("resources_id", lambda value: store.query_resources(resources_id=value), NO_TEXT),
+                ("rollout_id_contains", lambda value: store.query_rollouts(rollout_id_contains=value), NOT_TEXT),
+                ("rollout_id_in", lambda value: store.query_rollouts(rollout_id_in=value), NOT_TEXTS),
+                ("status_in", lambda value: store.query_rollouts(status_in=value), NOT_TEXTS),
+                ("status_in", lambda value: store.query_workers(status_in=value), NOT_TEXTS),
+                ("worker_id_contains", lambda value: store.query_workers(worker_id_contains=value), NOT_TEXT),
+                ("resources_id", lambda value: store.query_resources(resources_id=value), NOT_TEXT),
             ]
         )
 
-    async def test_a_page_is_counted_in_whole_numbers_and_sorted_by_words(self, store: Store) -> None:
+    async def test_arguments_of_a_page_must_have_the_right_types(self, store: Store) -> None:
         ro = (await started(store)).rollout_id
         queries: list[Callable[..., Awaitable[Any]]] = [
             store.query_rollouts,
@@ -101,13 +101,13 @@ class WrongKindsContract:
         for query in queries:
             await expect_refused(
                 [
-                    ("limit", lambda value, query=query: query(limit=value), (*NO_INTEGER, None)),
-                    ("offset", lambda value, query=query: query(offset=value), (*NO_INTEGER, None)),
-                    ("sort_by", lambda value, query=query: query(sort_by=value), NO_TEXT),
-                    ("sort_order", lambda value, query=query: query(sort_order=value), (*NO_TEXT, None)),
+                    ("limit", lambda value, query=query: query(limit=value), (*NOT_INTEGER, None)),
+                    ("offset", lambda value, query=query: query(offset=value), (*NOT_INTEGER, None)),
+                    ("sort_by", lambda value, query=query: query(sort_by=value), NOT_TEXT),
+                    ("sort_order", lambda value, query=query: query(sort_order=value), (*NOT_TEXT, None)),
                 ]
             )
-        words = (*NO_TEXT, None, "xor")
+        words = (*NOT_TEXT, None, "xor")
         await expect_refused(
             [
                 ("filter_logic", lambda value: store.query_rollouts(filter_logic=value), words),
@@ -116,30 +116,30 @@ class WrongKindsContract:
             ]
         )
 
-    async def test_a_length_of_time_is_a_number(self, store: Store) -> None:
+    async def test_durations_must_be_numbers(self, store: Store) -> None:
         rollout = await started(store)
         ro = rollout.rollout_id
         await expect_refused(
             [
-                ("wait_seconds", lambda value: store.dequeue_rollout(wait_seconds=value), (*NO_SECONDS, None)),
-                ("wait_seconds", lambda value: store.dequeue_many_rollouts(wait_seconds=value), (*NO_SECONDS, None)),
-                ("timeout", lambda value: store.wait_for_rollouts([ro], timeout=value), NO_SECONDS),
+                ("wait_seconds", lambda value: store.dequeue_rollout(wait_seconds=value), (*NOT_SECONDS, None)),
+                ("wait_seconds", lambda value: store.dequeue_many_rollouts(wait_seconds=value), (*NOT_SECONDS, None)),
+                ("timeout", lambda value: store.wait_for_rollouts([ro], timeout=value), NOT_SECONDS),
                 (
                     "last_heartbeat_time",
                     lambda value: store.update_attempt(ro, "latest", last_heartbeat_time=value),
-                    (*NO_SECONDS, None),
+                    (*NOT_SECONDS, None),
                 ),
             ]
         )
         assert await reread(store, rollout) == rollout
 
-    async def test_how_many_and_which_number_are_whole(self, store: Store) -> None:
+    async def test_counts_and_span_numbers_must_be_integers(self, store: Store) -> None:
         ro = (await started(store)).rollout_id
         span = make_sdk_span()
         await expect_refused(
             [
-                ("limit", store.dequeue_many_rollouts, (*NO_INTEGER, None)),
-                ("sequence_id", lambda value: store.add_otel_span(ro, "at", span, value), NO_INTEGER),
+                ("limit", store.dequeue_many_rollouts, (*NOT_INTEGER, None)),
+                ("sequence_id", lambda value: store.add_otel_span(ro, "at", span, value), NOT_INTEGER),
             ]
         )
 
@@ -147,17 +147,19 @@ class WrongKindsContract:
         rollout = await started(store)
         await expect_refused(
             [
-                ("rollouts", store.enqueue_many_rollouts, NO_THINGS),
-                ("span", store.add_many_spans, NO_THINGS),
-                ("rollout_attempt_ids", store.get_many_span_sequence_ids, NO_PAIRS),
-                ("rollout_ids", lambda value: store.wait_for_rollouts(value, timeout=0), (*NO_TEXTS, None)),
+                ("rollouts", store.enqueue_many_rollouts, NOT_OBJECTS),
+                ("span", store.add_many_spans, NOT_OBJECTS),
+                ("rollout_attempt_ids", store.get_many_span_sequence_ids, NOT_PAIRS),
+                ("rollout_ids", lambda value: store.wait_for_rollouts(value, timeout=0), (*NOT_TEXTS, None)),
             ]
         )
         assert (await store.query_rollouts()).total == 1
         assert await store.get_next_span_sequence_id(rollout.rollout_id, "any") == 1
 
-    async def test_a_span_of_the_sdk_is_one(self, store: Store) -> None:
+    async def test_readable_span_must_be_a_span_of_the_sdk(self, store: Store) -> None:
         rollout = await started(store)
         ids = rollout.rollout_id, rollout.attempt.attempt_id
-        await expect_refused([("readable_span", lambda value: store.add_otel_span(*ids, value), (*NO_TEXT, None, "x"))])
+        await expect_refused(
+            [("readable_span", lambda value: store.add_otel_span(*ids, value), (*NOT_TEXT, None, "x"))]
+        )
         assert (await store.query_spans(rollout.rollout_id)).total == 0
