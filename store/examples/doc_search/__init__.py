@@ -1,9 +1,9 @@
 """Example: tuning a search engine over the functions of this machine's Python standard library.
 
 An algorithm proposes rankings, which are parameters of the search engine. Four runner processes evaluate the rankings.
-Algorithm and runners share only a store, a database. Each evaluation of a ranking with a query is a rollout; there
-are 4,840 rollouts. One runner is killed on purpose. Its unfinished rollouts return to the queue and are finished later.
-The example needs no network and no language model.
+The algorithm and the runners share only the store, which is a database. Each evaluation of a ranking with a query is a
+rollout; there are 4,840 rollouts. One runner is killed on purpose. The unfinished rollouts of this runner return to the
+queue, and other runners finish them. The example needs no network and no language model.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def main(
     """Run the whole job with a database as the store, and print the result.
 
     A run is one execution of the whole job. If the database contains an unfinished run with the same parameters, this
-    run is continued. If all such runs have finished, the report of the last one is printed again.
+    run is continued. If all such runs have finished, the report of the last run is printed again.
 
     Args:
         db_url: the URL of the database. A missing database is created. Earlier runs in the database are kept.
         seed: the seed for the choice of queries and of rankings.
         runners: the number of processes that answer queries.
-        new: whether to start a new run if the last one has finished.
+        new: whether to start a new run if the last run has finished.
         quiet: whether to print only the result and no progress.
         describe: a function that returns a sentence about an event of a history, for the report.
 
@@ -60,8 +60,8 @@ def learn_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
     """Answer queries, and learn from the results, until Ctrl+C.
 
     Each query is a rollout. After every fifty ended rollouts, the next version of the ranking is published, together
-    with the position in the log at which the next fifty begin. So a restarted process misses no rollout, and learns
-    from no rollout twice.
+    with the position in the log at which the next fifty rollouts begin. So a restarted process misses no rollout, and
+    learns from no rollout twice.
 
     Args:
         db_url: the URL of the database. A missing database is created.

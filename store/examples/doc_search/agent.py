@@ -51,7 +51,7 @@ class SearchAgent(LitAgent[Any]):
         self._library = self._library or Library.load(self._path)
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """Search for a query, and record the reward: 1/rank of the right document, or 0 if it is not among the results.
+        """Search for a query, and record the reward: 1/rank of the right document, or 0 if no result is right.
 
         Args:
             task: the `query`, the number of the right `document`, and the `name` of this document. The name must equal
@@ -101,7 +101,7 @@ def _ranking(resources: NamedResources) -> Ranking:
         case PromptTemplate(template=text):
             return Ranking.from_json(text)
         case _:
-            raise LookupError(f"the resources {sorted(resources)} hold no {RANKING}")
+            raise LookupError(f"the resources {sorted(resources)} contain no {RANKING}")
 
 
 def as_resource(ranking: Ranking) -> NamedResources:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from store.models import Rollout, RolloutMode
 
 AT_ONCE = 16
-"""The number of concurrent rollouts of a runner. While one rollout waits for the store, the others continue."""
+"""The number of concurrent rollouts of a runner. While one rollout waits for the store, the other rollouts continue."""
 
 
 class JobFailed(RuntimeError):
@@ -128,11 +128,13 @@ class SearchOutcome:
     after: list[float] = field(default_factory=list[float])
     loss: Loss | None = None
     is_resumed: bool = False
+    """Whether an earlier process started the run, and this process continues it."""
     is_repeated: bool = False
     """Whether the run finished earlier, and its results were read from the store."""
     already_ended: int = 0
     """The number of rollouts that had already ended when the run was continued or reported again."""
     rollouts: int = 0
+    """The number of rollouts that succeeded."""
     retried: list[str] = field(default_factory=list[str])
     """The ids of the rollouts that were executed more than once."""
 
@@ -174,7 +176,7 @@ class Tuning(Algorithm):
         self._losing: asyncio.Task[Loss] | None = None
 
     async def find_finished(self, store: Store) -> bool:
-        """Return whether the job has finished in a store. Then `run` reads its results and executes no rollouts."""
+        """Return whether the job has finished in a store. Then `run` only reads the results of the job."""
         self._finished = await last_finished(store, self._identity)
         return self._finished is not None
 
@@ -206,7 +208,7 @@ class Tuning(Algorithm):
             self._progress.begin("held-out queries", 2 * job.held_out_queries)
             outcome.before, outcome.after = await self._judge([plain, tuner.centre], held_out, job.rounds + 1, "test")
         finally:
-            self._lose_no_more()
+            self._cancel_loss()
         before, after = statistics.fmean(outcome.before), statistics.fmean(outcome.after)
         self._progress.end(f"plain {before:.3f}, tuned {after:.3f}")
         if run.result is not None:
@@ -218,21 +220,23 @@ class Tuning(Algorithm):
         self._progress.begin(f"round {step} of {self._job.rounds}", len(rankings) * len(tasks))
         if step > 1 and self._losing is None and self._finished is None:
             self._losing = asyncio.create_task(lose_a_runner(self.get_store(), AT_ONCE // 2))
-            self._losing.add_done_callback(self._lost)
-        rewards = [statistics.fmean(judged) for judged in await self._judge(rankings, tasks, step, "train")]
+            self._losing.add_done_callback(self._report_loss)
+        rewards = [
+            statistics.fmean(ranking_rewards) for ranking_rewards in await self._judge(rankings, tasks, step, "train")
+        ]
         tuner.learn(rankings, rewards)
         result = Round(max(rewards), statistics.fmean(rewards), time.perf_counter() - started)
         self.outcome.rounds.append(result)
         self._progress.end(f"best of {len(rankings)} {result.best:.3f}, mean {result.mean:.3f}")
 
-    def _lost(self, losing: asyncio.Task[Loss]) -> None:
+    def _report_loss(self, losing: asyncio.Task[Loss]) -> None:
         if not losing.cancelled():
             self.outcome.loss = loss = losing.result()
             self._progress.say(
                 f"killed {loss.worker_id} (pid {loss.pid}), which had {len(loss.rollout_ids)} unfinished attempts"
             )
 
-    def _lose_no_more(self) -> None:
+    def _cancel_loss(self) -> None:
         if self._losing is not None:
             self._losing.cancel()
 
@@ -243,8 +247,8 @@ class Tuning(Algorithm):
         store, plan = self.get_store(), self._plan
         rollouts: list[Rollout] = []
         for ranking in rankings:
-            # The plan identifies rollouts by epoch and task, so each ranking has its own epoch. It also has its own
-            # version of the resources. A round is one step of the training.
+            # The plan identifies rollouts by epoch and task, so each ranking has its own epoch. Each ranking also has
+            # its own version of the resources. A round is one step of the training.
             number, self._published = self._published, self._published + 1
             published = await plan.publish(store, as_resource(ranking), step=number)
             rollouts += await plan.enqueue(

@@ -39,7 +39,7 @@ class Ranking:
 
     @classmethod
     def from_json(cls, text: str) -> Ranking:
-        """Return the ranking that `to_json` converted to the given text."""
+        """Return the ranking in a text that `to_json` returned."""
         read = json.loads(text)
         return cls(tuple(read["weights"]), read["k1"], read["b"])
 
@@ -88,7 +88,7 @@ class Index:
                 counts.extend(count for _, count in posting)
         starts.append(len(numbers))
         return cls(
-            {word: place for place, word in enumerate(postings_by_word)}, lengths, starts, numbers, counts, spread
+            {word: index for index, word in enumerate(postings_by_word)}, lengths, starts, numbers, counts, spread
         )
 
     @property
@@ -116,20 +116,20 @@ class Searcher:
         index = self._index
         numbers = {index.words[word] for word in words if word in index.words}
         rare_first = sorted((index.spread[word], word) for word in numbers)
-        still_to_come = sum(self._rarity(word) for _, word in rare_first)
+        remaining_rarity = sum(self._rarity(word) for _, word in rare_first)
         scores: dict[int, float] = {}
         for _, word in rare_first:
             shares = self._share(word)
-            if len(scores) >= limit and (bar := heapq.nlargest(limit, scores.values())[-1]) > still_to_come:
+            if len(scores) >= limit and (threshold := heapq.nlargest(limit, scores.values())[-1]) > remaining_rarity:
                 scores = {
                     document: score + shares.get(document, 0.0)
                     for document, score in scores.items()
-                    if score + still_to_come >= bar
+                    if score + remaining_rarity >= threshold
                 }
             else:
                 for document, share in shares.items():
                     scores[document] = scores.get(document, 0.0) + share
-            still_to_come -= self._rarity(word)
+            remaining_rarity -= self._rarity(word)
         return scores
 
     @staticmethod

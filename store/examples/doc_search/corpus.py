@@ -22,8 +22,11 @@ FIELDS = ("name", "class", "module", "arguments", "docstring", "body", "comments
 """The names of the parts of a document. Each part has its own weight in a ranking."""
 
 LEFT_OUT = frozenset({"test", "tests", "idlelib", "lib2to3", "tkinter", "site-packages"})
+"""The names of directories whose files are not read."""
 SHORTEST_QUERY = 4
+"""The minimum number of words of a query."""
 LONGEST_SHORT_STRING = 40
+"""The maximum length of string constants that are part of a document."""
 
 # Several capitals in sequence are one word, but the last capital may begin the next word: HTTPServer gives "http" and
 # "server".

@@ -87,7 +87,7 @@ class Library:
                     raise ValueError(f"{path} ends too early") from None
                 arrays.append(numbers)
         *lengths, starts, documents, counts, spread = arrays
-        words = {word: place for place, word in enumerate(head["words"])}
+        words = {word: number for number, word in enumerate(head["words"])}
         queries = [Query(text, answer) for text, answer in head["queries"]]
         return cls(head["names"], queries, Index(words, tuple(lengths), starts, documents, counts, spread))
 
@@ -125,12 +125,12 @@ def cache_directory() -> Path:
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
-    facts = hashlib.sha256(f"{_FORM} {sys.version} {sys.byteorder}\n".encode())
+    hasher = hashlib.sha256(f"{_FORM} {sys.version} {sys.byteorder}\n".encode())
     for path in files:
         state = path.stat()
-        facts.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
+        hasher.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
     # After a change of the code that reads or indexes documents, older cache files must not be used. So the hash
     # includes the code.
     for module in ("corpus.py", "bm25f.py"):
-        facts.update(Path(__file__).with_name(module).read_bytes())
-    return facts.hexdigest()[:16]
+        hasher.update(Path(__file__).with_name(module).read_bytes())
+    return hasher.hexdigest()[:16]

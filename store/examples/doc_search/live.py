@@ -67,8 +67,8 @@ class Learned:
 class RankingLearner:
     """Learner that uses the best ranking and a similar ranking in turns, each for one batch of rollouts.
 
-    Then it keeps the ranking with the greater mean reward. The best ranking is measured again each time, because
-    rewards also depend on the queries.
+    After each pair of batches, the learner keeps the ranking with the greater mean reward. The best ranking is measured
+    again each time, because rewards also depend on the queries.
 
     Args:
         store: the store with the rollouts, in which the learner also publishes rankings.
@@ -102,15 +102,15 @@ class RankingLearner:
         async with aclosing(batches):
             async for batch in batches:
                 # The store may contain rollouts of other programs. Only rollouts with these resources are queries.
-                ours = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
-                await self._learn(ours, batch.cursor)
+                query_rollouts = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
+                await self._learn(query_rollouts, batch.cursor)
 
     async def _learn(self, ended: Sequence[Rollout], cursor: str | None) -> None:
         """Evaluate the ranking that was in use, and publish the ranking to use next."""
         rewards = [rollout.reward for rollout in ended if rollout.reward is not None]
         mean = statistics.fmean(rewards) if rewards else 0.0
         before, used = self.learned, self._used
-        now = replace(
+        next_state = replace(
             before,
             cursor=cursor,
             rollouts=[rollout.rollout_id for rollout in ended],
@@ -118,14 +118,14 @@ class RankingLearner:
             version=before.version + 1,
         )
         if before.to_beat is None:
-            now, verdict = replace(now, to_beat=mean), "the reference for the next version"
-            rng = random.Random(f"{self._seed}/{now.version}")
+            next_state, verdict = replace(next_state, to_beat=mean), "the reference for the next version"
+            rng = random.Random(f"{self._seed}/{next_state.version}")
             used = nearby(before.ranking, _STEP, rng)
         else:
             is_better = mean > before.to_beat
-            now = replace(now, best=used.to_json() if is_better else before.best, to_beat=None)
-            verdict, used = "kept" if is_better else "dropped", now.ranking
-        await self._publish(now, used)
+            next_state = replace(next_state, best=used.to_json() if is_better else before.best, to_beat=None)
+            verdict, used = "kept" if is_better else "dropped", next_state.ranking
+        await self._publish(next_state, used)
         self._say(f"version {before.version}: mean reward {mean:.3f} of {len(ended)} rollouts, {verdict}")
 
     async def _publish(self, learned: Learned, used: Ranking) -> None:
@@ -135,7 +135,7 @@ class RankingLearner:
 
 
 class Asking:
-    """Simulated user who sends one query after another. The runner executes each query at once, without the queue.
+    """A simulated user, who sends queries one by one. The runner executes each query at once, without the queue.
 
     Args:
         runner: the runner that executes the queries.
@@ -162,8 +162,8 @@ class Asking:
 
 
 async def ask_and_learn(asking: Asking, learner: RankingLearner) -> None:
-    """Send queries and learn from them concurrently, until the call is cancelled or one of the two tasks fails."""
+    """Send queries and learn from their results at the same time, until the call is cancelled or a task fails."""
     await learner.begin()
-    async with asyncio.TaskGroup() as sides:
-        sides.create_task(asking.ask())
-        sides.create_task(learner.learn())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asking.ask())
+        group.create_task(learner.learn())

@@ -31,7 +31,7 @@ class Loss:
 
 
 async def lose_a_runner(store: Store, holding: int) -> Loss:
-    """Wait until a runner has at least `holding` unfinished rollouts, kill it, and return the rollouts that it lost.
+    """Wait until a runner has at least `holding` unfinished rollouts. Kill this runner, and return its lost rollouts.
 
     Only child processes of this process are killed. If the killed runner lost no rollout, another runner is killed. The
     process id of a runner comes from its heartbeat. The trainer starts a new process in place of a killed process.
@@ -41,7 +41,7 @@ async def lose_a_runner(store: Store, holding: int) -> Loss:
             if len(held) < holding or (pid := await _pid(store, worker_id)) is None:
                 continue
             os.kill(pid, signal.SIGKILL)
-            # Before it was killed, the runner may have finished some of the rollouts. So the rollouts are read again.
+            # The runner may have finished some of the rollouts before the kill. So the rollouts are read again.
             if lost := await _lost(store, (await _held(store)).get(worker_id, [])):
                 return Loss(worker_id, pid, lost)
         await asyncio.sleep(_LOOK_SECONDS)
@@ -51,7 +51,7 @@ async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
     """Wait until the attempt of each rollout has ended, and return the ids of the rollouts whose attempt failed."""
     lost: list[str] = []
     for rollout in held:
-        while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - there is no notification of it
+        while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - there is no notification of the end
             await asyncio.sleep(_LOOK_SECONDS)
         if status not in {None, "succeeded"}:
             lost.append(rollout.rollout_id)

@@ -55,9 +55,9 @@ def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Jo
     paper.heading("Known-item search")
     paper.line(
         f"{len(library.names):,} functions of the standard library, {len(library.queries):,} queries. Each query is "
-        "the first sentence of one function's docstring, searched for in the rest of the function. Only that "
-        "function counts as right, however well others would serve: the figures compare rankings, they do not say "
-        "how good the search is."
+        "the first sentence of one function's docstring, searched for in the rest of the function. Only this "
+        "function is a correct result, even if other functions would be useful. So the figures compare rankings, but "
+        "do not show how good the search is."
     )
     paper.heading(f"Mean reciprocal rank (0 beyond ten) of {len(outcome.held_out)} held-out queries")
     paper.table(
@@ -78,7 +78,9 @@ def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Jo
     paper.heading("The ranking, before and after")
     plain = Ranking.plain(len(FIELDS))
     paper.table(("", *FIELDS, "k1", "b"), [("before", *_figures(plain)), ("after", *_figures(outcome.tuned))])
-    paper.heading("The rounds, each on other training queries, so only its own rankings compare")
+    paper.heading(
+        "The rounds. Each round has other training queries, so only rankings of the same round can be compared"
+    )
     paper.table(
         ("round", "best ranking", "mean of all", "seconds"),
         [
@@ -90,11 +92,11 @@ def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Jo
 
 def _clearest_gain(outcome: SearchOutcome) -> str:
     gains = [new - old for old, new in zip(outcome.before, outcome.after, strict=True)]
-    place = max(range(len(gains)), key=gains.__getitem__)
-    task = outcome.held_out[place]
+    index = max(range(len(gains)), key=gains.__getitem__)
+    task = outcome.held_out[index]
     return (
         f'The clearest gain: "{task["query"]}", which is {task["name"]}, '
-        f"was {_place(outcome.before[place])} before and is {_place(outcome.after[place])} after."
+        f"was {_place(outcome.before[index])} before and is {_place(outcome.after[index])} after."
     )
 
 
@@ -125,7 +127,7 @@ async def print_survival(
     is not required of a run that was continued or reported again.
     """
     paper.heading("The runner that was killed")
-    loss, came_back = outcome.loss, _came_back(outcome)
+    loss, retried_after_kill = outcome.loss, _retried_after_kill(outcome)
     if outcome.is_resumed:
         paper.line(
             f"This run was started before; {outcome.already_ended:,} of its rollouts had ended when it was continued."
@@ -134,20 +136,20 @@ async def print_survival(
         paper.line("None: the rounds were over before a runner with an unfinished attempt was found.")
     else:
         paper.line(
-            f"{loss.worker_id} (pid {loss.pid}) was killed with {len(loss.rollout_ids)} unfinished attempts. "
-            f"The process that replaced it reported these attempts, and {len(came_back)} of the rollouts were retried."
+            f"{loss.worker_id} (pid {loss.pid}) was killed with {len(loss.rollout_ids)} unfinished attempts. The new "
+            f"process reported these attempts, and {len(retried_after_kill)} of the rollouts were retried."
         )
     paper.line(
         f"{outcome.rollouts:,} of {job.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."
     )
-    if examples := came_back[:1] or outcome.retried[:1]:
+    if examples := retried_after_kill[:1] or outcome.retried[:1]:
         paper.heading(f"One of them, from its history: {examples[0]}")
         events = await store.log.history(examples[0])
         paper.table(("event", "seconds", "actor", "what"), _history_rows(events, describe))
-    return (bool(came_back) or outcome.is_resumed or outcome.is_repeated) and outcome.rollouts == job.rollouts
+    return (bool(retried_after_kill) or outcome.is_resumed or outcome.is_repeated) and outcome.rollouts == job.rollouts
 
 
-def _came_back(outcome: SearchOutcome) -> list[str]:
+def _retried_after_kill(outcome: SearchOutcome) -> list[str]:
     """Return the rollouts that the killed runner left unfinished and that were retried."""
     held = outcome.loss.rollout_ids if outcome.loss else []
     return sorted(set(held) & set(outcome.retried))
@@ -157,7 +159,7 @@ async def print_proof(paper: Paper, store: Store) -> bool:
     """Print and return whether the tables agree with the log, and stay unchanged if they are rebuilt from the log."""
     paper.heading("Proof")
     verified = await store.log.verify()
-    result = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
+    result = "the hash chain is intact, and every row matches its events" if verified.ok else "DIFFERENCES FOUND"
     paper.line(
         f"verify: {verified.events:,} events in {verified.commits:,} commits, {sum(verified.rows.values()):,} rows: "
         f"{result} ({verified.seconds:.1f} s)"
@@ -180,7 +182,7 @@ async def print_proof(paper: Paper, store: Store) -> bool:
 async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None:
     """Print the size of the database, and the numbers of its objects, including the objects of earlier runs."""
     counted = await store.statistics()
-    paper.heading(f"What the database holds (this run: {name})")
+    paper.heading(f"Contents of the database (this run: {name})")
     kinds = ("rollouts", "attempts", "spans", "resources", "workers")
     rows = [(kind, f"{counted.get(f'total_{kind}', 0):,}") for kind in kinds]
     size = _bytes_on_disk(db_url)
@@ -190,7 +192,7 @@ async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None
 
 
 def _bytes_on_disk(db_url: str) -> int:
-    """Return the size in bytes of a SQLite database after a checkpoint of its write-ahead log; 0 for others."""
+    """Return the size in bytes that a SQLite database has after its next checkpoint; 0 for other databases."""
     if scheme_of(db_url) != "sqlite":
         return 0
     url = urlsplit(db_url)
@@ -206,7 +208,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
         return
     db = db_option(db_url)
     paper.heading("Try next")
-    for rollout_id in _came_back(outcome)[:1] or outcome.retried[:1]:
+    for rollout_id in _retried_after_kill(outcome)[:1] or outcome.retried[:1]:
         paper.line(f"  rollbook history {rollout_id}{db}")
         paper.line(f"  rollbook show {rollout_id} --at 2{db}")
     for command in ("ui", "ls rollouts", "stats", "verify", "seal rollbook.seal"):
@@ -214,7 +216,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
 
 
 def db_option(db_url: str) -> str:
-    """Return the option `--db` for the database, with `***` as its password; empty for the default database."""
+    """Return the option `--db` for the database, with `***` in place of passwords; empty for the default database."""
     return "" if db_url == _DEFAULT_DB else f" --db '{without_passwords(db_url)}'"
 
 

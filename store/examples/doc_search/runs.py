@@ -69,5 +69,5 @@ async def end(store: Store, name: str, result: str) -> None:
     await _mark(store, name, "result", result)
 
 
-async def _mark(store: Store, name: str, what: str, text: str) -> None:
-    await store.update_resources(f"{name}/{what}", {what: PromptTemplate(template=text, engine="f-string")})
+async def _mark(store: Store, name: str, kind: str, text: str) -> None:
+    await store.update_resources(f"{name}/{kind}", {kind: PromptTemplate(template=text, engine="f-string")})

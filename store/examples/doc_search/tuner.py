@@ -39,8 +39,8 @@ class Tuner:
 
     def learn(self, tried: Sequence[Ranking], rewards: Sequence[float]) -> None:
         """Move the centre to the mean of the best rankings. The next proposals will be closer to the centre."""
-        by_reward = sorted(range(len(tried)), key=lambda place: (-rewards[place], place))
-        best = [_to_logs(tried[place]) for place in by_reward[:BEST]]
+        by_reward = sorted(range(len(tried)), key=lambda index: (-rewards[index], index))
+        best = [_to_logs(tried[index]) for index in by_reward[:BEST]]
         self.centre = _from_logs([math.fsum(values) / len(values) for values in zip(*best, strict=True)])
         self._step *= STEP_SHRINKS_BY
 

@@ -1,4 +1,4 @@
-"""Agent that plays one game of finding a secret number. It gets each guess from a model over HTTP."""
+"""Agent that plays one game of finding a secret number. The agent gets each guess from a model over HTTP."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 _TRIES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.2
-_COMES_BACK: Final = frozenset({429, 500, 502, 503, 504})
+_RETRIED_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class NoAnswer(RuntimeError):
-    """The model did not answer a request, also not after retries."""
+    """The model did not answer a request, even after retries."""
 
 
 @llm_rollout
@@ -58,25 +58,26 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
 
 def _seed(rollout: Rollout, turn: int) -> int:
     metadata = rollout.metadata or {}
-    # The name of the run, the part before "/", is left out, so that two runs with the same seed play the same games.
+    # The name of the run is the part before "/". It is left out, so that two runs with the same seed play the same
+    # games.
     _, _, place = str(metadata.get(PLAN_KEY, rollout.rollout_id)).partition("/")
     return zlib.crc32(f"{metadata.get('seed')}/{place}/{turn}".encode())
 
 
 async def _ask(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> str:
     """Return the model's next guess. A request to an unavailable model is repeated for a few seconds."""
-    trouble = ""
+    problem = ""
     for number in range(_TRIES):
         if number:
-            logger.warning("no guess from %s yet, %s; the request is repeated", request["model"], trouble)
+            logger.warning("no guess from %s yet, %s; the request is repeated", request["model"], problem)
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (number - 1))
         try:
             async with http.post(url, json=request) as answer:
                 if answer.status == 200:
                     return (await answer.json())["choices"][0]["message"]["content"]
-                trouble = f"{answer.status}: {await answer.text()}"
-                if answer.status not in _COMES_BACK:
+                problem = f"{answer.status}: {await answer.text()}"
+                if answer.status not in _RETRIED_STATUSES:
                     break
         except aiohttp.ClientError as error:
-            trouble = f"{type(error).__name__}: {error}"
-    raise NoAnswer(f"no guess from {request['model']}: {trouble}")
+            problem = f"{type(error).__name__}: {error}"
+    raise NoAnswer(f"no guess from {request['model']}: {problem}")

@@ -20,7 +20,7 @@ def draw(rewards: Sequence[float], marks: Sequence[tuple[str, float]], sentence:
     """Return a chart as SVG.
 
     Args:
-        found: for each step, the fraction of the step's games in which the secret was found.
+        rewards: for each step, the fraction of the step's games in which the secret was found.
         marks: the name and the height of each horizontal line. The height is a fraction from 0 to 1.
         sentence: the title above the chart. Screen readers read the title instead of the chart.
     """

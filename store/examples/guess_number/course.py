@@ -1,7 +1,7 @@
 """Configuration of a training, the results of its steps, and the criterion of success.
 
 In a training, a model, the policy, learns a game of finding a secret number. In each step, one version of the policy
-plays games, and the algorithm makes the next version from them.
+plays games, and the algorithm makes the next version from these games.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class StepResult:
     calls: int
     """The number of calls that the policy learned from."""
     entropy: float
-    """The mean entropy of the policy's choices of a token, in nats. It is measured in the last pass over the calls."""
+    """The mean entropy of the policy's choices of a token in the last pass over the calls, in nats."""
     first_games: dict[int, list[str]]
-    """By secret: the guesses and hints of the first game with this secret."""
+    """The guesses and hints of the first game with each secret. The keys are the secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Course:
         """Return the kind of model that learns.
 
         Raises:
-            TorchMissing: a language model is to learn, and PyTorch is not installed.
-            TransformersMissing: a language model is to learn, and transformers is not installed.
+            TorchMissing: the course has a language model, and PyTorch is not installed.
+            TransformersMissing: the course has a language model, and transformers is not installed.
             Invalid: the pretrained model cannot be loaded, or vLLM cannot serve it.
         """
         if self.pretrained is not None:

@@ -97,12 +97,12 @@ class Game:
 
     @property
     def by_luck(self) -> float:
-        """The probability that a player finds the secret who ignores the hints and never repeats a guess."""
+        """The probability that a player who ignores the hints and never repeats a guess finds the secret."""
         return min(self.guesses / self.numbers, 1.0)
 
     @property
     def by_halving(self) -> float:
-        """The probability that a player finds the secret who halves the possible range with each guess.
+        """The probability that a player who halves the possible range with each guess finds the secret.
 
         No other strategy is better.
         """
@@ -131,8 +131,8 @@ class Game:
         """
         words = self.words
         try:
-            spoken = [message["content"] for message in messages[1:]]
-            return [BEGIN, *(words.index(word) for word in spoken)]
+            contents = [message["content"] for message in messages[1:]]
+            return [BEGIN, *(words.index(word) for word in contents)]
         except (KeyError, TypeError, ValueError):
             raise Invalid("messages", f"say one of {', '.join(words[1:])} each, after the first") from None
 

@@ -38,8 +38,8 @@ class NothingToLearnFrom(RuntimeError):
 def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
     """Return the advantage of each rollout, by rollout id: (reward - mean) / (standard deviation + 0.0001).
 
-    Mean and standard deviation are those of the rewards in the rollout's group. If a group has only one rollout, the
-    advantage of the rollout is 0.
+    The mean and the standard deviation are computed from the rewards in the rollout's group. If a group has only one
+    rollout, the advantage of the rollout is 0.
 
     Args:
         rewards: the rewards by rollout id.
@@ -49,10 +49,10 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
     for rollout_id in rewards:
         members[groups[rollout_id]].append(rollout_id)
     normalized: dict[str, float] = {}
-    for those in members.values():
-        values = [rewards[rollout_id] for rollout_id in those]
+    for group in members.values():
+        values = [rewards[rollout_id] for rollout_id in group]
         mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-        normalized |= {rollout_id: (rewards[rollout_id] - mean) / (spread + 1e-4) for rollout_id in those}
+        normalized |= {rollout_id: (rewards[rollout_id] - mean) / (spread + 1e-4) for rollout_id in group}
     return normalized
 
 
@@ -60,12 +60,12 @@ class Grpo(Algorithm):
     """Algorithm that trains a policy, and publishes each version of the policy.
 
     A run is one training; a store may contain many runs. If the store contains an unfinished run with the given name,
-    the training continues this run. Games that were already played are not repeated. The algorithm learns from them
-    again in the same way, which leads to the same weights.
+    the training continues this run. Games that were already played are not repeated. The algorithm learns from these
+    games again in the same way, which leads to the same weights.
 
-    Resources are data that the store keeps for agents. The weights of each version are separate resources with the id
-    `<run>/weights/<version>`. The resources for agents contain this id, the address of the proxy, and the name
-    `policy@<version>`, by which agents request the model from the proxy.
+    The weights of each version are separate resources with the id `<run>/weights/<version>`. The resources for agents
+    contain this id, the address of the proxy, and the name `policy@<version>`, by which agents request the model from
+    the proxy.
 
     Args:
         run: the name of the run.
@@ -104,7 +104,7 @@ class Grpo(Algorithm):
                 # Games that an earlier process left in the queue wait for a backend of the proxy.
                 await self._publish(published, server, proxy)
             for number in range(course.steps):
-                await self._keep(policy, number)
+                await self._store_weights(policy, number)
                 if published is None or published < number:
                     await self._publish(number, server, proxy)
                 if number == 0:
@@ -112,7 +112,7 @@ class Grpo(Algorithm):
                 rollouts = await self._play(train_dataset or (), number)
                 self.steps.append(await self._learn(learner, number, rollouts))
                 self._on_step(self.steps[-1])
-            await self._keep(policy, course.steps)
+            await self._store_weights(policy, course.steps)
             if course.examined:
                 if published != course.steps:
                     await self._publish(course.steps, server, proxy)
@@ -151,7 +151,7 @@ class Grpo(Algorithm):
         resources: NamedResources = {"policy": proxy.as_resource(sampling_parameters=sampling), "weights": named}
         await self.plan.publish(self.get_store(), resources, step=version)
 
-    async def _keep(self, policy: TokenModel, version: int) -> None:
+    async def _store_weights(self, policy: TokenModel, version: int) -> None:
         """Store the weights of a version, unless the store already contains them."""
         if await self._stored_weights(version) is not None:
             return
@@ -169,7 +169,7 @@ class Grpo(Algorithm):
         return f"{self.plan.run}/weights/{version}"
 
     async def _examine(self, tasks: Dataset[Any], version: int) -> None:
-        """Let a version play the games of an exam, if the training has exams. The policy does not learn from them."""
+        """Let a version play the games of an exam, if the training has exams. The policy learns nothing from it."""
         if self.course.examined:
             rollouts = await self._play(tasks, version, "val")
             rewards = [rollout.reward or 0.0 for rollout in rollouts if rollout.status == "succeeded"]
@@ -178,7 +178,7 @@ class Grpo(Algorithm):
             self.exams.append(Exam(version, len(rewards), statistics.fmean(rewards)))
 
     async def _play(self, tasks: Dataset[Any], step: int, mode: Literal["train", "val"] = "train") -> list[Rollout]:
-        """Enqueue the games of a step, wait until all have ended, and return them in the order of the queue."""
+        """Enqueue the games of a step, wait until all have ended, and return the games in the order of the queue."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
             store,
@@ -201,10 +201,12 @@ class Grpo(Algorithm):
         if not triplets or not rewards:
             raise NothingToLearnFrom(f"none of the {len(rollouts)} games of step {number} came to an end")
         groups = {rollout.rollout_id: str((rollout.metadata or {})[GROUP_KEY]) for rollout in ended}
-        worth = advantages(rewards, groups)
-        words = self.models.vocabulary
-        batch = trajectories(triplets, words.pad, words.longest_prompt, words.longest_answer)
-        entropy = learner.learn(batch, [worth[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows])
+        advantage_by_rollout = advantages(rewards, groups)
+        vocabulary = self.models.vocabulary
+        batch = trajectories(triplets, vocabulary.pad, vocabulary.longest_prompt, vocabulary.longest_answer)
+        entropy = learner.learn(
+            batch, [advantage_by_rollout[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows]
+        )
         return StepResult(
             number=number,
             success_rate=statistics.fmean(rewards.values()),
@@ -216,7 +218,7 @@ class Grpo(Algorithm):
         )
 
     def _first_games(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
-        """Return, by secret, the guesses and hints of the first game with this secret, read from its last call."""
+        """Return, by secret, the guesses and hints of the first game with this secret. The last call contains them."""
         words_by_rollout: dict[str, list[str]] = {}
         for triplet in triplets:
             earlier_words = [message["content"] for message in triplet.prompt["raw_content"][1:]]
@@ -229,10 +231,7 @@ class Grpo(Algorithm):
 
 
 async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span]]:
-    """Return the spans of the latest attempt of each rollout, in the order of the given ids.
-
-    An attempt is one execution of a rollout.
-    """
+    """Return the spans of the latest attempt of each rollout, in the order of the given ids."""
     spans: dict[str, list[Span]] = {rollout_id: [] for rollout_id in rollout_ids}
     for start in range(0, len(rollout_ids), MAX_ROLLOUTS):
         for span in await store.query_spans(rollout_ids[start : start + MAX_ROLLOUTS], "latest"):

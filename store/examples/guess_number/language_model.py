@@ -105,9 +105,9 @@ class LanguageModel(TokenModel):
         self.pad = pad
 
     def following(self, ids: Any, mask: Any, count: int) -> Any:
-        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         output = self.module(
-            input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, logits_to_keep=count
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=count
         )
         logits = output.logits
         return torch().log_softmax(logits if logits.dtype.itemsize > 4 else logits.float(), dim=-1)
@@ -150,7 +150,7 @@ class TransformerModels:
         self.vocabulary = ChatVocabulary(_tokenizer(self._lib, game), game)
 
     def create(self, seed: int) -> LanguageModel:
-        """Return a model that was made with random weights and has then had its lessons."""
+        """Return a new model with random weights, after its lessons."""
         model = self._build(seed)
         self._teach(model, random.Random(f"{_LESSONS_SEED}/{seed}"))
         return model
@@ -220,23 +220,22 @@ class TransformerModels:
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A pretrained model in Hugging Face's format, and the places of its versions."""
+    """A pretrained model in Hugging Face's format, and the directories of its versions."""
 
     model: str
     """The directory of the model, or the model's name on the Hugging Face Hub."""
     checkpoints: Path
-    """The directory that contains a directory for each version. The latter is named by the id of the version's
-    weights."""
+    """The directory that contains all versions. The name of a version's directory is the id of its weights."""
     vllm: str | None = None
     """The address of the vLLM server that serves the versions; None to serve the versions in this process."""
 
 
 class PretrainedModels:
-    """A pretrained model and its versions. Each version is saved as a directory, and is represented by the path.
+    """A pretrained model and its versions. A version is saved as a directory. Its text is the path of the directory.
 
     Args:
         game: the game that the model learns.
-        how: the pretrained model, and the places of its versions.
+        how: the pretrained model, and the directories of its versions.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -261,7 +260,7 @@ class PretrainedModels:
             raise Invalid(
                 "model",
                 f"{how.model} uses one matrix as its embedding and output layer (tie_word_embeddings), which vLLM "
-                "does not reload; take a model with two, or leave out the vLLM",
+                "does not reload; take a model with two matrices, or do not use vLLM",
             )
         self.vocabulary = ChatVocabulary(tokenizer, game)
 
@@ -302,7 +301,7 @@ def _tokenizer(lib: Any, game: Game) -> Any:
     texts = ["user assistant", HIGHER, LOWER, "0123456789", *(message["content"] for message in game.messages([]))]
     words = [word for text in texts for word, _ in split.pre_tokenize_str(text)]
     special = [_UNKNOWN, _PAD, _START, _END]
-    vocabulary = {word: place for place, word in enumerate(dict.fromkeys([*special, *words]))}
+    vocabulary = {word: index for index, word in enumerate(dict.fromkeys([*special, *words]))}
     tokenizer = parts.Tokenizer(parts.models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = split
     tokenizer.decoder = parts.decoders.Fuse()

@@ -36,7 +36,7 @@ class Models(Protocol):
         ...
 
     def load(self, text: str) -> TokenModel:
-        """Return the model that `save` converted to the given text."""
+        """Return the model in a text that `save` returned."""
         ...
 
 

@@ -121,9 +121,9 @@ class TokenModel(ABC):
 
     def to_text(self) -> str:
         """Return the weights as text for `load_text`."""
-        written = io.BytesIO()
-        torch().save(self.module.state_dict(), written)
-        return base64.b85encode(written.getvalue()).decode()
+        buffer = io.BytesIO()
+        torch().save(self.module.state_dict(), buffer)
+        return base64.b85encode(buffer.getvalue()).decode()
 
     def load_text(self, text: str) -> Self:
         """Replace the weights of this model by the weights in a text of `to_text`, and return this model."""
@@ -161,9 +161,9 @@ class Policy(TokenModel):
         cell, embedded = self.module["cell"], self.module["embedding"](ids)
         hidden = embedded.new_zeros(len(ids), WIDTH)
         states: list[Any] = []
-        for place in range(ids.shape[1]):
+        for index in range(ids.shape[1]):
             # Padding leaves the state unchanged.
-            hidden = lib.where(mask[:, place, None] > 0, cell(embedded[:, place], hidden), hidden)
+            hidden = lib.where(mask[:, index, None] > 0, cell(embedded[:, index], hidden), hidden)
             states.append(hidden)
         return lib.log_softmax(self.module["head"](lib.stack(states[-count:], dim=1)), dim=-1)
 
@@ -176,7 +176,7 @@ class Policy(TokenModel):
 def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
     upper = accumulate(math.exp(log_prob) for log_prob in log_probs)
     # If the sum of all probabilities is not greater than the draw because of rounding, the last token is chosen.
-    token = next((place for place, end in enumerate(upper) if draw < end), len(log_probs) - 1)
+    token = next((index for index, end in enumerate(upper) if draw < end), len(log_probs) - 1)
     return Sampled(token, round(log_probs[token], _DECIMALS))
 
 
@@ -189,8 +189,7 @@ class Learning:
     passes: int = 4
     """The number of updates with each batch."""
     clip: float = 0.2
-    """The maximum useful distance from 1 of a token's new probability divided by its old probability. The objective
-    does not reward a greater distance."""
+    """The maximum rewarded distance between 1 and the ratio of a token's new probability to its old probability."""
     entropy: float = 0.01
     """The weight of the entropy bonus."""
     norm: float = 1.0
@@ -200,7 +199,7 @@ class Learning:
 
 
 class Learner:
-    """Optimizer of a model. It changes the weights of the given model in place."""
+    """Optimizer of a model, which changes the weights of the given model in place."""
 
     def __init__(self, model: TokenModel, how: Learning) -> None:
         self._model = model
@@ -208,12 +207,12 @@ class Learner:
         self._adam = torch().optim.Adam(model.module.parameters(), lr=how.rate)
 
     def learn(self, batch: Trajectories, advantages: Sequence[float]) -> float:
-        """Increase the probability of responses with an advantage above 0, and decrease that of other responses.
+        """Increase the probability of responses with an advantage above 0; decrease the probability of other responses.
 
         Args:
             batch: the calls of the model, with one row for each call.
-            advantages: the advantage of each row, which says how much better its reward is than that of similar calls.
-                Every token of a response has the advantage of its row.
+            advantages: the advantage of each row: the difference between its reward and the mean reward of similar
+                calls. Every token of a response has the advantage of its row.
 
         Returns:
             The mean entropy of the choice of a token in the last pass.

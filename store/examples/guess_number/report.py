@@ -51,7 +51,8 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
         yield ""
         yield f"From step {step.number + 1}:"
         yield from (
-            f"  secret {secret:>2}: {_game(step.first_games[secret], course.game, secret)}" for secret in _some(step)
+            f"  secret {secret:>2}: {_game(step.first_games[secret], course.game, secret)}"
+            for secret in _sample_secrets(step)
         )
     yield ""
     games, failed = sum(step.games for step in steps), sum(step.failed for step in steps)
@@ -92,14 +93,14 @@ def percent(part: float) -> str:
     return f"{100 * part:.0f} %"
 
 
-def _some(step: StepResult) -> list[int]:
+def _sample_secrets(step: StepResult) -> list[int]:
     """Return at most three secrets of a step: the smallest, one in the middle, and the greatest."""
     secrets = sorted(step.first_games)
     return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})
 
 
-def _game(spoken: Sequence[str], game: Game, secret: int) -> str:
-    guesses = spoken[::2]
+def _game(words: Sequence[str], game: Game, secret: int) -> str:
+    guesses = words[::2]
     verdicts = [game.judge(secret, guess) for guess in guesses]
     text = ", ".join(f"{guess} {verdict or '(no number)'}" for guess, verdict in zip(guesses, verdicts, strict=True))
     return text if verdicts and verdicts[-1] == FOUND else f"{text}: lost"

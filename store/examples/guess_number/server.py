@@ -1,4 +1,4 @@
-"""HTTP server of a policy, the model that a training improves. It supports OpenAI's chat completions.
+"""HTTP server of a policy, the model that a training improves. The server supports OpenAI's chat completions.
 
 Concurrent calls form a batch. The policy generates the next token of all answers of a batch at once.
 """
@@ -45,16 +45,20 @@ class Sampler(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Call:
+    """A request that waits for its answer."""
+
     model: str
     prompt: list[int]
     dice: random.Random
     longest: int
+    """The maximum number of tokens of the answer."""
     answered: asyncio.Future[None]
+    """Is done when `answer` is complete."""
     answer: list[Sampled] = field(default_factory=list["Sampled"])
 
 
 class PolicyServer:
-    """Server that serves one version of a policy at a time. It runs in a separate thread, only for this machine.
+    """Server that serves one version of a policy at a time. It runs in a separate thread and serves only this machine.
 
     Args:
         vocabulary: the conversion between messages and the tokens of the policy.
@@ -121,7 +125,7 @@ class PolicyServer:
         """Return the parsed request.
 
         Raises:
-            Invalid: the request names another model than the served model, or the messages are not those of a game.
+            Invalid: the request names another model than the served model, or the messages are not messages of a game.
         """
         fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
         if not isinstance(fields.get("messages"), list):
@@ -143,14 +147,14 @@ class PolicyServer:
     def _answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         assert self._serves is not None  # `_read` refuses all requests before the first `serve`
-        policy, going_on = self._serves[1], waiting
-        while going_on:
-            prompts = [[*call.prompt, *(sampled.token for sampled in call.answer)] for call in going_on]
+        policy, unfinished = self._serves[1], waiting
+        while unfinished:
+            prompts = [[*call.prompt, *(sampled.token for sampled in call.answer)] for call in unfinished]
             for call, sampled in zip(
-                going_on, policy.sample(prompts, [call.dice.random() for call in going_on]), strict=True
+                unfinished, policy.sample(prompts, [call.dice.random() for call in unfinished]), strict=True
             ):
                 call.answer.append(sampled)
-            going_on = [call for call in going_on if not self._has_ended(call) and len(call.answer) < call.longest]
+            unfinished = [call for call in unfinished if not self._has_ended(call) and len(call.answer) < call.longest]
         for call in waiting:
             if not call.answered.done():
                 call.answered.set_result(None)

@@ -1,7 +1,7 @@
 """Phases of the trading desk, each as a plain async function.
 
-The data that a scope passes to its own later phases is in its state, which checkpoints save; data for other scopes is
-saved as artifacts. Therefore a phase that runs again finds all data of phases that did not run again.
+A scope passes data to its own later phases in its state, which checkpoints save. Data for other scopes is saved as
+artifacts. Therefore a phase that runs again finds all data of phases that did not run again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TOOLS: Final = dict(zip(ANALYSTS, ("get_prices", "get_posts", "get_news", "get_
 def scopes_of(rollout: Rollout) -> dict[str, Sequence[str]]:
     """Return the scopes of a run, by kind.
 
-    The type in the metadata selects the kinds. The input names the tickers and the portfolio; the defaults are those of
-    the example.
+    The type in the metadata selects the kinds. The input names the tickers and the portfolio; by default, these are the
+    tickers and the portfolio of the example.
     """
     params = _params(rollout)
     kinds = _KINDS.get((rollout.metadata or {}).get("type", ""), tuple(SCOPES))
@@ -47,7 +47,7 @@ def tickers_of(rollout: Rollout) -> Sequence[str]:
 
 
 class Desk:
-    """Owner of a pipeline that executes the phases of the trading graph.
+    """The pipeline that executes the phases of the trading graph, with its settings.
 
     Args:
         pace: the duration of each answer of the model in seconds.
@@ -67,9 +67,9 @@ class Desk:
         reports = [await self._ask(step, name, f"Report\n{feeds.read(MARKET, name)}") for name in scanners]
         summary = await self._ask(step, synthesis, _prompt("Sum up the market", *reports))
         sections = dict(zip(scanners, reports, strict=True))
-        await _keep(step, "scan_report", {"summary": summary, "sections": sections})
+        await _save(step, "scan_report", {"summary": summary, "sections": sections})
         date = _params(step.rollout).get("date", feeds.DATE)
-        await _keep(step, "complete_report", {"trade_date": date, "summary": summary, **sections})
+        await _save(step, "complete_report", {"trade_date": date, "summary": summary, **sections})
 
     async def _analyse(self, step: Step) -> None:
         step.state["company_of_interest"] = step.scope
@@ -78,9 +78,9 @@ class Desk:
         for (name, tool), report in zip(_TOOLS.items(), REPORTS, strict=True):
             task = f"Report on {step.scope}"
             async with self._node(step, name, prompt=task, model=model.NAME) as call:
-                async with self._node(step, tool, under=name, prompt=step.scope, service="feeds") as looked:
-                    looked.response = feeds.read(step.scope, tool)
-                step.state[report] = await self._answer(call, _prompt(task, looked.response))
+                async with self._node(step, tool, under=name, prompt=step.scope, service="feeds") as lookup:
+                    lookup.response = feeds.read(step.scope, tool)
+                step.state[report] = await self._answer(call, _prompt(task, lookup.response))
         step.state["messages"] = [step.state[report] for report in REPORTS]
 
     async def _debate(self, step: Step) -> None:
@@ -105,14 +105,14 @@ class Desk:
             for name in analysts
         ]
         async with self._node(step, manager, prompt=_prompt(plan, *views)) as call:
-            decision = _decided(plan)
+            decision = _decision_in_plan(plan)
             call.response = f"{decision['action']} {decision['shares']}"
-        await _keep(step, "final_trade_decision", decision)
+        await _save(step, "final_trade_decision", decision)
         report = {name: step.state.get(name) for name in (*SUBJECT, *REPORTS, "investment_plan")} | {
             "decision": decision
         }
-        await _keep(step, "complete_report", report)
-        await _keep(step, "complete_report", _markdown(step.scope, report), media_type="text/markdown")
+        await _save(step, "complete_report", report)
+        await _save(step, "complete_report", _markdown(step.scope, report), media_type="text/markdown")
 
     async def _trade(self, step: Step) -> None:
         tickers = tickers_of(step.rollout)
@@ -134,23 +134,25 @@ class Desk:
         for name in PORTFOLIO:
             async with self._node(step, name) as call:
                 call.response = responses[name]
-                await self._keep_of_node(step, name, decisions, orders)
+                await self._save_artifacts_of(step, name, decisions, orders)
 
     @staticmethod
-    async def _keep_of_node(step: Step, node: str, decisions: Mapping[str, Any], orders: Mapping[str, Any]) -> None:
+    async def _save_artifacts_of(
+        step: Step, node: str, decisions: Mapping[str, Any], orders: Mapping[str, Any]
+    ) -> None:
         """Save the artifacts of a node of the portfolio phase."""
         match node:
             case "compute_risk":
                 shares = {ticker: decision["shares"] for ticker, decision in orders.items()}
-                await _keep(step, "risk_metrics", {"shares": sum(shares.values()), "by_ticker": shares})
+                await _save(step, "risk_metrics", {"shares": sum(shares.values()), "by_ticker": shares})
             case "review_holdings":
                 for ticker, decision in decisions.items():
                     review = {"held": feeds.HOLDINGS.get(ticker, 0), "action": decision["action"]}
-                    await _keep(step, f"{ticker}_holding_review", review, scope="portfolio")
+                    await _save(step, f"{ticker}_holding_review", review, scope="portfolio")
             case "make_pm_decision":
-                await _keep(step, "pm_decision", decisions)
+                await _save(step, "pm_decision", decisions)
             case "execute_trades":
-                await _keep(step, "execution_result", orders)
+                await _save(step, "execution_result", orders)
             case _:
                 pass
 
@@ -182,7 +184,7 @@ def _params(rollout: Rollout) -> dict[str, Any]:
     return cast("dict[str, Any]", params) if isinstance(params, dict) else {}
 
 
-async def _keep(
+async def _save(
     step: Step, name: str, content: Any, *, scope: str | None = None, media_type: str | None = None
 ) -> None:
     await step.store.runs.save_artifact(
@@ -199,18 +201,18 @@ async def _keep(
 async def _decision_of(step: Step, ticker: str) -> dict[str, Any]:
     """Return the decision about a ticker.
 
-    Run folders of other programs contain no decisions. The decision is then that of the trader's plan; without a plan,
-    it is to hold.
+    Run folders of other programs contain no decisions. Then the decision in the trader's plan is returned; without a
+    plan, the decision is to hold.
 
     Raises:
         LookupError: there is no decision, and the run was not imported.
     """
     plan = step.states.get(ticker, {}).get("trader_investment_plan")
-    otherwise = None if imported_id(step.rollout.metadata or {}) is None else _decided(plan)
-    return await _kept(step, ticker, "final_trade_decision", otherwise)
+    default = None if imported_id(step.rollout.metadata or {}) is None else _decision_in_plan(plan)
+    return await _latest_content(step, ticker, "final_trade_decision", default)
 
 
-def _decided(plan: Any) -> dict[str, Any]:
+def _decision_in_plan(plan: Any) -> dict[str, Any]:
     """Return the decision in a plan such as `BUY 10 shares`; any other plan means to hold."""
     action, shares, *_ = [*str(plan or "").split(), "", ""]
     is_order = action in {"BUY", "SELL"} and shares.isdecimal()
@@ -219,7 +221,7 @@ def _decided(plan: Any) -> dict[str, Any]:
 
 async def _market_summary(step: Step) -> str:
     """Return the summary of the market, or an empty text if the flow has no scan."""
-    report = await _kept(step, MARKET, "scan_report", {"summary": ""})
+    report = await _latest_content(step, MARKET, "scan_report", {"summary": ""})
     return report["summary"]
 
 
@@ -228,14 +230,14 @@ def _markdown(ticker: str, report: Mapping[str, Any]) -> str:
     return "\n".join((f"# {ticker}\n", *sections))
 
 
-async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any:
+async def _latest_content(step: Step, scope: str, name: str, default: Any = None) -> Any:
     """Return the content of the latest artifact with a scope and a name.
 
-    The artifact is searched in the view of this attempt, then in the other runs of the flow; if there is none, the
-    result is `otherwise`.
+    The artifact is searched in the view of this attempt, then in the other runs of the flow; if there is no such
+    artifact, the result is `default`.
 
     Raises:
-        LookupError: there is no such artifact, and `otherwise` is None.
+        LookupError: there is no such artifact, and `default` is None.
     """
     runs, rollout = step.store.runs, step.rollout
     view = f"attempt:{rollout.attempt.sequence_id}"
@@ -248,9 +250,9 @@ async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any
     for run in reversed(others):
         if artifacts := await runs.query_artifacts(run.rollout_id, scope=scope, name=name, limit=1):
             return artifacts[-1].content
-    if otherwise is None:
+    if default is None:
         raise LookupError(f"no run of this flow has a {name} of {scope}; run the phase that makes it first")
-    return otherwise
+    return default
 
 
 def _prompt(task: str, *material: str) -> str:

@@ -21,12 +21,12 @@ from store.planning.plan import of_plan
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 _STOPS_AT: Final = "Research Manager/RIG"
-_AGAIN: Final[dict[str, Any]] = {"node": "Bull Researcher", "scopes": ["RIG"]}
+_RERUN_SELECTION: Final[dict[str, Any]] = {"node": "Bull Researcher", "scopes": ["RIG"]}
 _NEWS: Final = {"news_report": "A strike and a lawsuit: the operator warns of a loss."}
 
 
 def run(db: str, *, stop_at: str | None = None, pace: float = 0.0) -> int:
-    """Run the example on a store and print what happens; return the exit code for a shell.
+    """Run the example on a store, and print its steps and results. Return the exit code for a shell.
 
     If the store has a run whose process was killed, that run is continued; otherwise a new run is started. The exit
     codes are 0: all steps had the expected results; 1: the undo did not restore the earlier view; 3: `verify` found a
@@ -119,12 +119,12 @@ class _Show:
     async def _again(self, store: Store, run: AttemptedRollout) -> tuple[ForkResult, Sequence[str]]:
         self._paper.heading("3. The debate about RIG once more, with other news")
         before = await self._head(store, run)
-        plan = await store.runs.plan_fork(run.rollout_id, **_AGAIN)
+        plan = await store.runs.plan_fork(run.rollout_id, **_RERUN_SELECTION)
         self._paper.line("The plan:")
         self._paper.facts(of_plan(plan))
         again = await store.runs.fork(
             run.rollout_id,
-            **_AGAIN,
+            **_RERUN_SELECTION,
             state_patch=_NEWS,
             expected_head=plan.head,
             confirm_side_effects=True,
@@ -138,8 +138,8 @@ class _Show:
 
     async def _compared(self, store: Store, run: AttemptedRollout, again: ForkResult) -> None:
         self._paper.heading("4. What changed")
-        one, other = run.attempt.sequence_id, again.attempt.sequence_id
-        report.difference(self._paper, await store.runs.compare_attempts(run.rollout_id, one, other))
+        first_number, second_number = run.attempt.sequence_id, again.attempt.sequence_id
+        report.difference(self._paper, await store.runs.compare_attempts(run.rollout_id, first_number, second_number))
 
     async def _undone(self, store: Store, run: AttemptedRollout, again: ForkResult, before: Sequence[str]) -> bool:
         self._paper.heading("5. Undo")

@@ -27,8 +27,9 @@ class Answer:
 async def ask(prompt: str) -> Answer:
     """Answer a prompt, whose first line is the task.
 
-    The answer to `Argue for …` is the good sentences, to `Argue against …` the bad ones, to `Judge …` a verdict on all
-    words, and to any other task all sentences, each once. Equal prompts get equal answers.
+    The answer to `Argue for …` contains the sentences with more good than bad words. The answer to `Argue against …`
+    contains the sentences with more bad than good words. The answer to `Judge …` is a verdict on all words. The answer
+    to any other task contains all sentences once. Equal prompts get equal answers.
     """
     task, _, material = prompt.partition("\n")
     sentences = [sentence.strip() for sentence in _SENTENCE.findall(material)]
@@ -46,9 +47,9 @@ async def ask(prompt: str) -> Answer:
 
 
 def score(text: str) -> int:
-    """Return the number of good words in a text, minus the number of bad ones."""
+    """Return the number of good words in a text, minus the number of bad words."""
     return sum(_WEIGHTS.get(word.lower(), 0) for word in _WORD.findall(text))
 
 
-def _joined(sentences: list[str], otherwise: str) -> str:
-    return " ".join(dict.fromkeys(sentences)) or otherwise
+def _joined(sentences: list[str], default: str) -> str:
+    return " ".join(dict.fromkeys(sentences)) or default

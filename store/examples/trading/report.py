@@ -24,7 +24,7 @@ class ReportPrinter:
         self.line(f"\n{text}")
 
     def line(self, text: str) -> None:
-        """Print a sentence and flush it, because the process may be killed before the next one."""
+        """Print a sentence and flush it, because the process may be killed before the next sentence."""
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
@@ -66,7 +66,7 @@ async def decisions(paper: ReportPrinter, store: Store, run_id: str, attempts: S
 
 
 def difference(paper: ReportPrinter, comparison: AttemptDiff) -> None:
-    """Print how much changed between two attempts, and which nodes gave another answer."""
+    """Print the number of changes between two attempts, and the nodes that gave another answer."""
     counts = ", ".join(f"{count} {change}" for change, count in comparison.counts.items())
     paper.line(f"Of the nodes: {counts}. Another answer from:")
     other: dict[str, list[str]] = {}

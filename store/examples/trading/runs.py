@@ -31,10 +31,10 @@ async def begin(store: Store) -> AttemptedRollout:
 
 
 async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
-    """Execute the attempt with a runner in this process, which sends heartbeats and reports the status."""
+    """Execute the attempt in this process with a runner, which sends heartbeats and reports the status."""
 
     async def start(worker_id: str) -> AttemptedRollout:
-        # The worker's heartbeats name this process, so that other processes can detect that it is gone.
+        # The worker's heartbeats name this process, so that other processes can detect that this process has ended.
         await store.update_attempt(run.rollout_id, run.attempt.attempt_id, worker_id=worker_id)
         return run
 
@@ -45,18 +45,18 @@ async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
 
 async def left_behind(store: Store) -> AttemptedRollout | None:
     """Return the newest run of the desk whose process, on this machine, was killed; None if there is none."""
-    at_work = await store.query_rollouts(
+    active = await store.query_rollouts(
         status_in=["preparing", "running"], sort_by="start_time", sort_order="desc", limit=100
     )
-    for run in at_work:
-        is_desks = (run.resources_id or "").startswith(_PREFIX)
-        if is_desks and isinstance(run, AttemptedRollout) and await is_orphan(store, run):
+    for run in active:
+        is_desk_run = (run.resources_id or "").startswith(_PREFIX)
+        if is_desk_run and isinstance(run, AttemptedRollout) and await is_orphan(store, run):
             return run
     return None
 
 
 async def go_on(store: Store, run: AttemptedRollout) -> AttemptedRollout:
-    """Report the attempt of a run whose process is gone as failed, and start an attempt that resumes it.
+    """Report the attempt of a run whose process has ended as failed, and start an attempt that resumes it.
 
     If all phases of the attempt are completed and only its status is missing, the attempt is returned unchanged.
     """

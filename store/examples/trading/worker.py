@@ -1,4 +1,4 @@
-"""Program that executes a run of the example in a process of its own, which the example kills.
+"""Program that executes a run of the example in a separate process, which the example kills.
 
 Usage: `python -m store.examples.trading.worker URL RUN PACE [NODE[/SCOPE]]`. PACE is the duration of each answer of the
 model in seconds; NODE is the node at which the process kills itself.

@@ -35,7 +35,8 @@ def event_message(run_id: str, row: RunEventRow) -> dict[str, Any]:
     try:
         message: dict[str, Any] = orjson.loads(line)
     except orjson.JSONDecodeError:
-        # The line contains a lone surrogate. A file may contain it, but a message may not, so it is replaced.
+        # The line contains a lone surrogate. A file may contain such a character, but a message may not. So the
+        # character is replaced.
         message = orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
     if row.node_id is not None:
         message.setdefault("agent", row.node_id.upper())
@@ -45,7 +46,7 @@ def event_message(run_id: str, row: RunEventRow) -> dict[str, Any]:
 def is_supported(row: RunEventRow) -> bool:
     """Return whether the front end supports events of this kind.
 
-    It does not support phases, because it defines its own.
+    The front end does not support events of phases, because it defines its own phases.
     """
     return row.kind not in PHASE_KINDS
 
@@ -96,7 +97,7 @@ def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any
 
 
 def date_of(rollout: Rollout) -> Any:
-    """Return the date of a run, or None if it has none."""
+    """Return the date of a run; None if the run has no date."""
     return _params(rollout).get("date") or (rollout.metadata or {}).get("date")
 
 

@@ -1,9 +1,9 @@
 """Routes that post runs, list runs, and run a node of a run again.
 
 A posted run is a rollout in the queue, which a runner of its pipeline claims. A re-run is only requested: the results
-of the run stay those of its current attempt until a runner of the pipeline starts a new attempt. If no such runner is
-live, the response says so. A run is identified by the id of its rollout, by the id under which it was imported, or by
-the id of a flow that has no other run.
+of the current attempt stay the results of the run until a runner of the pipeline starts a new attempt. If no such
+runner is live, the response says so. A run is identified by the id of its rollout, by the id under which it was
+imported, or by the id of a flow that has no other run.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
         plan: Fork = rerun.plan or await store.runs.plan_fork(rollout_id, **selection, graph=graph)
         rerun_seq = 1 + max(node.rerun_seq for node in lineage.values())
     else:
-        # For a repeated request, this attempt may not be the latest any more.
+        # For a repeated request, this attempt may no longer be the latest attempt.
         node = lineage[rerun.attempt]
         assert node.fork is not None  # a request starts a fork
         plan, rerun_seq = node.fork, node.rerun_seq
@@ -170,7 +170,7 @@ def _check_scope(name: str, value: str | None) -> None:
 
 
 async def _new_flow_id(call: Call) -> str:
-    """Return a flow id that no run of the store has, as far as the store can tell."""
+    """Return a new flow id. If the store can search for flows, no run of the store has this id."""
     database = database_of(call.store)
     while True:
         flow_id = flow_ids.next()
