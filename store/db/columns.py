@@ -19,5 +19,8 @@ Number: TypeEngine[float] = Double()
 
 
 def keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, family: str = "projection") -> Table:
-    """Return a table whose rows are found by key. On SQLite it is WITHOUT ROWID, so the primary key stores the rows."""
+    """Return a table whose rows are found by key.
+
+    On SQLite, the table is WITHOUT ROWID, so the primary key stores the rows.
+    """
     return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})

@@ -67,15 +67,17 @@ def data_places(statement: ClauseElement) -> DataPlaces:
     columns: list[Any] = list(statement.selected_columns)
     bases = [next(iter(column.base_columns)) for column in columns]
     places: list[tuple[int, int]] = []
-    for at, base in enumerate(bases):
+    for data_index, base in enumerate(bases):
         if base is not data:
             continue
-        of_event = columns[at].table
-        beside = [place for place, base in enumerate(bases) if base is position and columns[place].table is of_event]
-        if not beside:
+        event_table = columns[data_index].table
+        position_indexes = [
+            index for index, base in enumerate(bases) if base is position and columns[index].table is event_table
+        ]
+        if not position_indexes:
             message = f"a statement that reads events.data must also read the position of the event: {statement}"
             raise ValueError(message)
-        places.append((beside[0], at))
+        places.append((position_indexes[0], data_index))
     return tuple(places)
 
 
@@ -110,8 +112,8 @@ def json_of(stored: str) -> Any:
 def pack(events: Sequence[tuple[int, str]]) -> bytes:
     """Return a block with the data of some events, which are given as position and data, in the order of the log.
 
-    The first line of the uncompressed text contains the distance of each position from the position before. Each of the
-    other lines is the data of one event. The store writes JSON without line breaks.
+    The first line of the uncompressed text contains the distance of each position from the previous position; the first
+    distance is 0. Each further line is the data of one event. The store writes JSON without line breaks.
     """
     positions = [position for position, _ in events]
     distances = [0, *(after - before for before, after in pairwise(positions))]
@@ -120,7 +122,7 @@ def pack(events: Sequence[tuple[int, str]]) -> bytes:
 
 
 def unpack(first: int, block: Any) -> dict[int, str] | None:
-    """Return the data in a block by position; None if the block is damaged."""
+    """Return the data in the block that begins at position `first`, by position; None if the block is damaged."""
     try:
         frame = zstd.ZstdDecompressor(options=_WINDOW)
         raw = frame.decompress(block, _MOST_BYTES)
@@ -159,7 +161,7 @@ class DataBlocks:
         """The blocks by first position, each with its number of characters. The most recently used blocks are last."""
         self._characters = 0
         self._forgotten = 0
-        """The number of calls of `forget`."""
+        """The number of calls of `forget`. Blocks that were read before such a call are not kept after it."""
         # Sessions in several threads share the blocks.
         self._lock = threading.Lock()
 
@@ -176,9 +178,9 @@ class DataBlocks:
         A reference to a block that is missing or damaged stays as it is, and its reader raises the error.
 
         Args:
-            session: the session that read the rows. It reads the blocks that are not known yet.
+            session: the session that read the rows. It reads the blocks that are not in memory.
             rows: the rows.
-            places: the places of positions and data in the rows.
+            places: the indexes of positions and data in the rows.
         """
         for position_at, data_at in places:
             indexes = defaultdict[str, list[int]](list)

@@ -39,7 +39,7 @@ class Sql:
     fixed: Mapping[str, Any]
     """Values of parameters that are fixed by the statement, by parameter name."""
     places: Places | None = None
-    """The columns whose values may be stored in another form, so that a session converts them."""
+    """The columns whose values may be stored in another form. A session converts these values."""
     make_row: Callable[[Iterable[Any]], NamedRow] | None = None
     """Function that names the values of a row; None for a statement without named columns."""
 
@@ -93,14 +93,19 @@ class Tail:
     commit_id: int
     """The id of the last commit; 0 in an empty log."""
     recorded_at: int
+    """The time of the last commit, in µs since the epoch; 0 in an empty log."""
     chain_hash: bytes
+    """The hash of the last commit; 32 zero bytes in an empty log."""
     totals: tuple[int, ...]
     """The totals up to the last commit: events, rollouts, attempts, spans, resources, workers, body_bytes."""
     next_position: int
+    """The position of the next event."""
     next_commit_id: int
+    """The id of the next commit."""
     now: int
     """The time, in µs since the epoch, read after the lock was taken."""
     queue_epoch: int
+    """The epoch of the queue. With a new epoch, every process reads the queue again from its beginning."""
     is_ours: bool = False
     """Whether no other session can have written since this session's last commit."""
 
@@ -195,7 +200,9 @@ class ReadSession(Protocol):
 
 
 class WriteSession(ReadSession, Protocol):
-    """The only session of this process that writes. Only one task may use it, in the event loop that opened it.
+    """The only session of this process that writes.
+
+    Only one task may use the session, in the event loop that opened the session.
 
     A batch is a group of calls that one transaction executes.
     """
@@ -216,8 +223,8 @@ class WriteSession(ReadSession, Protocol):
         """Write the rows of one commit.
 
         The commit id and the positions in the rows must start at `next_commit_id` and `next_position` of the tail that
-        `begin` returned. If the database has sequences, they are advanced here. The call fails if the sequences return
-        other numbers than those in the rows.
+        `begin` returned. If the database has sequences, this call advances them. It fails if the sequences return
+        numbers that differ from the numbers in the rows.
         """
         ...
 
@@ -228,7 +235,7 @@ class WriteSession(ReadSession, Protocol):
     async def rest(self) -> None:
         """Run maintenance that is due.
 
-        This is called between two batches, when the callers of the last batch have their results.
+        The store calls this between two batches, after the callers of the last batch have got their results.
         """
 
     async def close(self) -> None: ...
@@ -258,15 +265,17 @@ class Dialect(ABC):
     """Whether a connection works only in the event loop that opened it."""
     compiler: Compiler
     schema: str | None = None
+    """The schema of the tables; None if statements name no schema."""
     batches_need_snapshot: bool = False
     """Whether `stream` returns all rows at once outside of a snapshot."""
     max_batch_bytes: int = 8 * 1024 * 1024
+    """A batch takes no further call when its calls have this size in bytes."""
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         self.url = url
         self.clock = clock
         self.elapsed = elapsed_of(clock)
-        """Function that returns the elapsed time in nanoseconds, normally that of the monotonic clock."""
+        """Function that returns the elapsed time in nanoseconds, normally of the monotonic clock."""
         self.read_only = read_only
         self.stored_forms = StoredForms(self)
 
@@ -380,8 +389,8 @@ class Dialect(ABC):
     async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
         """Return all values whose type is not the type of their column, and hide their rows from the session.
 
-        The session must read a snapshot. The rows are hidden until the snapshot ends. The default is for databases that
-        reject such values.
+        The session must read a snapshot. The rows are hidden until the snapshot ends. The default implementation is for
+        databases that reject such values.
         """
         del session
         return TypeFaults()
@@ -404,7 +413,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def wakeups(self) -> Wakeups:
-        """Return the notifications of commits. Only the event loop that calls this may use them."""
+        """Return the notifications of commits. Only the event loop that calls this method may use them."""
 
     def state(self) -> tuple[Hashable, Hashable] | None:
         """Return the identity of the database, and a value that changes with every commit of any process.
@@ -417,22 +426,22 @@ class Dialect(ABC):
     async def watched_partitions(self) -> list[str]:
         """Return the names of the partitions of this database that have active attempts with a time limit.
 
-        The other partitions need not be open. The call is cheap enough to be made every few seconds. The default is for
-        databases without partitions.
+        The other partitions need not be open. The call is cheap enough to be made every few seconds. The default
+        implementation is for databases without partitions.
         """
         return []
 
     async def overwrite_deleted(self, session: WriteSession) -> None:
         """Let the session overwrite the bytes that it deletes from now on, instead of only marking them as free.
 
-        The default is for databases that have no such setting. With them, only `erase` removes the bytes.
+        The default implementation is for databases without such a setting, on which only `erase` removes the bytes.
         """
         del session
 
     async def vacuum(self) -> None:
         """Free the space of deleted bodies and blobs at once.
 
-        The default rewrites the database, and writers wait meanwhile.
+        The default implementation rewrites the database, and writers wait meanwhile.
         """
         await self.erase(rewrite=True, remains=())
 
@@ -440,7 +449,7 @@ class Dialect(ABC):
         """Free the space of deleted rows of all tables; return whether this succeeded.
 
         If a transaction still reads an old state, some of the space may not be free, and the result is False. The
-        default rewrites the database in any case, and writers wait meanwhile.
+        default implementation rewrites the database in any case, and writers wait meanwhile.
 
         Args:
             rewrite: whether to rewrite the tables, which returns all free space to the operating system.
@@ -452,7 +461,7 @@ class Dialect(ABC):
         """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
 
         If a transaction still reads an old state, the files may keep deleted rows, and the result is False. The default
-        is for databases that remove deleted rows by themselves.
+        implementation is for databases that remove deleted rows by themselves.
 
         Args:
             rewrite: whether to rewrite the database, or these tables. This blocks writers.
@@ -472,7 +481,7 @@ class Dialect(ABC):
 
 
 class Unfinished(Dialect):
-    """The place in which a copy of a store is made. It is no partition until it is published.
+    """The place in which a copy of a store is made. The copy is not a partition until it is published.
 
     Each subclass is also a subclass of the dialect of its database.
     """
@@ -508,7 +517,9 @@ class Unfinished(Dialect):
     async def append(
         self, session: WriteSession, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int
     ) -> None:
-        """Insert rows of the log that is copied. They keep their numbers, and the sequences continue after them.
+        """Insert rows of the log that is copied.
+
+        The rows keep their numbers, and the sequences continue after these numbers.
 
         Args:
             session: the session that writes, which has begun a transaction.
@@ -522,12 +533,13 @@ class Unfinished(Dialect):
         """Make the complete copy the partition, in one step. This must be called after `close`.
 
         Args:
-            is_single_file: whether SQLite creates no files beside the copy while it is only read.
+            is_single_file: whether the copy is a backup or an archive. SQLite then creates no files beside the copy
+                while programs only read it.
             receipt: a text that `receipt` returns until `acknowledge` is called.
 
         Raises:
             AlreadyExists: the partition exists now.
-            Unavailable: the reservation of the copy was lost, so another call may have changed it.
+            Unavailable: the reservation of the copy was lost, so another call may have changed the copy.
         """
 
     @abstractmethod

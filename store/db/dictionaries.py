@@ -1,8 +1,8 @@
 """Reads of bodies that are compressed with a dictionary. Decision 65.
 
-`compact` compresses bodies with zstd and a dictionary, which contains what
-the bodies of one type of event have in common. The column `codec` of such a body contains the number of the dictionary.
-A session decompresses these bodies when it reads them. Only copies and the compression itself read such a codec.
+`compact` compresses bodies with zstd and a dictionary. The dictionary contains the parts that the bodies of one type of
+event have in common. The column `codec` of such a body contains the number of the dictionary. A session decompresses
+these bodies when it reads them. Only copies and the compression itself read such a codec.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def body_places(statement: ClauseElement) -> BodyPlaces:
     ]
     bases = [next(iter(column.base_columns)) for column in columns]
     places: list[tuple[int, int]] = []
-    for at, base in enumerate(bases):
+    for codec_index, base in enumerate(bases):
         if base is codec:
-            of_row = columns[at].table
+            table = columns[codec_index].table
             places += [
-                (at, place)
-                for place in range(at + 1, len(columns))
-                if bases[place] is body and columns[place].table is of_row
+                (codec_index, body_index)
+                for body_index in range(codec_index + 1, len(columns))
+                if bases[body_index] is body and columns[body_index].table is table
             ][:1]
     return tuple(places)
 
@@ -95,13 +95,13 @@ class Dictionaries:
         A body that cannot be decompressed stays as it is, and its reader raises the error.
 
         Args:
-            session: the session that read the rows. It reads the dictionaries that are not known yet.
+            session: the session that read the rows. It reads the dictionaries that are not in memory.
             sql: the statement.
-            places: the places of codecs and bodies in its columns.
-            params: its parameters.
-            rows: its rows.
-            can_repeat: whether the statement can be executed again. Outside of a snapshot, a dictionary may be emptied
-                after the rows were read. The bodies are then stored in another form.
+            places: the indexes of codecs and bodies in the columns of the statement.
+            params: the parameters of the statement.
+            rows: the rows of the statement.
+            can_repeat: whether to execute the statement again if a dictionary is missing. Outside of a snapshot, a
+                dictionary may be emptied after the rows were read; the bodies are then stored in another form.
         """
         used = _dictionaries_in(rows, places)
         if not used:
@@ -150,7 +150,7 @@ def _dictionaries_in(rows: Rows, places: BodyPlaces) -> set[int]:
 
 
 def load(digest: Any, content: Any) -> zstd.ZstdDict | None:
-    """Return a dictionary; None if its content does not have the stored hash, or is not that of a dictionary.
+    """Return a dictionary; None if the content does not match the stored hash, or is not a dictionary.
 
     With a changed dictionary, a body could be decompressed to other bytes.
     """
@@ -188,7 +188,7 @@ class DictionaryCompressor:
 
 
 def train(samples: Sequence[bytes]) -> zstd.ZstdDict | None:
-    """Return a dictionary for bodies like the samples; None if they are too few or too different."""
+    """Return a dictionary for bodies like the samples; None if the samples are too few or too different."""
     if not any(samples):
         return None
     try:

@@ -30,7 +30,7 @@ def places_in(statement: ClauseElement) -> Places | None:
 
 
 class StoredForms:
-    """Converts the stored values of a partition to those that were written.
+    """Converts stored values of a partition to the values that were written.
 
     Args:
         database: the database of the partition.
@@ -41,7 +41,7 @@ class StoredForms:
         self._blocks = DataBlocks(database)
 
     def forget(self) -> None:
-        """Remove blocks from memory. A verification calls this, because it has to read what the database contains."""
+        """Remove blocks from memory. A verification calls this, because it must read the blocks from the database."""
         self._blocks.forget()
 
     async def converted(
@@ -60,9 +60,10 @@ class StoredForms:
             session: the session that read the rows.
             sql: the statement.
             places: the columns of the statement whose values may be stored in another form.
-            params: its parameters.
-            rows: its rows.
-            can_repeat: whether the statement can be executed again. See `Dictionaries.decompressed`.
+            params: the parameters of the statement.
+            rows: the rows of the statement.
+            can_repeat: whether to execute the statement again if a dictionary is missing. See
+                `Dictionaries.decompressed`.
         """
         if places.bodies:
             rows = await self._dictionaries.decompressed(

@@ -1,4 +1,4 @@
-"""URL of a store. It names the database, its location, and the partition."""
+"""URL of a store. The URL names the database, the location of the database, and the partition."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ _OPTIONS = {
     "memory": frozenset[str](),
     "sqlite": frozenset({"partition", "durability"}),
 }
-# A URL ends at a #, its path ends at a ?, and parsers drop tabs and line ends. All other characters stand for
-# themselves, also a %, except before one of these codes: %2523 is the name %23.
+# A URL ends at a #, its path ends at a ?, and parsers drop tabs and line ends. So a URL contains codes for these
+# characters. All other characters stand for themselves. This includes %, except before one of these codes: %2523 is the
+# name %23.
 _CODES = {"#": "%23", "?": "%3F", "\t": "%09", "\n": "%0A", "\r": "%0D"}
 _CODE = re.compile(r"%(?:(25)(?=(?:25)*(?:23|3[Ff]|09|0[Aa]|0[Dd]))|(23|3[Ff]|09|0[Aa]|0[Dd]))")
 
@@ -34,6 +35,7 @@ class StoreURL:
     dsn: str | None = field(default=None, repr=False)
     """The address for the driver of Postgres. None for other databases."""
     options: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The options in the query of the URL, by name."""
 
     @property
     def shown(self) -> str:
@@ -42,7 +44,7 @@ class StoreURL:
 
 
 def passwords(url: StoreURL) -> set[str]:
-    """Return the passwords that a URL contains, as they were written and decoded."""
+    """Return the passwords that a URL contains, both in their encoded and in their decoded form."""
     addresses = [url.dsn, url.options.get("direct")] if url.dsn is not None else []
     return {password for dsn in addresses if dsn for password in postgres_url.split(dsn).passwords}
 

@@ -31,7 +31,7 @@ async def life(session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
         columns: list[ColumnElement[Any]] = [row.first_position, row.last_position]
         return select(*columns).where(row.rollout_id == _rollout())
 
-    rows = await session.fetch(compiled(session, "annotation_life", build), _of(rollout_id))
+    rows = await session.fetch(compiled(session, "annotation_life", build), _params(rollout_id))
     return (rows[0].first_position, rows[0].last_position) if rows else None
 
 
@@ -42,12 +42,12 @@ async def labels(session: ReadSession, rollout_id: str) -> list[str]:
     def build() -> Select[Any]:
         return select(table.label).where(table.rollout_id == _rollout()).order_by(table.label)
 
-    rows = await session.fetch(compiled(session, "labels", build), _of(rollout_id))
+    rows = await session.fetch(compiled(session, "labels", build), _params(rollout_id))
     return [row.label for row in rows]
 
 
 async def labels_in_use(session: ReadSession, *, limit: int) -> list[str]:
-    """Return the labels that any rollout has, sorted, at most the first `limit`."""
+    """Return the first `limit` labels, in sorted order, that at least one rollout has."""
     label = core_tables.labels.c.label
     # The statement steps from label to label in the index. A label that a hundred thousand rollouts have takes only one
     # step.
@@ -92,12 +92,12 @@ async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list
         )
 
     params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
-    carried: set[str] = set()
+    current: set[str] = set()
     for row in await session.fetch(compiled(session, "labels_then", build), params):
         fact = upcast(row.type, row.shape, json_of(row.data))
         assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
-        carried = (carried - set(fact.removed)) | set(fact.added)
-    return sorted(carried)
+        current = (current - set(fact.removed)) | set(fact.added)
+    return sorted(current)
 
 
 async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
@@ -118,19 +118,19 @@ async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -
         )
 
     most = _MOST if limit < 0 else min(limit, _MOST)
-    params = _of(rollout_id) | {"until": until, "most": most}
+    params = _params(rollout_id) | {"until": until, "most": most}
     rows = await session.fetch(compiled(session, "notes", build), params)
     return [_note(row) for row in reversed(rows)]
 
 
 def _note(row: NamedRow) -> Note:
-    told = payload(row.codec, row.body) or {}
-    return Note(number=row.version, at=row.at / 1_000_000, actor=row.actor, text=told.get("note"))
+    content = payload(row.codec, row.body) or {}
+    return Note(number=row.version, at=row.at / 1_000_000, actor=row.actor, text=content.get("note"))
 
 
 def _rollout() -> ColumnElement[Any]:
     return bindparam("rollout", type_=Text)
 
 
-def _of(rollout_id: str) -> dict[str, Any]:
+def _params(rollout_id: str) -> dict[str, Any]:
     return {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)}

@@ -42,11 +42,11 @@ async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
 
 
 async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: bool) -> Sequence[NamedRow]:
-    """Return the given rows of events, and fill in the bodies that are stored in `blobs`.
+    """Return rows of events, and add the bodies that are stored in `blobs`.
 
     Args:
         session: a connection to the database.
-        rows: rows with the columns of `events`, and codec, `raw_len` if `lengths` is True, and bytes of the body.
+        rows: rows with the columns of `events`, and with `codec`, `body` and, if `lengths` is True, `raw_len`.
         lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
     """
     lacking = {

@@ -35,7 +35,7 @@ class Counts:
     rewarded: int
     """The number of rollouts with a reward."""
     reward_sum: float
-    """The sum of the last rewards of these rollouts."""
+    """The sum of the last rewards of all rollouts."""
     workers: dict[str, int]
     """The number of workers with a heartbeat within the last day, by state."""
 
@@ -47,7 +47,7 @@ async def counts(session: ReadSession, now: int) -> Counts:
 
     Args:
         session: a session that reads.
-        now: the current time in µs since the epoch. Whether a worker is lost depends on it.
+        now: the current time in µs since the epoch. Whether a worker is lost depends on this time.
     """
     rollouts, attempts = core_tables.rollouts.c, core_tables.attempts.c
 
@@ -111,7 +111,7 @@ async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
 
     Args:
         session: a session that reads.
-        now: the current time in µs since the epoch. Whether a worker is lost depends on it.
+        now: the current time in µs since the epoch. Whether a worker is lost depends on this time.
     """
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
 
@@ -125,13 +125,13 @@ async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
     sql = compiled(session, "recent workers", build)
     states: dict[str, str] = {}
     for row in await session.fetch(sql, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}):
-        seen = Worker(
+        latest = Worker(
             worker_id=row.worker_id,
             status=row.status,
             heartbeat_stats=orjson.loads(row.heartbeat_stats) if row.heartbeat_stats else None,
             last_heartbeat_time=to_seconds(row.last_heartbeat_at),
         )
-        states[row.worker_id] = seen.state_at(to_seconds(now))
+        states[row.worker_id] = latest.state_at(to_seconds(now))
     return states
 
 

@@ -42,6 +42,7 @@ MOST_BUCKETS: Final = 300
 SAMPLE: Final = 4_000
 """The maximum number of rewards that are read to choose the bins."""
 MOST_NAMES: Final = 20
+"""The maximum number of dimensions that `reward_names` returns."""
 _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _SECOND: Final = 1_000_000
 _MODES: Final[tuple[str | None, ...]] = (None, *get_args(RolloutMode))
@@ -57,6 +58,7 @@ class Axis:
 
     by: By
     start: int
+    """The lowest value of the first bucket."""
     width: int
     """The width of one bucket, in the unit of the axis."""
     count: int
@@ -72,6 +74,7 @@ class Cell:
     """The rollouts of one mode in one bucket whose rewards are in one bin."""
 
     bucket: int
+    """The number of the bucket, from 0."""
     mode: str | None
     bin: int | None
     """The number of edges that are less than or equal to the reward; None for rollouts without a reward."""
@@ -135,7 +138,7 @@ async def axis(session: ReadSession, by: By, modes: Sequence[str]) -> Axis | Non
 
 
 async def sample(session: ReadSession, source: CurveSource) -> list[float]:
-    """Return at most `SAMPLE` rewards: those of the rollouts with the smallest ids."""
+    """Return at most `SAMPLE` rewards, from the rollouts with the smallest ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     terms = (value.is_not(None), _of_modes(source.modes))
@@ -241,5 +244,5 @@ def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[i
 
 
 def _digits(number: int) -> ColumnElement[int]:
-    """Return a constant that is a part of the statement. A parameter would only make the call longer."""
+    """Return a constant that is written into the statement. A parameter would only make the call longer."""
     return literal_column(str(number), Integer)

@@ -26,7 +26,7 @@ async def last_position(session: ReadSession) -> int:
 
 
 async def events_after(session: ReadSession, position: int, until: int, limit: int) -> Sequence[NamedRow]:
-    """Return position, type and data of at most `limit` events after a position and up to another, in order."""
+    """Return position, type and data of at most `limit` events above `position` and up to `until`, in order."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -55,7 +55,7 @@ async def last_block_start(session: ReadSession) -> int:
 
 
 async def rows_at(session: ReadSession, firsts: Sequence[int]) -> Sequence[NamedRow]:
-    """Return the rows of the blocks that begin at some positions, in ascending order."""
+    """Return the rows of the blocks that begin at the positions `firsts`, in ascending order."""
     block = core_tables.data_blocks.c
 
     def build() -> Select[Any]:

@@ -18,23 +18,26 @@ _POSITIONS_AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StoredDictionary:
-    """A dictionary in use."""
+    """A dictionary that was not emptied."""
 
     codec: int
+    """The number of the dictionary."""
     type: str
+    """The type of event whose bodies the dictionary compresses."""
     samples: Sequence[int]
-    """The positions of the bodies from which it was trained."""
+    """The positions of the bodies from which the dictionary was trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyForm:
-    """How some bodies of one type of event are stored."""
+    """The bodies of one type of event that are stored with one codec."""
 
     type: str
     codec: int
     bodies: int
+    """The number of bodies."""
     raw_bytes: int
-    """Their size before compression."""
+    """The total size of the bodies before compression, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,11 @@ class Candidate:
     type: str
     codec: int
     raw_len: int
-    """Its size before compression in bytes."""
+    """The size of the body before compression, in bytes."""
     stored_len: int
+    """The size of the stored body in bytes."""
     sha256: bytes | None
-    """The hash of the uncompressed body, from its event."""
+    """The hash of the uncompressed body, as the event of the body contains it."""
 
 
 def encode_positions(positions: Iterable[int]) -> bytes:
@@ -101,7 +105,7 @@ async def rows(session: ReadSession, after: int) -> Sequence[NamedRow]:
 
 
 async def last_codec(session: ReadSession) -> int | None:
-    """Return the greatest number of a dictionary, emptied or not; None if there is none."""
+    """Return the greatest number of a dictionary, including emptied dictionaries; None if there is no dictionary."""
     rows = await session.fetch(
         session.dialect.sql(select(func.max(core_tables.dictionaries.c.codec).label("codec"))), {}
     )
@@ -111,7 +115,7 @@ async def last_codec(session: ReadSession) -> int | None:
 async def lacks_samples(session: ReadSession, dictionary: StoredDictionary) -> bool:
     """Return whether one of the bodies from which a dictionary was trained was removed."""
     # This runs while the write lock is held. SQLAlchemy would need much longer for a list of this length than the
-    # database. The numbers are integers.
+    # database. The numbers are integers, so it is safe to make them a part of the statement.
     positions = ", ".join(map(str, dictionary.samples))
     text = f"SELECT count(*) FROM {session.dialect.qualified(core_tables.bodies)} WHERE position IN ({positions})"  # noqa: S608
     ((present,),) = await session.fetch(Sql(text, (), {}), {}) if positions else [(0,)]
@@ -119,7 +123,7 @@ async def lacks_samples(session: ReadSession, dictionary: StoredDictionary) -> b
 
 
 async def sizes(session: ReadSession) -> list[BodyForm]:
-    """Return how all bodies are stored."""
+    """Return the forms in which bodies are stored, each with the number and the size of its bodies."""
     event, body = core_tables.events.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
         select(event.type, body.codec, func.count().label("bodies"), func.sum(body.raw_len).label("raw_bytes"))
@@ -146,7 +150,7 @@ async def positions(
 ) -> list[int]:
     """Return every `step`-th position of the bodies of a type of event with at most `longest` bytes uncompressed.
 
-    Bodies with some codecs are left out.
+    Bodies with one of the codecs `except_codecs` are left out.
     """
     event, body = core_tables.events.c, core_tables.bodies.c
     statement = (
@@ -156,11 +160,11 @@ async def positions(
         .order_by(body.position)
     )
     sample = array("q")
-    seen = 0
+    count = 0
     sql, params = session.dialect.sql(statement), {"types": session.dialect.list_param([type_])}
     async for rows in session.stream(sql, params, batch=10_000):
-        sample.extend(row.position for row in rows[-seen % step :: step])
-        seen += len(rows)
+        sample.extend(row.position for row in rows[-count % step :: step])
+        count += len(rows)
     return list(sample)
 
 
@@ -172,9 +176,9 @@ async def candidates(
     until: int,
     limit: int,
 ) -> list[Candidate]:
-    """Return at most `limit` bodies after a position and up to another, in the order of the log.
+    """Return at most `limit` bodies at positions above `after` and up to `until`, in the order of the log.
 
-    Bodies with some codecs are left out.
+    Bodies with one of the codecs `except_codecs` are left out.
     """
     event, body = core_tables.events.c, core_tables.bodies.c
     stored_len = func.length(body.body).label("stored_len")
@@ -199,7 +203,7 @@ async def candidates(
 
 
 async def last_body(session: ReadSession) -> int:
-    """Return the position of the last body; 0 if there is none."""
+    """Return the position of the last body; 0 if there is no body."""
     statement: Select[*tuple[Any, ...]] = select(
         func.coalesce(func.max(core_tables.bodies.c.position), 0).label("position")
     )

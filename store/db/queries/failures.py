@@ -28,7 +28,7 @@ class FailedAttempt:
     error: str | None
     """The error as JSON text, with the keys type and message, and span_id if the span of the error is known."""
     at: int
-    """The end time of the attempt, in µs since the epoch. Without an end time, the time of the attempt's last event."""
+    """The end time of the attempt, in µs since the epoch; without an end time, the time of the attempt's last event."""
 
 
 async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAttempt]:

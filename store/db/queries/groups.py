@@ -51,6 +51,7 @@ class GroupRow:
     least: float | None
     most: float | None
     spread: float | None
+    """The difference between `most` and `least`."""
     step: int | None
     """The greatest training step of the group's rollouts; None if no rollout has a step."""
     tokens_out: int
@@ -63,11 +64,15 @@ class GroupQuery:
     """A selection of groups, and their order."""
 
     id_contains: str | None = None
+    """Only groups whose ids contain this text."""
     step: int | None = None
+    """Only groups with a rollout of this training step."""
     spread: str = "any"
+    """One of `SPREADS`."""
     has_siblings: bool = False
     """Whether to return only groups of more than one rollout."""
     sort: str = "newest"
+    """One of `SORTS`."""
     is_descending: bool = True
     limit: int = 50
     offset: int = 0
@@ -179,6 +184,7 @@ class MemberRow:
     end_at: int | None
     attempts: int
     reward: float | None
+    """The last primary reward of the rollout, from any attempt."""
     spans: int
     tokens_in: int
     tokens_out: int
@@ -187,7 +193,7 @@ class MemberRow:
 
 
 MEMBER_SORTS: Final = ("reward", "started", "tokens", "spans", "attempts")
-"""The supported sort orders of a group's rollouts, which are orders of lists of rollouts."""
+"""The supported sort orders of a group's rollouts. Lists of rollouts support these orders too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,7 @@ class MemberQuery:
 
     group_id: str
     sort: str = "reward"
+    """One of `MEMBER_SORTS`."""
     is_descending: bool = True
     limit: int = 50
     offset: int = 0

@@ -1,7 +1,7 @@
 """The beginning of the input of rollouts as text.
 
-Only a limited part of each body, which contains the stored input, is read. A body that `compact` compressed with a
-dictionary is read to its end.
+The input is stored in a body. Only a limited part of each body is read, except that a body that `compact` compressed
+with a dictionary is read to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, ZLIB
 
 MOST_BYTES: Final = 64 * 1024
-"""The maximum number of bytes that are read from a body without a dictionary, and that are used of any body."""
+"""The maximum number of uncompressed bytes of a body that are used.
+
+At most this number of stored bytes is read of a body that was not compressed with a dictionary.
+"""
 _BEFORE_INPUT: Final = b'{"input":'
 
 
@@ -71,8 +74,8 @@ def _unpacked(codec: int, stored: bytes) -> bytes:
 def readable(value: Any) -> str:
     """Return a readable text for an input.
 
-    The text is the input itself if the input is a text, the value of its field if it is an object with one field, and
-    all fields in one line if it is another object. Other inputs are shown as JSON.
+    A text is returned unchanged. For an object with one field, the text of this field is returned. For any other
+    object, all fields are returned in one line. Other inputs are returned as JSON.
     """
     if isinstance(value, str):
         return value

@@ -108,8 +108,11 @@ class LogSummary:
     """The URL of the partition without the password."""
     size_bytes: int
     commit_id: int
+    """The id of the last commit."""
     position: int
+    """The position of the last event."""
     recorded_at: int | None
+    """The time of the last commit; None for an empty log."""
     chain_head: str
     """The hash of the last commit in hex. The hash covers all earlier commits too. Empty for an empty log."""
     events: int

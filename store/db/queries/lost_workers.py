@@ -17,7 +17,7 @@ _AT_ONCE = 500
 
 
 async def silent_since(session: ReadSession, before: int) -> dict[str, int]:
-    """Return the time of the last heartbeat of each worker that has sent none since `before`, by worker id.
+    """Return the time of the last heartbeat of each worker without a heartbeat since `before`, by worker id.
 
     Times are microseconds since the epoch.
     """

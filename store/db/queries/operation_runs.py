@@ -1,9 +1,9 @@
 """The last run of each operation on a partition, and the lease with which one process runs an operation. Decision 64.
 
 An operation is a verification, a backup, or the removal of payload. All times are µs since the epoch. A run
-is claimed and stored in transactions with the write lock, so only one of several processes claims it. A lease ends by
-itself if its process is killed. Nothing is held between transactions, so this works on SQLite and behind a pooler of
-Postgres too.
+is claimed and stored in transactions with the write lock, so only one of several processes claims it. If the process of
+a lease is killed, the lease ends when its time is over. No lock is held between transactions, so leases also work on
+SQLite and behind a pooler of Postgres.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,7 @@ class OperationRun:
     runner: str | None = None
     """The process that runs the operation, as `host:pid`. If its lease has ended, the process was killed."""
     lease_until: int | None = None
+    """The time at which the lease ends; None if no process runs the operation."""
     attempted_at: int = 0
     """The start of the last run, regardless of its outcome."""
     runs: int = 0
@@ -46,9 +47,11 @@ class OperationRun:
     failed_at: int | None = None
     """The end of the last run if it failed; otherwise None."""
     error: str | None = None
+    """The error of the last run if it failed; otherwise None."""
     started_at: int | None = None
-    """The start of the last run that ended normally. The fields after it describe the same run."""
+    """The start of the last run that ended normally. The following fields describe the same run."""
     ended_at: int | None = None
+    """The end of this run."""
     commit_id: int | None = None
     """The last commit of the log in the state that the run read; None if it is unknown."""
     differences: int | None = None
@@ -56,7 +59,7 @@ class OperationRun:
     version: str | None = None
     """The version of Rollbook that ran the operation."""
     detail: str | None = None
-    """A description of what the run did."""
+    """A description of the work of the run."""
 
     def state(self, now: int) -> Literal["running", "interrupted", "failed", "succeeded"]:
         """Return the state of the last run. A run is interrupted if its process was killed."""
@@ -76,7 +79,7 @@ class RunResult:
 
 
 Change = Callable[[OperationRun, int], OperationRun | None]
-"""Function from the stored run and the present time to the new run; None if nothing is to be written."""
+"""Function that returns the new run, given the stored run and the present time; None if nothing is to be written."""
 
 
 def _query() -> Select[Any]:
@@ -85,7 +88,7 @@ def _query() -> Select[Any]:
 
 
 async def all_runs(session: ReadSession) -> dict[str, OperationRun]:
-    """Return the last run of each operation, by its name. Operations that were never run are missing."""
+    """Return the last run of each operation, by the name of the operation. Operations without a run are left out."""
     rows = await session.fetch(compiled(session, "operation runs", _query), {})
     return {row.operation: OperationRun(**row._asdict()) for row in rows}
 
@@ -102,10 +105,10 @@ async def claim(
     """Begin a run, and return it; return None if another process runs the operation or has run it in the meantime.
 
     Args:
-        dialect: the database. The call must be made in its event loop.
+        dialect: the database. The call must be made in the event loop of the database.
         operation: the operation.
         runner: the name of the calling process.
-        seen: the start of the last run that the caller knows; None if it knows of none.
+        seen: the start of the last run that the caller knows; None if the caller knows of no run.
         lease_seconds: the time after which other processes may begin a run unless `renew` is called.
     """
 
@@ -130,7 +133,7 @@ async def succeed(dialect: Dialect, operation: Operation, result: RunResult, *, 
     """Store the result of a run that ended normally, and end its lease.
 
     Args:
-        dialect: the database. The call must be made in its event loop.
+        dialect: the database. The call must be made in the event loop of the database.
         operation: the operation.
         result: the result.
         runner: the name of the process that claimed the run. If another process has taken over the operation, nothing

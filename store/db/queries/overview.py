@@ -64,7 +64,9 @@ class WorkerTotals:
     """Totals of all workers."""
 
     known: int
+    """The number of workers."""
     busy: int
+    """The number of busy workers."""
     last_asked_at: int | None
     """The time at which any worker last polled the queue or claimed a rollout, in µs since the epoch."""
 
@@ -88,10 +90,12 @@ class Overview:
     now: int
     """The time of the store's clock, in µs since the epoch."""
     statuses: dict[str, int]
+    """The number of rollouts by status."""
     ended: Sequence[Ended]
     active: Sequence[Active]
     """The active rollouts that began first, sorted by the start of their latest attempt."""
     queued: int
+    """The number of rollouts in the queue."""
     waiting: Sequence[QueuedRollout]
     """The rollouts in the queue that have waited longest, the longest first."""
     workers: WorkerTotals
@@ -147,8 +151,8 @@ async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], li
     is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
     minute = case((is_late, rollout.end_at // big(_MINUTE)))
     # The expression `minute` is not selected, because it would have other parameters in the SELECT list than in GROUP
-    # BY. Postgres would then consider the two expressions different. The first end time in a group tells the minute
-    # instead.
+    # BY. Postgres would then consider the two expressions different. Instead, the minute of a group is computed from
+    # its first end time.
     columns: list[ColumnElement[Any]] = [
         func.min(rollout.end_at).label("first_end"),
         rollout.status,
@@ -206,8 +210,8 @@ async def _waiting(session: ReadSession, limit: int) -> list[QueuedRollout]:
 
 async def _workers(session: ReadSession) -> WorkerTotals:
     by_status = await workers_by_status(session)
-    # A caller that claims rollouts without a worker id has no row in the tables of workers. Only its attempts are
-    # recorded, so the start times of attempts count too.
+    # A caller that claims rollouts without a worker id has no row in the tables of workers. Only the attempts of such a
+    # caller are recorded, so the start times of attempts count too.
     latest: list[ColumnElement[Any]] = [
         select(func.max(core_tables.worker_signals.c.last_dequeue_at)).scalar_subquery().label("dequeue_at"),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery().label("claim_at"),

@@ -17,7 +17,7 @@ from store.db.queries.filters import Columns, FilterQuery
 Item = TypeVar("Item")
 Make = Callable[[NamedRow], Item]
 Take = Callable[[Sequence[NamedRow]], Awaitable[None] | None]
-"""A function that receives lists of rows. If it returns an awaitable, the next rows are read after that is done."""
+"""A function that receives lists of rows. If it returns an awaitable, the caller awaits it before the next list."""
 
 _SHAPES_KEPT = 512
 
@@ -50,7 +50,7 @@ def compiled(session: ReadSession, shape: Hashable | None, build: Callable[[], S
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The parts from which the statements are built that read and count one kind of row."""
+    """The parts of the statements that read and count one kind of row."""
 
     filter_query: FilterQuery
     columns: Columns
@@ -63,10 +63,11 @@ class Listing:
     A complete row also has columns that are joined for the result only, such as payload.
     """
     within: Callable[[], ColumnElement[bool]] | None = None
-    """A function that returns a condition for every row, even if the query joins its own conditions with `or`."""
+    """A function that returns a condition on every row, even if the query joins its own conditions with `or`."""
     within_params: tuple[tuple[str, Any], ...] = ()
+    """The names and values of the parameters of this condition."""
     shape: Hashable = None
-    """A key that distinguishes the statements of this listing from those of other listings."""
+    """A key that distinguishes the statements of this listing from the statements of other listings."""
     has_values: bool = False
     """Whether the condition of `within` contains values, so that the statements are compiled each time."""
     carried: Sequence[str] | None = None
@@ -76,9 +77,9 @@ class Listing:
     first: str | None = None
     """The column by which rows are sorted first, before the query's own sort order; None if there is no such column."""
     all_of_them: Callable[[], Select[Any]] | None = None
-    """A function that returns the statement for the number of all rows, if this number is stored. None if it is not.
+    """A function that returns the statement for the number of all rows, if this number is stored; otherwise None.
 
-    The statement has one column `total`, as `count` has.
+    The statement has one column `total`, like the statement that `count` returns.
     """
 
     def matching(self, dialect: Dialect) -> ColumnElement[bool]:

@@ -21,6 +21,6 @@ def columns_of(kind: type[Any], *sources: Mapping[str, ColumnElement[Any]]) -> l
 
 
 def records(kind: type[Record], rows: Iterable[NamedRow]) -> list[Record]:
-    """Return an object of a dataclass for each row. The rows have a column for each of its two or more fields."""
+    """Return an object of a dataclass for each row. The dataclass must have at least two fields."""
     values = attrgetter(*(field.name for field in fields(kind)))  # pyright: ignore[reportArgumentType]
     return [kind(*values(row)) for row in rows]

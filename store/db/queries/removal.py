@@ -26,7 +26,7 @@ class Selection:
 
     statuses: Collection[str]
     ended_before: int | None = None
-    """The latest end, in µs since the epoch."""
+    """The rollout ended at or before this time, in µs since the epoch."""
     modes: Collection[str] = ()
     groups: Collection[str] = ()
     labels: Collection[str] = ()
@@ -34,8 +34,10 @@ class Selection:
     without_labels: Collection[str] = ()
     """The rollout has none of these labels."""
     newest_kept: int = 0
-    """The number of rollouts of each group that are never selected: the ones created last. All rollouts without a group
-    are one group."""
+    """In each group, this many rollouts, those created last, are never selected.
+
+    All rollouts without a group are one group.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +72,19 @@ async def finished_rollouts(session: ReadSession, selection: Selection) -> list[
         if values:
             statement = statement.where(session.dialect.any_of(column, name))
             params[name] = session.dialect.list_param(sorted(values))
-    for number, text in enumerate(sorted(selection.labels)):
+    for number, label_name in enumerate(sorted(selection.labels)):
         has_it = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, f"label_{number}")
         statement = statement.where(select(label.label).where(has_it).exists())
-        params[f"label_{number}"] = session.dialect.list_param([text])
+        params[f"label_{number}"] = session.dialect.list_param([label_name])
     if selection.without_labels:
         has_one = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, "without")
         statement = statement.where(~select(label.label).where(has_one).exists())
         params["without"] = session.dialect.list_param(sorted(selection.without_labels))
     if selection.newest_kept:
-        place = func.row_number().over(partition_by=rollout.group_id, order_by=rollout.first_position.desc())
-        ranked = select(rollout.rollout_id.label("ranked_id"), place.label("place")).subquery("ranked")
-        later = select(ranked.c.ranked_id).where(ranked.c.place > bindparam("newest_kept", type_=BigInteger))
-        statement = statement.where(rollout.rollout_id.in_(later))
+        rank = func.row_number().over(partition_by=rollout.group_id, order_by=rollout.first_position.desc())
+        ranked = select(rollout.rollout_id.label("ranked_id"), rank.label("place")).subquery("ranked")
+        older = select(ranked.c.ranked_id).where(ranked.c.place > bindparam("newest_kept", type_=BigInteger))
+        statement = statement.where(rollout.rollout_id.in_(older))
         params["newest_kept"] = selection.newest_kept
     statement = statement.order_by(rollout.end_at, rollout.first_position)
     return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), params)]
@@ -104,7 +106,7 @@ async def payload_of(session: ReadSession, rollout_ids: Sequence[str], *, with_r
 
 
 async def payload_between(session: ReadSession, after: int, until: int) -> list[Payload]:
-    """Return the payload of the events of rollouts that have positions above `after` and up to `until`.
+    """Return the payload of events of rollouts. The events have positions above `after` and up to `until`.
 
     Payload that was removed is left out.
     """
@@ -141,7 +143,7 @@ def _payload(dialect: Dialect) -> Select[Any]:
 
 
 async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> set[str]:
-    """Return those of the rollouts that have a terminal status."""
+    """Return the ids in `rollout_ids` of the rollouts that have a terminal status."""
 
     def build() -> Select[Any]:
         rollout = core_tables.rollouts.c
@@ -157,7 +159,7 @@ async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> 
 
 
 async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[int]:
-    """Return those of the positions whose payload was removed."""
+    """Return the positions in `positions` at which the payload of the event was removed."""
     gone, removed = core_tables.dropped.c.position, set[int]()
     for start in range(0, len(positions), _AT_ONCE):
         # Positions come from the database, so it is safe to make them a part of the statement.
@@ -171,7 +173,7 @@ async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[i
 
 
 async def removed_between(session: ReadSession, first: int, last: int) -> set[int]:
-    """Return the positions from `first` to `last` whose payload was removed."""
+    """Return the positions from `first` to `last` at which the payload of the event was removed."""
 
     def build() -> Select[Any]:
         gone = core_tables.dropped.c.position
@@ -183,29 +185,32 @@ async def removed_between(session: ReadSession, first: int, last: int) -> set[in
 
 
 async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
-    """Return, in words, the policies that ordered the removal of payload of a rollout, each with its reason if any."""
+    """Return a text for each policy that removed payload of a rollout: the policy, and its reason if there is one."""
 
     def build() -> Select[Any]:
-        event, gone, order = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
-        columns: list[ColumnElement[Any]] = [order.c.position, order.c.data]
+        event, gone, ordering = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
+        columns: list[ColumnElement[Any]] = [ordering.c.position, ordering.c.data]
         return (
             select(*columns)
             .distinct()
             .select_from(core_tables.events)
             .join(core_tables.dropped, gone.position == event.position)
-            .join(order, order.c.position == gone.event_position)
+            .join(ordering, ordering.c.position == gone.event_position)
             .where(session.dialect.any_of(event.stream, "streams"))
         )
 
     params = {"streams": session.dialect.list_param([f"rollout/{rollout_id}"])}
-    orders = [json_of(row.data) for row in await session.fetch(compiled(session, "policies_of", build), params)]
+    removals = [json_of(row.data) for row in await session.fetch(compiled(session, "policies_of", build), params)]
     return sorted(
-        {f"{order['policy']} ({order['reason']})" if "reason" in order else order["policy"] for order in orders}
+        {
+            f"{ordering['policy']} ({ordering['reason']})" if "reason" in ordering else ordering["policy"]
+            for ordering in removals
+        }
     )
 
 
 async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
-    """Return the stored sizes of those blobs that exist, in bytes, by hash."""
+    """Return the stored sizes of blobs in bytes, by hash. Hashes without a blob are left out."""
     size = func.length(core_tables.blobs.c.body).label("size")
     return {row.hash: row.size for row in await blob_rows(session, hashes, size)}
 

@@ -69,8 +69,11 @@ class VersionRow:
     """The size of the resources in bytes; None if the body was removed."""
     use: Use = field(default_factory=Use)
     attempts: int = 0
+    """The number of attempts that used the version."""
     first_use_at: int | None = None
+    """The start of the first of these attempts."""
     last_use_at: int | None = None
+    """The start of the last of these attempts."""
 
 
 async def resources_rows(
@@ -170,7 +173,7 @@ async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
 
 
 async def _attempts_with(session: ReadSession, resources_id: str) -> dict[int | None, dict[str, int]]:
-    """Return the number of attempts with each version, and the start times of the first and the last one."""
+    """Return the number of attempts with each version, and the times at which the first and the last attempt began."""
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     columns: list[ColumnElement[Any]] = [
         attempt.resources_version,

@@ -1,9 +1,9 @@
 """Queries for the rewards of rollouts, and an SQL expression for the final reward of a rollout. Decision 55.
 
-A reward has one or more named values; the first is the primary value. The last reward of an attempt is that of its last
-span with a reward. Spans are ordered as in `query_spans`: by number, and among equal numbers by start and then by end,
-with null last. The order in which spans arrive does not matter. The numbers and times of spans are read from their
-events, which can be found by position. The table `spans` has no index on the position.
+A reward has one or more named values; the first is the primary value. The last reward of an attempt is the reward of
+its last span that has a reward. Spans are ordered as in `query_spans`: by number, and among equal numbers by start and
+then by end, with null values last. The order in which spans arrive does not matter. The numbers and times of spans are
+read from their events, which can be found by position. The table `spans` has no index on the position.
 """
 
 from collections import defaultdict
@@ -87,7 +87,7 @@ def _place(data: dict[str, Any]) -> tuple[int, float, float]:
 
 
 def final_reward(dialect: Dialect) -> ColumnElement[Any]:
-    """Return an expression for the final reward of the latest attempt in a row of `rollouts`; null if it has none.
+    """Return an expression for the final reward of the latest attempt in a row of `rollouts`; null without a reward.
 
     The expression looks up each reward of the rollout. Rollouts without a reward need no lookup.
     """

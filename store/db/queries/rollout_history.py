@@ -38,7 +38,7 @@ async def events(
 ) -> list[dict[str, Any]]:
     """Return events of a rollout in order, as the fields of `HistoryEvent` without the body.
 
-    The other arguments are those of `stream_events`.
+    The other arguments are the same as in `stream_events`.
     """
     rows = await log_queries.stream_events(
         session, f"rollout/{rollout_id}", types=types, after=after, until=until, limit=limit, newest=newest
@@ -81,6 +81,7 @@ class RolloutWait:
     idle_workers: int
     """The number of idle workers."""
     workers: int
+    """The number of all workers."""
     asked_at: int | None
     """The time at which any worker last polled the queue; None if no worker has polled the queue."""
     check_at: int | None

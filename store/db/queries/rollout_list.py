@@ -39,7 +39,7 @@ SORTS: Final = {
 LISTED: Final = replace(
     filters.ROLLOUTS, fields={**filters.ROLLOUTS.fields, "ended": FilterField("end_at", "time"), **SORTS}
 )
-"""Rollouts with the fields of lists. Their reward is the last one of any attempt, which is a column."""
+"""Rollouts with the fields of lists. The reward is the column with the last reward of any attempt."""
 Ranged = Literal["reward", "step", "ended"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 NO_ERROR: Final = "(none)"
@@ -50,8 +50,8 @@ NO_ERROR: Final = "(none)"
 class Range:
     """A range of rewards, of training steps, or of end times.
 
-    The minimum and the maximum are optional and belong to the range, except that the maximum of end times does not
-    belong to the range. End times are seconds since the epoch.
+    `least` and `most` are optional. Both belong to the range, except that `most` does not belong to a range of end
+    times. End times are seconds since the epoch.
     """
 
     of: Ranged
@@ -59,7 +59,7 @@ class Range:
     most: float | None
 
     def conditions(self) -> Iterator[FilterCondition]:
-        """Yield the conditions that a rollout is in the range. A rollout without a value is not in it."""
+        """Yield the conditions that a rollout is in the range. A rollout without a value is not in the range."""
         least, most = self.least, self.most
         if self.of == "step":
             least = None if least is None else math.ceil(least)
@@ -133,7 +133,7 @@ class RolloutListQuery:
     Used only for the order `started`.
     """
     before: int | None = None
-    """Only rollouts that come before the rollout with this `first_position` in the list, the nearest `limit` of them.
+    """Only the nearest rollouts that come before the rollout with this `first_position` in the list.
 
     Used only for the order `started`.
     """

@@ -35,7 +35,7 @@ class RunRow:
     tokens_out: int
     error: str | None
     phases_done: int = 0
-    """The number of pairs of a phase and a scope that were last completed or skipped, and not started again."""
+    """The number of pairs of a phase and a scope that were completed or skipped, and not started again."""
     phases_begun: int = 0
     """The number of pairs of a phase and a scope that have an event."""
 
@@ -54,7 +54,7 @@ async def run_rows(session: ReadSession, *, before: str | None, limit: int) -> l
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
-    """Return a statement that finds the ids of runs. In the index, it steps from run to run and skips their events."""
+    """Return a statement that finds the ids of runs. In the index, the statement skips from run to run."""
     event = core_tables.run_events.alias("event").c
     newest: list[ColumnElement[Any]] = [func.max(event.rollout_id).label("rollout_id"), ONE.label("number")]
     start: Select[Any] = select(*newest)

@@ -101,9 +101,11 @@ class _Kind:
 
     table: Table
     columns: tuple[str, ...]
+    """The names of the columns that reads return."""
     phase: str
     """The name of the column with the phase. Masks of phases apply to rows without a node."""
     has_nodes: bool = False
+    """Whether the table has the columns `node_id` and `parent_node_id`."""
 
 
 _EVENTS = _Kind(core_tables.run_events, _EVENTS_SHOWN, "phase", has_nodes=True)
@@ -146,9 +148,9 @@ def _alive(attempt: FromClause) -> ColumnElement[bool]:
 
 
 def _lineage(form: Form) -> CTE:
-    """Return the lineage of a view: its attempts, each with the last version whose rows count and with its depth.
+    """Return the lineage of a view: its attempts, each with the last version that belongs to the view, and a depth.
 
-    The depth is the number of steps from an attempt to its base that lead from the attempt of the view to this one.
+    The attempt of the view has the depth 0, its base has the depth 1, the base of this base has the depth 2, and so on.
     """
     first = core_tables.attempts.alias("first")
     columns = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
@@ -195,16 +197,16 @@ def _masks(lineage: CTE) -> CTE:
     return statement.cte("masks").prefix_with("MATERIALIZED")
 
 
-def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> ColumnElement[bool]:
-    """Return the condition that a fork hides a row. Only forks with a smaller depth than the attempt of the row count.
+def _hidden(kind: _Kind, lineage: CTE, grouped: FromClause | None = None) -> ColumnElement[bool]:
+    """Return the condition that a fork hides a row. The fork must have a smaller depth than the attempt of the row.
 
     Args:
         kind: the table of the row.
         lineage: the attempts of the view.
-        seen: a subquery with rows of the table and the depth of their attempts, to use in place of the table.
+        grouped: a subquery with rows of the table and the depth of their attempts, to use in place of the table.
     """
-    row = kind.table.c if seen is None else seen.c
-    depth = lineage.c.depth if seen is None else seen.c.depth
+    row = kind.table.c if grouped is None else grouped.c
+    depth = lineage.c.depth if grouped is None else grouped.c.depth
     mask = _masks(lineage).c
     phase = row[kind.phase]
     by_phase = and_(mask.phase.is_not(None), mask.phase == phase)
@@ -313,18 +315,18 @@ async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence
         about = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
         # The events are grouped before hidden events are removed, so that only a few hundred groups have to be checked
         # instead of all events.
-        told = (
+        groups = (
             select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
             .select_from(core_tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
             .where(counts)
             .group_by(*about, lineage.c.depth)
             .subquery("told")
         )
-        columns = [told.c[column.name] for column in about]
-        statement = select(*columns, cast(func.sum(told.c.events), BigInteger).label("total")).group_by(*columns)
+        columns = [groups.c[column.name] for column in about]
+        statement = select(*columns, cast(func.sum(groups.c.events), BigInteger).label("total")).group_by(*columns)
         if view.form == "seen":
-            statement = statement.where(~_hidden(_EVENTS, lineage, told))
-        return statement.order_by(func.min(told.c.first))
+            statement = statement.where(~_hidden(_EVENTS, lineage, groups))
+        return statement.order_by(func.min(groups.c.first))
 
     return await _fetch(session, rollout_id, view, ("outline",), build, {})
 
@@ -339,7 +341,7 @@ async def checkpoints(
     checkpoint_id: str | None = None,
     newest: bool = False,
 ) -> Sequence[NamedRow]:
-    """Return the checkpoints of a view in order, or with `newest` only the newest one.
+    """Return the checkpoints of a view in order, or with `newest` only the newest checkpoint.
 
     The columns are `_CHECKPOINTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the
     log.
@@ -375,10 +377,10 @@ async def artifacts(
     """
     table = core_tables.artifacts
     terms, params, names = _equal(table, scope=scope, name=name)
-    there = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
+    not_retracted = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
 
     def build() -> Select[Any]:
-        statement = _rows(_ARTIFACTS, view.form, there, *terms).order_by(table.c.version.desc())
+        statement = _rows(_ARTIFACTS, view.form, not_retracted, *terms).order_by(table.c.version.desc())
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params |= {"cut_version": cut_version, "most": min(limit, END)}
@@ -421,7 +423,7 @@ async def standing(session: ReadSession, rollout_id: str, until: int = END) -> S
 
 
 async def _head_then(session: ReadSession, rollout_id: str, until: int) -> int | None:
-    """Return the head at a position: the attempt that started last, unless the head was moved to another one later."""
+    """Return the head at a position: the attempt that started last, unless the head was moved after this start."""
     attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:

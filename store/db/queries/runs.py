@@ -83,11 +83,13 @@ async def attempts(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
 
 async def event_counts(session: ReadSession, rollout_id: str) -> dict[int, int]:
     """Return the number of run events that each attempt of a run recorded, by sequence_id."""
-    told = core_tables.run_events.c
+    run_event = core_tables.run_events.c
 
     def build() -> Select[Any]:
-        columns: list[ColumnElement[Any]] = [told.attempt, func.count().label("events")]
-        return select(*columns).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
+        columns: list[ColumnElement[Any]] = [run_event.attempt, func.count().label("events")]
+        return (
+            select(*columns).where(run_event.rollout_id == bindparam("rollout", type_=Text)).group_by(run_event.attempt)
+        )
 
     rows = await session.fetch(compiled(session, "run_events_told", build), {"rollout": rollout_id})
     return {row.attempt: row.events for row in rows}

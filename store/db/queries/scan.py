@@ -55,7 +55,7 @@ async def events_and_bodies(
 
 def _body_of_event() -> ColumnElement[bool]:
     # Postgres merges both tables in order. Without the second condition, each read would begin with the first body of
-    # all.
+    # the table.
     body = core_tables.bodies.c
     return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
@@ -78,7 +78,7 @@ async def streams(session: ReadSession, *, after: int, until: int, limit: int) -
 
 
 async def stream_before(session: ReadSession, name: str, first: str) -> str | None:
-    """Return the greatest name of a stream that is smaller than `name` and not smaller than `first`; None if none."""
+    """Return the greatest name of a stream that is less than `name` and at least `first`; None if there is none."""
 
     def build() -> Select[*tuple[Any, ...]]:
         stream = core_tables.events.c.stream
@@ -251,7 +251,7 @@ async def rows_between(
     """Return the rows whose first key column is greater than `after` and at most `until`, in the order of the key.
 
     If `inclusive` is False, rows whose first key column equals `until` are left out. If `after` is None, the rows begin
-    with the first row of the table. If `until` is None, they end with the last row.
+    with the first row of the table. If `until` is None, the rows end with the last row of the table.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -287,13 +287,13 @@ async def count(session: ReadSession, table: Table) -> int:
     return (await session.fetch(sql, {}))[0].total
 
 
-async def key_at(session: ReadSession, key: Column[Any], place: int) -> str:
-    """Return the key with the index `place`. Indexes count from 0, in the order of keys."""
+async def key_at(session: ReadSession, key: Column[Any], index: int) -> str:
+    """Return a key by its index. Indexes count from 0, in the order of keys."""
 
     def build() -> Select[*tuple[Any, ...]]:
         return select(key.label("key")).order_by(key).limit(1).offset(_int("place"))
 
-    return (await session.fetch(compiled(session, ("key_at", key.table), build), {"place": place}))[0].key
+    return (await session.fetch(compiled(session, ("key_at", key.table), build), {"place": index}))[0].key
 
 
 async def queue_between(
@@ -357,7 +357,7 @@ async def rewards_between(session: ReadSession, rollout_id: str, after: int, unt
             .order_by(reward.position, reward.ordinal)
         )
 
-    # Someone may have changed a position to any 64-bit number, so the default end is the greatest 64-bit number.
+    # A manipulated position can be any 64-bit number, so the default end is the greatest 64-bit number.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
     return await session.fetch(compiled(session, "rewards_between", build), params)
 

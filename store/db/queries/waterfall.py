@@ -94,7 +94,7 @@ def _with_events(span: Columns, source: FromClause) -> Select[Any]:
 
 def _span_row(row: NamedRow) -> SpanRow:
     fact = upcast(row.type, row.shape, json_of(row.data))
-    assert isinstance(fact, SpanRecorded)  # the position of a span is that of the event that recorded it
+    assert isinstance(fact, SpanRecorded)  # the position of a span is the position of the event that recorded it
     reward = _reward(fact.rewards)
     return SpanRow(
         position=row.position,
@@ -115,7 +115,7 @@ def _span_row(row: NamedRow) -> SpanRow:
 
 
 def _reward(rewards: Sequence[Sequence[Any]] | None) -> float | None:
-    """Return the value of a span's first reward, which is the primary one."""
+    """Return the first value of a span's reward, which is the primary value; None if the span has no reward."""
     return float(rewards[0][1]) if rewards else None
 
 

@@ -141,7 +141,7 @@ async def stretches(session: ReadSession, worker_ids: Sequence[str], within: Win
 
 
 async def tallies(session: ReadSession, worker_ids: Sequence[str], within: Window) -> dict[str, WorkerTally]:
-    """Return by worker id how many attempts ended within a window, by outcome.
+    """Return the number of attempts of each worker that ended within a window, by outcome. The keys are worker ids.
 
     Workers without such attempts are left out.
     """
@@ -166,7 +166,7 @@ async def tallies(session: ReadSession, worker_ids: Sequence[str], within: Windo
 
 
 async def attempts_of(session: ReadSession, worker_id: str) -> tuple[list[AttemptRow], dict[str, int]]:
-    """Return the newest attempts of a worker, and the number of all its attempts by status."""
+    """Return the newest attempts of a worker, and the number of all attempts of the worker by status."""
     attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
     listing = Listing(
         FilterQuery(

@@ -24,7 +24,7 @@ _STORAGE = (
         for table in ("rollouts", "attempts", "workers", "span_counters", "attempt_signals", "worker_signals")
     ),
     # The queue is small, and its rows are deleted soon. By default, vacuum would wait until a fifth of the rows are
-    # dead, and every claim (a worker takes a row off the queue) would have to skip many dead rows.
+    # dead, and every claim would have to skip many dead rows.
     "ALTER TABLE queue SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
     # Bodies are compressed already, so Postgres should not try to compress them again.
     "ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",

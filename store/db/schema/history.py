@@ -63,7 +63,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], name: str
     Args:
         revisions: the values of `version_num`.
         infos: the values of store_id, created_at and log_format.
-        shown: the URL of the store, for error messages.
+        name: the URL of the store, for error messages.
 
     Raises:
         Corrupt: one of the tables does not have exactly one row.
@@ -120,10 +120,10 @@ def refuse_foreign(copy: DatabaseInfo, info: DatabaseInfo, name: str, cure: str)
     """Raise `Incompatible` if an unfinished copy cannot be continued.
 
     Args:
-        found: the description of the unfinished copy.
+        copy: the description of the unfinished copy.
         info: the description of the store that is copied.
-        shown: the place of the unfinished copy, for the message.
-        cure: what the user has to do.
+        name: the file or schema of the unfinished copy, for the message.
+        cure: the advice for the user.
     """
     if copy.store_id != info.store_id:
         reason = f"{name} is an unfinished copy of the store {copy.store_id}, not of {info.store_id}"

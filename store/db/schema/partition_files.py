@@ -1,7 +1,7 @@
-"""Membership of SQLite files in a database. A file states which partition of which database it contains.
+"""Membership of SQLite files in a database. Each file states to which partition of which database it belongs.
 
-A name alone does not show this: `run.old.db` may be the partition `old` of `run.db`, or a copy of it (decision 78).
-Files of older versions have no such statement until they are opened for writing.
+The name of a file does not show this: `run.old.db` may be the partition `old` of `run.db`, or a copy of `run.db`
+(decision 78). Files of older versions have no such statement until they are opened for writing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITE = "INSERT INTO partition_file (partition, database_id, main) VALUES (?, ?
 
 
 class Membership(NamedTuple):
-    """The statement of a file: which partition of which database it contains."""
+    """The statement of a file about the partition and the database to which the file belongs."""
 
     partition: str
     database_id: str
@@ -69,7 +69,7 @@ class PartitionPlace(NamedTuple):
         if file.is_sealed:
             return False
         if file.membership is None:
-            # A copy of the default partition has its id.
+            # A copy of the default partition has the same store id.
             return main is None or main.store_id != file.store_id
         if file.membership.partition != self.partition:
             return False
@@ -90,7 +90,7 @@ def candidates(main: Path) -> list[PartitionPlace]:
 
 
 def place_like(path: Path) -> PartitionPlace | None:
-    """Return the partition that would have this file name, of a database in the same directory; None without one."""
+    """Return the partition whose file has this name, of a database in the same directory; None if there is none."""
     stem, _, name = path.name.removesuffix(".db").rpartition(".")
     if path.suffix != ".db" or not stem or not PARTITION.fullmatch(name):
         return None

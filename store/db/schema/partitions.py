@@ -35,8 +35,8 @@ async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[M
 
     On Postgres, the partitions are the schemas `rollbook_…` of the database. On SQLite, they are the main file and the
     files `<main>.<name>.db` beside it, each of which states that it contains this partition. The partition of the URL
-    is created if it is missing. Each partition is upgraded in its own transaction. If an upgrade fails, that partition
-    is unchanged, the earlier ones are upgraded, and the later ones are not.
+    is created if it is missing. Each partition is upgraded in its own transaction. If an upgrade fails, this partition
+    is unchanged. The partitions before it are upgraded, and the partitions after it are not.
 
     Args:
         url: the URL, as for `open_store`. On Postgres, the role of the URL must own the partitions.

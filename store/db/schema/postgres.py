@@ -140,7 +140,7 @@ async def create_postgres(
 ) -> tuple[DatabaseInfo, bool]:
     """Create a partition if it is missing. Return its description, and whether this call created the partition.
 
-    `info` is the description of a new partition; with None, it gets a new id.
+    `info` is the description of a new partition; with None, a new partition gets a new id.
     """
     # The isolation is explicit because a database may default to repeatable read. The transaction would then not see a
     # partition that another process committed while this process waited for the lock.
@@ -174,7 +174,7 @@ async def create_postgres(
 async def copy_lock(dsn: str, schema: str) -> AsyncGenerator[AsyncpgConnection]:
     """Let no other call fill the unfinished copy of the partition `schema` during the block.
 
-    The session that is yielded holds the lock. If it breaks, the lock is lost: see `check_copy_lock`.
+    The yielded session holds the lock. If this session breaks, the lock is lost: see `check_copy_lock`.
 
     Raises:
         Unavailable: another call fills the copy.
@@ -324,7 +324,7 @@ async def drop(dsn: str, schema: str) -> list[str]:
 
 
 def _in_use(partition: str, holders: Sequence[str]) -> Conflict:
-    """Return the error for a partition that other processes use; `holders` describes them, as far as it is known."""
+    """Return the error for a partition that other processes use; `holders` describes known processes."""
     names = f" ({', '.join(holders)})" if holders else ""
     return Conflict(f"other processes use {partition}{names}", "stop them, and drop the partition again")
 
@@ -406,7 +406,7 @@ async def grant(connection: AsyncpgConnection, schema: str, role: str) -> None:
 
 
 def shown(dsn: str, schema: str) -> str:
-    """Return the URL of a partition, without its password."""
+    """Return the URL of a partition without the password."""
     partition = f"{'&' if '?' in dsn else '?'}partition={schema.removeprefix(PREFIX)}"
     return StoreURL("postgresql", dsn + partition).shown
 
@@ -437,7 +437,8 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
     except StoreError:
         raise
     except Exception as error:
-        # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter's error has asyncpg's as its cause.
+        # An error of SQLAlchemy has the error of its adapter in `orig`. The cause of the adapter's error is the error
+        # of asyncpg.
         adapted: BaseException = getattr(error, "orig", None) or error
         cause = (adapted.__cause__ or adapted) if adapted is not error else error
         name = StoreURL("postgresql", dsn).shown
@@ -457,8 +458,8 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
 def is_malformed(error: BaseException) -> bool:
     """Return whether asyncpg's own code failed, which happens if a message of the server violates the protocol.
 
-    asyncpg raises `InternalClientError` for most of these messages. For the others, its code fails with a built-in
-    exception. A bug in this program may raise the same exception types, but outside asyncpg's code.
+    asyncpg raises `InternalClientError` for most of these messages. For the other messages, its code fails with a
+    built-in exception. A bug in this program may raise the same exception types, but outside asyncpg's code.
     """
     if not isinstance(error, MALFORMED) or error.__traceback__ is None:
         return False
@@ -470,9 +471,9 @@ def is_malformed(error: BaseException) -> bool:
 
 def malformed(error: BaseException, server: str) -> str:
     """Return the text of the error `Unavailable` for a message of the server that asyncpg cannot read."""
-    what = f"{type(error).__name__}: {error}"
+    cause = f"{type(error).__name__}: {error}"
     return (
-        f"{server} sent a message that is not of the Postgres protocol ({what});"
+        f"{server} sent a message that is not of the Postgres protocol ({cause});"
         " check that host and port are those of Postgres, and any proxy between it and this program"
     )
 

@@ -21,7 +21,7 @@ async def is_sealed(url: StoreURL) -> bool:
 
 
 async def refuse_sealed(url: StoreURL) -> None:
-    """Raise an error if a URL names a backup or an archive, because a changed one cannot be restored.
+    """Raise an error if a URL names a backup or an archive, because a changed backup or archive cannot be restored.
 
     Raises:
         Incompatible: the URL names a backup or an archive.

@@ -1,4 +1,4 @@
-"""Opening of a store in a SQLite file, and its removal.
+"""Opening and removal of a store in a SQLite file.
 
 Before the first write, a missing file is created, and an older file is copied and upgraded.
 """
@@ -51,7 +51,7 @@ logger = logging.getLogger("store.db.schema")
 MODE = 0o666
 """The permissions of a new file, before the umask is applied."""
 _READS = 5
-"""The maximum number of reads of a file that changes during each of them."""
+"""The maximum number of reads of a file, if the file changes during each read."""
 _LISTED = "`rollbook partitions ls` shows the partitions"
 
 
@@ -86,12 +86,12 @@ def prepare_sqlite(
         create: whether to create a missing file.
         read_only: whether to change nothing.
         clock: a function that returns microseconds since the epoch.
-        place: the partition that the file contains; None to store no statement about it in the file.
+        place: the partition that the file contains; None to store no membership in the file.
         mode: the permissions of a new file, before the umask is applied.
 
     Raises:
-        NotFound: the file does not exist and may not be created, its directory does not exist, or the file is not that
-            of the partition.
+        NotFound: the file does not exist and may not be created, its directory does not exist, or the file does not
+            contain the partition.
         Invalid: the path is a directory.
         Incompatible: the file is on a network file system, is not a store, is newer than this program, is older and
             opened only for reading, has a second name and is opened for writing, or has the name of a partition that
@@ -190,11 +190,11 @@ def store_file(path: Path) -> StoreFile | None:
 
 
 def check_membership(path: Path, place: PartitionPlace, *, create: bool) -> StoreFile | None:
-    """Check that a file, if it exists, is that of a partition, and return its description.
+    """Check that a file, if it exists, contains a partition, and return the description of the file.
 
     Raises:
-        NotFound: the file is not that of the partition, and `create` is False.
-        Incompatible: the file is not that of the partition, and `create` is True.
+        NotFound: the file does not contain the partition, and `create` is False.
+        Incompatible: the file does not contain the partition, and `create` is True.
     """
     file = store_file(path)
     if file is None:
@@ -217,7 +217,7 @@ def check_membership(path: Path, place: PartitionPlace, *, create: bool) -> Stor
 
 
 def refuse_older_name(place: PartitionPlace) -> None:
-    """Raise `Incompatible` if the partition may be in a file whose name an older version made without the suffix."""
+    """Raise `Incompatible` if the partition may be in a file with the name that older versions used."""
     older = place.main.with_name(f"{place.main.stem}.{place.partition}.db")
     if place.partition == DEFAULT_PARTITION or older == place.path:
         return
@@ -232,11 +232,12 @@ def refuse_older_name(place: PartitionPlace) -> None:
 
 
 def new_membership(place: PartitionPlace) -> Membership:
+    """Return the membership of a new file at a place."""
     return Membership(place.partition, _database_id(place.main), place.main.name)
 
 
 def _database_id(main: Path) -> str:
-    """Return the id of a database: that of its files, or a new one."""
+    """Return the id that the files of a database contain. If there is none, return a new id."""
     if (file := store_file(main)) is not None:
         return file.database_id
     for sibling in partition_files.candidates(main):
@@ -279,6 +280,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
 
 
 def create_file(path: Path, info: DatabaseInfo, membership: Membership | None, mode: int) -> DatabaseInfo:
+    """Create a store in a new or empty file, and return `info`."""
     path.touch(mode)
     with closing(connect(path)) as connection:
         set_journal_mode(connection, "WAL")
@@ -363,8 +365,8 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
     check_place(path)
     # SQLite keeps its other files beside the actual file.
     actual = path.resolve()
-    sides = [actual.with_name(actual.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
-    if not any(file.exists() for file in (actual, *sides)):
+    other_files = [actual.with_name(actual.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+    if not any(file.exists() for file in (actual, *other_files)):
         raise NotFound("partition", partition, f"there is no partition {partition} at {sqlite_url(path)}; {_LISTED}")
     refuse_unwritable(path)
     refuse_second_name(path)
@@ -372,9 +374,9 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         check_membership(path, PartitionPlace(main, partition), create=False)
     with store_errors(path), file_lock(path), _exclusive(actual):
         revoked = _revoke_keys(main, partition)
-        size = sum(file.stat().st_size for file in (actual, *sides) if file.exists())
-        # The file goes first, because a file without its log would be an older state of the store.
-        for file in (actual, *sides, path):
+        size = sum(file.stat().st_size for file in (actual, *other_files) if file.exists())
+        # The database file is deleted first, because without its log it would contain an older state of the store.
+        for file in (actual, *other_files, path):
             file.unlink(missing_ok=True)
         flush(actual.parent)
     return size, revoked
@@ -387,7 +389,8 @@ def _exclusive(path: Path) -> Generator[None]:
         yield
         return
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=0)) as connection:
-        # Each connection that has read the file holds a shared lock, so this lock fails while there is one.
+        # Each connection that has read the file holds a shared lock, so the exclusive lock fails while there is such a
+        # connection.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         try:
             connection.execute("BEGIN EXCLUSIVE")

@@ -1,4 +1,4 @@
-"""Unfinished copies of a store: SQLite files that get their name when all their data is on disk."""
+"""Unfinished copies of a store: SQLite files that get their final name when all their data is on disk."""
 
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -35,7 +35,7 @@ def copy_lock(path: Path) -> Generator[None]:
     """Let no other call fill the unfinished copy of `path` during the block.
 
     Raises:
-        Unavailable: another call fills it.
+        Unavailable: another call fills the copy.
         StoreError: the errors of `prepare_sqlite` for the place of the file.
     """
     check_place(path)
@@ -99,11 +99,11 @@ def open_unfinished(path: Path) -> DatabaseInfo:
 
 
 def publish(path: Path, *, is_single_file: bool, receipt: str | None) -> None:
-    """Give the complete copy its name `path`, after all its data is on disk. No connection to it may be open.
+    """Give the complete copy its name `path`, after all its data is on disk. No connection to the copy may be open.
 
     Args:
         path: the file of the store.
-        is_single_file: whether no files appear beside it while it is only read.
+        is_single_file: whether SQLite creates no files beside the store while programs only read the store.
         receipt: a text that `receipt` returns until `acknowledge` is called.
 
     Raises:
@@ -129,7 +129,7 @@ def publish(path: Path, *, is_single_file: bool, receipt: str | None) -> None:
 
 
 def receipt(path: Path) -> str | None:
-    """Return the receipt of a published copy; None if there is none for this file."""
+    """Return the receipt of a published copy; None if there is no receipt for this file."""
     try:
         inode, _, text = _receipt(path).read_text(encoding="utf-8").partition("\n")
         return text if inode == str(path.stat().st_ino) else None

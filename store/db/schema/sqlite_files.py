@@ -61,9 +61,9 @@ def unlocked_state(path: Path) -> State | None:
     """Return the state of a file that no connection has open for writing, and that SQLite cannot read with locks.
 
     The result is None for every other file. SQLite needs a write-ahead log (WAL) and its shared memory to read with
-    locks. It cannot create them beside the file if the directory cannot be written, and should not if the file has a
-    second name, because a writer would use a log beside the other name. If there is no WAL, the file contains all data.
-    The owner of the file may open it at any time, which changes its state.
+    locks. SQLite cannot create these two files if the directory cannot be written. It should not create them if the
+    file has a second name, because a writer would use a log beside the other name. If there is no WAL, the file
+    contains all data. The owner of the file may open it at any time, which changes its state.
     """
     # SQLite keeps its files beside the actual file.
     actual = os.path.realpath(path)
@@ -88,7 +88,7 @@ def content_state(path: Path) -> State | None:
 
 
 def changed_while_read(path: Path) -> Unavailable:
-    """Return the error for a file whose owner changed it while it was read."""
+    """Return the error for a file that another process changed during a read."""
     return Unavailable(f"the file {path} was changed by another process while it was read", 0.5)
 
 
@@ -126,7 +126,7 @@ def _acquire(lock: Path, seconds: float) -> int:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             _wait_for(descriptor, lock, deadline, seconds)
-            if _is_still(descriptor, lock):
+            if _is_same_file(descriptor, lock):
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -147,7 +147,7 @@ def _wait_for(descriptor: int, lock: Path, deadline: float, seconds: float) -> N
             return
 
 
-def _is_still(descriptor: int, lock: Path) -> bool:
+def _is_same_file(descriptor: int, lock: Path) -> bool:
     try:
         named = lock.stat()
     except FileNotFoundError:

@@ -81,7 +81,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 
 def second_name(path: Path) -> tuple[str, str] | None:
-    """Return why other processes may know a file by another name, and what to do; None if it has one name.
+    """Return a reason and advice if other processes may know a file by another name; None if the file has one name.
 
     SQLite keeps the write-ahead log beside the name by which it opened the file. With two names there are two logs, and
     commits in one of them are lost.

@@ -1,15 +1,14 @@
 """Triggers that make the log append-only, and the check of triggers, unique keys and indexes.
 
 The triggers refuse accidental changes and changes by other programs. The owner of the database can drop a trigger, so
-`verify` compares the names and texts of the triggers with the expected ones. A trigger of another program may change
-what a statement does, so `verify` reports every unexpected trigger on a table of the store.
+`verify` compares the names and texts of the triggers with the expected names and texts. A trigger of another program
+may change the effect of a statement, so `verify` reports every unexpected trigger on a table of the store.
 
-A body may be deleted only if an event of the type `body.dropped` or
-`store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. Blobs
-may be deleted only while the last event of the log has the type
-`store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and its codec changes to one that
-can be read. A dictionary may be emptied while no body is compressed with it. The data of an event may be
-replaced by a reference to a block that contains its position. Triggers, unique keys and indexes are called guards.
+A body may be deleted only if an event of the type `body.dropped` or `store.bodies_dropped` ordered the deletion and the
+table `dropped` contains the body's position. Blobs may be deleted only while the last event of the log has the type
+`store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and the store can read its new
+codec. A dictionary may be emptied while no body is compressed with it. The data of an event may be replaced by a
+reference to a block that contains its position. Triggers, unique keys and indexes are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,8 +91,8 @@ BEGIN
     RETURN NULL;
 END
 """
-# Which events refer to a blob is not known without a search, so this trigger only checks the last event. `verify` finds
-# a blob that was deleted although an event with payload refers to it.
+# Only a search could find the events that refer to a blob, so this trigger only checks the last event. `verify` finds a
+# blob that was deleted although an event with payload refers to it.
 _REFUSE_BLOBS = """
 DECLARE
     ordered boolean;
@@ -174,10 +173,13 @@ class _Trigger(NamedTuple):
     table: str
     name: str
     when: str
+    """`BEFORE` or `AFTER`."""
     on: tuple[str, ...]
+    """The kinds of statements that fire the trigger, such as `UPDATE`."""
     function: str
     source: str
     rest: str = ""
+    """Further text of the statement that creates the trigger."""
 
     @property
     def type_bits(self) -> int:
@@ -327,7 +329,7 @@ def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def foreign(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[Guard]:
-    """Return the unexpected triggers and rules on tables of the store. They may change what any statement does.
+    """Return the unexpected triggers and rules on tables of the store. They may change the effect of any statement.
 
     `rows` are the rows that `guards.in_place` reads.
     """
@@ -396,7 +398,7 @@ _CHANGEABLE = {
     "bodies": f" WHEN NOT ({_COMPRESSED_AGAIN})",
     "dictionaries": f" WHEN NOT ({_EMPTIED})",
 }
-# The tables whose rows may be deleted, with the conditions under which SQLite refuses it.
+# The tables whose rows may be deleted, with the conditions under which SQLite refuses the deletion.
 _DELETABLE = {"bodies": f" WHEN NOT EXISTS ({_ORDERED})", "blobs": f" WHEN NOT ({_BLOBS_ORDERED})"}
 _SQLITE_VERBS = {"insert": "INSERT over a row", "update": "UPDATE", "delete": "DELETE"}
 

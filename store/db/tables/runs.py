@@ -58,8 +58,8 @@ forks = keyed(
     Column("request_id", Str),
 )
 
-# The masks of forks. `version` is that of the fork's event. A mask that lists several scopes, nodes or phases has one
-# row for each combination. Null in one of these columns matches every value.
+# The masks of forks. `version` is the version of the fork's event. A mask that lists several scopes, nodes or phases
+# has one row for each combination. Null in one of these columns matches every value.
 fork_masks = keyed(
     "fork_masks",
     Column("rollout_id", Str, primary_key=True),

@@ -7,8 +7,8 @@ from sqlalchemy import BigInteger, Column, Integer
 
 from store.db.columns import Str, keyed
 
-# If all checkpoints of a thread are deleted, the row of the thread remains, because later events of the thread are
-# numbered from `stream_version` on, which is the number of its last event.
+# `stream_version` is the number of the thread's last event. If all checkpoints of a thread are deleted, the row of the
+# thread remains, because later events of the thread get the following numbers.
 threads = keyed(
     "threads",
     Column("thread_id", Str, primary_key=True),

@@ -16,9 +16,11 @@ from weakref import WeakSet
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no type hints)
 
 _driver: Any = asyncpg
+# The time limit for the connection of a check, and for each statement on this connection.
 _PROBE_SECONDS = 5.0
 # A statement without an answer for this time is checked.
 _SILENT_SECONDS = 5.0
+# The time between two searches for statements without an answer.
 _STEP_SECONDS = 2.0
 # A statement that the server executes is checked again after this time.
 _ACTIVE_SECONDS = 10.0
@@ -146,7 +148,7 @@ class Observation:
 
 
 class AnswerMonitor:
-    """Monitor of statements without an answer. It ends the connections of those that the server does not execute.
+    """Monitor of statements without an answer. It ends the connection of a statement that the server does not execute.
 
     Such a statement fails with an error, as after any other loss of the connection. The session on the server is
     ended too, because it may hold the lock of the writer. If the server does not answer the check, nothing is done.
@@ -167,7 +169,8 @@ class AnswerMonitor:
         """Observe the statements of a new connection."""
         assert isinstance(connection, PostgresConnection)
         row = await connection.fetchrow(_IDENTITY)
-        # A pooler reports a process id of its own. Behind it, the session may change with each transaction.
+        # A pooler reports a process id of its own, and may use another session for each transaction. So its connections
+        # are not observed.
         if row is not None and row[0] == connection.get_server_pid() and _is_tcp(connection.get_socket()):
             connection.session = (row[0], row[1])
             connection.monitor = self
@@ -240,7 +243,7 @@ class AnswerMonitor:
 
 
 async def _executes(probe: Any, connection: PostgresConnection) -> bool:
-    """Return whether the session of a connection executes a statement, or has just ended one."""
+    """Return whether the session of a connection executes a statement, or has just ended a statement."""
     assert connection.session is not None  # only such connections are observed
     return bool(await probe.fetchval(_WORKS, *connection.session, _QUIET_SECONDS))
 

@@ -1,9 +1,9 @@
 """Connections that all open partitions of one Postgres database share. Decision 20.
 
 Without shared connections, a server with 64 open partitions would have up to 512 connections for reads, and 64
-connections for LISTEN and NOTIFY. Statements contain the schema of
-their tables, so any statement may run on any connection. Only the writer of a partition has its own connection, because
-the connection is in use from BEGIN to COMMIT and its prepared statements belong to the partition.
+connections for LISTEN and NOTIFY. Statements contain the schema of their tables, so any statement may run on any
+connection. Only the writer of a partition has its own connection, because the connection is in use from BEGIN to COMMIT
+and its prepared statements belong to the partition.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Connections:
         self.address = (dsn, direct)
         self.monitor = AnswerMonitor(dsn)
         """The check of statements that wait for an answer. The writers of the partitions use it too."""
-        self._how = {
+        self._pool_options = {
             "timeout": _CONNECT_SECONDS,
             "command_timeout": statement_seconds,
             "init": prepare,
@@ -75,13 +75,15 @@ class Connections:
         """Begin to use the connections. Each call needs a later call of `close`."""
         async with self._opening:
             if self._pool is None:
-                self._pool = await _driver.create_pool(self.address[0], min_size=0, max_size=_READERS, **self._how)
+                self._pool = await _driver.create_pool(
+                    self.address[0], min_size=0, max_size=_READERS, **self._pool_options
+                )
             self._users += 1
 
     @asynccontextmanager
     async def reader(self) -> AsyncGenerator[Any]:
         """Borrow a connection for reads for the duration of the block."""
-        assert self._pool is not None  # opened
+        assert self._pool is not None  # `open` was called before
         pool = self._pool
         connection = await pool.acquire()
         connection.borrow()
@@ -114,32 +116,33 @@ class Connections:
         """Return whether `connection` is the connection for LISTEN and NOTIFY, and is still open."""
         return connection is not None and connection is self._line and not connection.is_closed()
 
-    async def listen(self, channel: str, heard: Callable[..., None]) -> Any:
-        """Call `heard` at each NOTIFY on a channel, and when the connection for LISTEN and NOTIFY breaks.
+    async def listen(self, channel: str, callback: Callable[..., None]) -> Any:
+        """Call `callback` at each NOTIFY on a channel, and when the connection for LISTEN and NOTIFY breaks.
 
         Return this connection.
         """
         async with self._connected() as line:
-            await line.add_listener(channel, heard)
-            # The lock shows `drop` that the partition is in use. While `drop` holds it, it cannot be shared.
+            await line.add_listener(channel, callback)
+            # The lock shows `drop` that the partition is in use. If `drop` holds the lock, this statement does not wait
+            # for it.
             await line.execute(f"SELECT pg_try_advisory_lock_shared({use_key(channel)})")
             # A broken connection counts as a notification, because later notifications are lost.
-            line.add_termination_listener(heard)
+            line.add_termination_listener(callback)
             return line
 
-    async def unlisten(self, line: Any, channel: str, heard: Callable[..., None]) -> None:
+    async def unlisten(self, line: Any, channel: str, callback: Callable[..., None]) -> None:
         """Undo a call of `listen` that returned `line`."""
         async with self._line_lock:
             if self.is_line(line):
-                line.remove_termination_listener(heard)
+                line.remove_termination_listener(callback)
                 with contextlib.suppress(*_GONE):
                     await line.execute(f"SELECT pg_advisory_unlock_shared({use_key(channel)})")
-                    await line.remove_listener(channel, heard)
+                    await line.remove_listener(channel, callback)
 
     async def check_line(self) -> None:
         """Close the connection for LISTEN and NOTIFY if it does not answer. This notifies its listeners."""
         age = asyncio.get_running_loop().time() - self._line_answered
-        # A statement in progress has the same time limit.
+        # A statement in progress has the same time limit, so it notices a broken connection itself.
         if age < _LINE_SECONDS / 2 or self._line_lock.locked() or not self.is_line(self._line):
             return
         try:
@@ -168,7 +171,7 @@ class Connections:
                 yield self._line
                 self._line_answered = asyncio.get_running_loop().time()
             except _GONE:
-                # The state of the connection is unknown, so the next call opens a new one.
+                # The state of the connection is unknown, so the next call opens a new connection.
                 self._line.terminate()
                 raise
 
@@ -186,7 +189,7 @@ class Listener(Wakeups):
         self._connections = connections
         self._channel = channel
         self._line: Any = None
-        self._news = asyncio.Event()
+        self._notified = asyncio.Event()
         # Each notification contains this name of its sender, so that the listener can ignore its own notifications.
         self._name = os.urandom(8).hex()
         self._pending: int | None = None
@@ -213,7 +216,7 @@ class Listener(Wakeups):
     async def wait(self, seconds: float) -> bool:
         if not self._connections.is_line(self._line):
             try:
-                self._line = await self._connections.listen(self._channel, self._heard)
+                self._line = await self._connections.listen(self._channel, self._on_message)
             except _GONE:
                 await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
             # Earlier notifications were not received, so the caller must read the tables.
@@ -221,19 +224,19 @@ class Listener(Wakeups):
         try:
             # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._notified.wait()
         except TimeoutError:
             # A connection that the network has lost looks like one without notifications.
             await self._connections.check_line()
             return False
-        self._news.clear()
+        self._notified.clear()
         return True
 
-    def _heard(self, *said: object) -> None:
+    def _on_message(self, *arguments: object) -> None:
         # For a NOTIFY, the last argument is the payload. For a broken connection, the only argument is the connection.
-        payload = said[-1]
+        payload = arguments[-1]
         if not (isinstance(payload, str) and payload.endswith(self._name)):
-            self._news.set()
+            self._notified.set()
 
     async def close(self) -> None:
         if self._sending is not None and not self._sending.done():
@@ -242,4 +245,4 @@ class Listener(Wakeups):
         # A slow database must not delay the closing of the store, and no caller needs the result.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
-                await self._connections.unlisten(self._line, self._channel, self._heard)
+                await self._connections.unlisten(self._line, self._channel, self._on_message)

@@ -61,8 +61,8 @@ class Checkpointer:
     def advance(self, log_bytes: int) -> None:
         """Let the thread start to copy the log, or finish a checkpoint if the thread has copied the log.
 
-        The writer must call this in its own thread, between two batches (a batch is one transaction), if the log is
-        larger than `limit`. If the log grows to one and a half times `limit` meanwhile, this call waits for the thread.
+        The writer must call this in its own thread, between two batches, if the log is larger than `limit`. If the log
+        grows to one and a half times `limit` meanwhile, this call waits for the thread.
 
         Args:
             log_bytes: the size of the log's file in bytes.
@@ -115,7 +115,10 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection, mode: str, milliseconds: int) -> bool:
-    """Copy the log as far as readers allow, and wait at most `milliseconds` for them. Return whether all was copied."""
+    """Copy the log as far as readers allow, and wait at most `milliseconds` for them.
+
+    Return whether the whole log was copied.
+    """
     connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     try:
         is_blocked, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

@@ -82,8 +82,8 @@ class DataVersion(Wakeups):
         self._is_read_only = is_read_only
         self._unlocked: sqlite_files.State | None = None
         self._connection: sqlite3.Connection | None = None
-        self._seen: int | None = None
-        # The id of a commit. This process has noticed or made all commits up to it.
+        self._data_version: int | None = None
+        # This process has made or noticed all commits up to this commit id.
         self._known: int | None = None
 
     def announce(self, commit_id: int) -> None:
@@ -93,31 +93,31 @@ class DataVersion(Wakeups):
 
     async def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not self._is_news():
+        while not self._has_foreign_commit():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             await asyncio.sleep(min(self._EVERY, left))
         return True
 
-    def _is_news(self) -> bool:
+    def _has_foreign_commit(self) -> bool:
         unlocked = sqlite_files.unlocked_state(self._path) if self._is_read_only else None
         if unlocked != self._unlocked:
-            self._unlocked, self._seen = unlocked, None
+            self._unlocked, self._data_version = unlocked, None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-        current = self._ask(_DATA_VERSION)
-        if current == self._seen:
+        current = self._read(_DATA_VERSION)
+        if current == self._data_version:
             return False
-        self._seen = current
-        newest = self._ask(self._NEWEST)
+        self._data_version = current
+        newest = self._read(self._NEWEST)
         if newest == self._known:
             return False
         self._known = newest
         return True
 
-    def _ask(self, text: str) -> int:
+    def _read(self, text: str) -> int:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)

@@ -55,7 +55,7 @@ from store.runtime.urls import DEFAULT_PARTITION
 
 
 class SQLite(Dialect):
-    """Dialect for SQLite. Each partition, which is one independent store, has its own file.
+    """Dialect for SQLite. Each partition has its own file.
 
     The URL `memory://` stands for a private temporary file, which is written without fsync and deleted by `close`.
     """
@@ -151,10 +151,12 @@ class SQLite(Dialect):
 
     @asynccontextmanager
     async def _checked(self, *, snapshot: bool) -> AsyncGenerator[ReadSession]:
-        """Lend a connection as `read` does, and check a file that SQLite reads without locks for changes.
+        """Lend a connection as `read` does.
+
+        If SQLite reads the file without locks, check afterwards that the file was not changed.
 
         Raises:
-            Unavailable: another process changed such a file during the block.
+            Unavailable: SQLite read the file without locks, and another process changed the file during the block.
         """
         unlocked: sqlite_files.State | None = None
         try:
@@ -168,7 +170,10 @@ class SQLite(Dialect):
             raise sqlite_files.changed_while_read(self.path)
 
     async def _enter(self, stack: AsyncExitStack, *, snapshot: bool) -> tuple[ReadSession, sqlite_files.State | None]:
-        """Lend a connection until the stack is closed, and return it with the state of the file that it reads."""
+        """Lend a connection until the stack is closed; return the connection and the state of the file.
+
+        The state is None if SQLite reads the file with locks.
+        """
         while True:
             unlocked, readers = sqlite_files.unlocked_state(self.path), self._readers
             if unlocked != self._unlocked:
@@ -221,8 +226,8 @@ class SQLite(Dialect):
         return is_done
 
     async def size_bytes(self) -> int:
-        sides = (self.path, Path(self._file.log))
-        return sum(side.stat().st_size for side in sides if side.exists())
+        paths = (self.path, Path(self._file.log))
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     async def close(self) -> None:
         self._state.close()
@@ -281,7 +286,7 @@ class UnfinishedSQLite(SQLite, Unfinished):
         return await asyncio.to_thread(sqlite_copies.receipt, self._final)
 
     async def acknowledge(self) -> None:
-        sqlite_copies.acknowledge(self._final)  # not in a thread, because a program that ends cannot start one
+        sqlite_copies.acknowledge(self._final)  # not in a thread, because a program that ends cannot start a thread
 
     async def discard(self) -> None:
         await asyncio.to_thread(sqlite_copies.discard, self._final)
@@ -292,7 +297,7 @@ def raise_unlocked_error(path: Path, state: sqlite_files.State | None, error: Ex
 
     Args:
         path: the file that was read.
-        state: its state before the read; None if it was read with locks.
+        state: the state of the file before the read; None if the file was read with locks.
         error: the error of the read, possibly caused by a change of the file.
     """
     if state is None:

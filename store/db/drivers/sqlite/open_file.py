@@ -15,8 +15,9 @@ _CURE = (
 class OpenFile:
     """The SQLite file that a store opened.
 
-    A file that was deleted or replaced stays open. Commits to it succeed, but are lost when it is closed. The store
-    therefore compares the inode at the path with the inode of the opened file, after each commit and before each read.
+    A file that was deleted or replaced stays open. Commits to such a file succeed, but are lost when the file is
+    closed. The store therefore compares the inode at the path with the inode of the opened file, after each commit and
+    before each read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,9 +69,9 @@ class OpenFile:
     def refusal(self) -> Incompatible:
         """Return the error for a file or a log that was deleted or replaced."""
         path, role = (self.log, ", which contains the latest commits,") if self.is_in_place else (self.path, "")
-        what = "replaced by another file" if _inode(path) else "deleted or moved"
+        change = "replaced by another file" if _inode(path) else "deleted or moved"
         return Incompatible(
-            f"the file {path}{role} was {what} while the store was open; nothing is written to it any more, and this"
+            f"the file {path}{role} was {change} while the store was open; nothing is written to it any more, and this"
             " call is not saved",
             _CURE,
         )

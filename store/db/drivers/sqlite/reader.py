@@ -37,7 +37,7 @@ _numbers = count()
 
 
 class _Outcome(Generic[Done]):
-    """The result of a function that SQLite calls, or its error. SQLite would raise another error instead."""
+    """The result or the error of a function that SQLite calls. SQLite itself would raise another error instead."""
 
     def __init__(self) -> None:
         self.result: Done
@@ -72,12 +72,13 @@ class _Database(sqlite3.Connection):
         """The functions to call, by the argument of the SQL function."""
         self.streaming: sqlite3.Cursor | None = None
         """The cursor whose rows are read in batches."""
-        # The function must not refer to the connection, which would then never be deleted.
+        # If the function referred to the connection, the connection would never be deleted.
         self.create_function(_CALL, 1, lambda number: calls.pop(number)())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
     def close(self) -> None:
         """Close the cursor, which would keep the file open, and the connection. Any thread may call this."""
-        # While one thread closes the file, `Connection.close` returns at once in the other threads.
+        # While one thread closes the file, `Connection.close` returns at once in the other threads. The lock makes the
+        # other threads wait.
         with self._closing:
             if self.streaming is not None:
                 with suppress(sqlite3.ProgrammingError):  # the connection is already closed
@@ -308,7 +309,7 @@ class SQLiteReader(ReadSession):
         self.is_cut_off = True
         # If `_connect` has not begun, it will not open the file.
         if self._thread.done():
-            # A statement that arrives at aiosqlite's thread after its end would never get an answer. A statement that
+            # A statement that arrives after the end of aiosqlite's thread would never get an answer. A statement that
             # began before the assignment above arrives within microseconds.
             time.sleep(_ARRIVAL_SECONDS)
             self.leave().result()
@@ -376,7 +377,8 @@ class Readers:
                 if can_wait:
                     await _wait_until_closed(left)
             elif snapshot:
-                # The transaction also ends if the caller is cancelled, because `shield` keeps this task running.
+                # The transaction also ends if the caller is cancelled, because `shield` keeps the task `ending`
+                # running.
                 ending = asyncio.ensure_future(self._end_snapshot(connection))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
@@ -485,8 +487,8 @@ class Readers:
 
     async def _open(self) -> SQLiteReader:
         # At exit, Python first waits for all threads that are not daemon threads, and then calls the function that
-        # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if the thread
-        # that creates it is one.
+        # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if it is
+        # created in a daemon thread.
         connection = await asyncio.wrap_future(_in_daemon_thread(self._unopened))
         try:
             await connection.start()

@@ -1,4 +1,4 @@
-"""Search of a SQLite file for values whose type is not that of their column. Decision 49.
+"""Search of a SQLite file for values whose type is not the type of their column. Decision 49.
 
 SQLite accepts a value of any type in nearly every column. It also accepts text that is not UTF-8. This program never
 writes such values and cannot read them.

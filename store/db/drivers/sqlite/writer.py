@@ -47,7 +47,7 @@ logger = logging.getLogger("store.db.drivers.sqlite_writer")
 T = TypeVar("T", Table, TablePart)
 Done = TypeVar("Done")
 _ROWS_AT_ONCE = (64, 16, 4, 1)
-# Before the first commit, `sqlite_sequence` has no rows for these tables, and this statement changes nothing.
+# Before the first commit, `sqlite_sequence` has no rows for `commits` and `events`, so `_ADVANCE` changes nothing.
 # AUTOINCREMENT creates the rows when the first rows of the log are inserted.
 _ADVANCE = (
     "UPDATE sqlite_sequence SET seq = CASE name WHEN 'commits' THEN max(seq, ?) + 1 ELSE max(seq, ?) + ? END"
@@ -72,7 +72,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         f"synchronous = {synchronous}",
         "temp_store = MEMORY",
         "cache_size = -65536",
-        # From here on, `begin` waits for the lock instead of SQLite.
+        # From here on, SQLite does not wait for the lock; `begin` does.
         "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -113,8 +113,8 @@ class SQLiteWriter(WriteSession):
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translate(error) from error
-                # With SQLite's own waiting, one busy process may keep all others from writing. Short random waits
-                # prevent this. Decision 3.
+                # With SQLite's own waiting, one busy process may keep all other processes from writing. Short random
+                # waits prevent this. Decision 3.
                 await asyncio.sleep(random.uniform(0.0002, 0.001))
         try:
             return self._read_tail()
@@ -123,8 +123,8 @@ class SQLiteWriter(WriteSession):
 
     def _read_tail(self) -> Tail:
         # `data_version` changes when another connection commits, but not when this connection commits.
-        seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
-        is_ours = seen == self._data_version
+        last, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
+        is_ours = last == self._data_version
         now = time.time_ns() // 1_000 if self._clock is None else self._clock()
         if is_ours and self._known is not None:
             self._known.now = now
@@ -133,7 +133,8 @@ class SQLiteWriter(WriteSession):
         row = self._connection.execute(_TAIL).fetchone()
         commit_id, recorded_at, chain, *totals, last_position, epoch, commit_sequence, position_sequence = row
         if epoch is None:
-            # The row was deleted or changed. A new epoch makes every process read the queue again from its beginning.
+            # The row of `queue_epoch` is missing, or its epoch is not an integer. A new epoch makes every process read
+            # the queue again from its beginning.
             report_lost_queue_epoch()
             epoch = now
             self._connection.execute("REPLACE INTO queue_epoch (id, epoch) VALUES (1, ?)", (epoch,))
@@ -186,7 +187,7 @@ class SQLiteWriter(WriteSession):
 
     async def write(self, changes: Changes) -> None:
         before = self._coming
-        assert before is not None  # begun
+        assert before is not None  # `begin` was called before
         epochs = changes.upserts.get(core_tables.queue_epoch)
         epoch = before.queue_epoch if epochs is None else epochs[0][1]
         commits = changes.inserts.get(core_tables.commits)
@@ -209,11 +210,11 @@ class SQLiteWriter(WriteSession):
             for table, rows in changes.deletes.items():
                 self._connection.executemany(self._deletes[table, 1], rows)
             if commits is not None:
-                announced = {"commits": before.next_commit_id, "events": commits[0][3]}
-                count = announced["events"] - before.next_position + 1
+                last_numbers = {"commits": before.next_commit_id, "events": commits[0][3]}
+                count = last_numbers["events"] - before.next_position + 1
                 lasts = (before.next_commit_id - 1, before.next_position - 1)
                 for name, number in self._connection.execute(_ADVANCE, (*lasts, count)):
-                    expected = announced[name]
+                    expected = last_numbers[name]
                     if number != expected:
                         raise Incompatible(
                             f"the sequence of {name} returned {number}; expected was {expected}",
@@ -226,7 +227,7 @@ class SQLiteWriter(WriteSession):
             raise translate(error) from error
 
     def append(self, rows: Mapping[Table, Sequence[Row]]) -> None:
-        """Insert rows of a log that is copied, with their numbers."""
+        """Insert the rows of a copied log. The rows keep their commit ids and positions."""
         # The next `begin` has to read the end of the log again.
         self._data_version = -1
         try:
@@ -241,15 +242,15 @@ class SQLiteWriter(WriteSession):
         this lock for a while. With fewer executions, the batch waits less often for other threads.
         """
         execute = self._connection.execute
-        for what, rows in changes.items():
+        for target, rows in changes.items():
             count = len(rows)
             if count == 1:
-                execute(statements[what, 1], rows[0])
+                execute(statements[target, 1], rows[0])
                 continue
             start = 0
             for size in _ROWS_AT_ONCE:
                 while count - start >= size:
-                    execute(statements[what, size], tuple(chain.from_iterable(rows[start : start + size])))
+                    execute(statements[target, size], tuple(chain.from_iterable(rows[start : start + size])))
                     start += size
 
     async def commit(self) -> None:
@@ -285,12 +286,13 @@ class SQLiteWriter(WriteSession):
     async def close(self) -> None:
         await self.rollback()
         self._checkpointer.close()
-        # TRUNCATE empties the write-ahead log, so that after `close` only the database file remains, without the two
-        # files of the log. TRUNCATE has no effect while another process reads.
+        # TRUNCATE empties the write-ahead log, so that only the database file remains after `close`, without the two
+        # files of the write-ahead log. TRUNCATE has no effect while another process reads.
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
-            # All acknowledged calls are in the log, and the next process that opens the file reads it.
+            # The write-ahead log contains all acknowledged calls. The next process that opens the database file reads
+            # this log.
             logger.info("the write-ahead log was not copied into the file, and remains beside it: %s", error)
         finally:
             self._connection.close()
