@@ -78,7 +78,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 
 @cache
 def version() -> str:
-    """Return a hash of all static files. The hash is part of their paths, so browsers never need to reload a file."""
+    """Return a hash of all static files. It is a part of each file's path, so browsers never need to reload a file."""
     digest = hashlib.sha256()
     for name, (body, _) in sorted(_files().items()):
         digest.update(name.encode() + b"\0" + body)

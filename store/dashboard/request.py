@@ -28,6 +28,7 @@ class Visitor:
     actor: str = "dashboard"
     """The visitor's name in the log: `key:<id>`, or `dashboard` if the server requires no key."""
     has_key: bool = False
+    """Whether the visitor uses an API key."""
 
     def may(self, role: Role) -> bool:
         """Return whether the visitor has the permissions of `role`."""
@@ -53,9 +54,11 @@ class PageRequest:
     partitions: Sequence[str] = ()
     """The open partitions that this visitor may read."""
     theme: str = "auto"
+    """The theme that the visitor has chosen; `auto` for the theme of the browser."""
     is_twin: bool = False
-    """Whether the JSON twin is requested. It contains all data, also data that the HTML page loads later."""
+    """Whether the JSON twin is requested. The twin contains all data, also data that the HTML page loads later."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further values that the server provides, such as `keys_url` and `scheduler`."""
 
     def one(self, name: str, default: str = "") -> str:
         """Return the value of a parameter: the last value if it is repeated, and `default` if it is missing."""

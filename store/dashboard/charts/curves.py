@@ -128,29 +128,29 @@ Measure = Callable[[Group], float | None]
 def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) -> Chart:
     """Return the chart of the mean rewards, with their medians and their 10th and 90th percentiles."""
     rewarded = [cell for cell in cells if cell.bin is not None]
-    places, groups = _grouped(along, rewarded)
+    starts, groups = _grouped(along, rewarded)
     series = [
         Series(
             mode,
-            [sum(cell.rollouts for cell in group) for group in lined],
-            [_mean_reward(group) for group in lined],
-            [quantile(group, 0.1) for group in lined],
-            [quantile(group, 0.5) for group in lined],
-            [quantile(group, 0.9) for group in lined],
+            [sum(cell.rollouts for cell in group) for group in buckets],
+            [_mean_reward(group) for group in buckets],
+            [quantile(group, 0.1) for group in buckets],
+            [quantile(group, 0.5) for group in buckets],
+            [quantile(group, 0.9) for group in buckets],
         )
-        for mode, lined in groups
+        for mode, buckets in groups
     ]
-    return _chart(along, places, series, chart_id, title, "mean, and the band from p10 to p90", "")
+    return _chart(along, starts, series, chart_id, title, "mean, and the band from p10 to p90", "")
 
 
 def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
     """Return the charts of length, duration and failures, which show only means."""
-    places, groups = _grouped(along, cells)
+    starts, groups = _grouped(along, cells)
 
     def lines(count: Callable[[Cell], int], measure: Measure) -> list[Series]:
         return [
-            Series(mode, [sum(map(count, group)) for group in lined], [measure(group) for group in lined])
-            for mode, lined in groups
+            Series(mode, [sum(map(count, group)) for group in buckets], [measure(group) for group in buckets])
+            for mode, buckets in groups
         ]
 
     def tokens(group: Group) -> float | None:
@@ -175,14 +175,14 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
         ),
     )
     return [
-        _chart(along, places, series, key, title, description, unit) for key, title, description, unit, series in shapes
+        _chart(along, starts, series, key, title, description, unit) for key, title, description, unit, series in shapes
     ]
 
 
 def quantile(cells: Sequence[Cell], share: float) -> float | None:
     """Return a quantile of the rewards in the cells of one mode and bucket, for example the median for `share` 0.5.
 
-    The rewards of a cell are assumed to be spread evenly between the least and the greatest of them. Therefore the
+    The rewards of a cell are assumed to be spread evenly between the least and the greatest reward. Therefore the
     result is exact for cells with at most two rewards, or with equal rewards.
     """
     filled = sorted((cell for cell in cells if cell.bin is not None), key=lambda cell: cell.bin or 0)
@@ -222,9 +222,9 @@ def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[
 
 
 def _chart(
-    along: Axis, places: Sequence[int], series: list[Series], chart_id: str, title: str, description: str, unit: str
+    along: Axis, starts: Sequence[int], series: list[Series], chart_id: str, title: str, description: str, unit: str
 ) -> Chart:
     scale = 1 if along.by == "step" else 1_000_000
     return Chart(
-        chart_id, title, description, unit, along.by, [place / scale for place in places], along.width / scale, series
+        chart_id, title, description, unit, along.by, [start / scale for start in starts], along.width / scale, series
     )

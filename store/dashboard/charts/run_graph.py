@@ -1,7 +1,7 @@
 """The layout of the graph of a run.
 
-A scope is drawn as a column of nodes. A scope that all others share is drawn above the columns, and a scope that
-depends on others below the columns.
+A scope is drawn as a column of nodes. A scope that all other scopes share is drawn above the columns. A scope that
+depends on other scopes is drawn below the columns.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _place(column: GraphColumn, phases: PhaseGraph | None) -> Place:
     """Return the position of a scope.
 
     A scope that depends on other scopes (a portfolio, a book) is drawn below them. A shared scope (the market) and a
-    scope without a name are drawn above the others.
+    scope without a name are drawn above the other scopes.
     """
     if column.scope is None:
         return "above"

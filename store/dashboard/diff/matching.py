@@ -46,27 +46,27 @@ def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Op
     return [*codes, (EQUAL, ends[0], len(a), ends[1], len(b))] if tail else codes
 
 
-def _between(a: Sequence[Hashable], b: Sequence[Hashable], at: int, work: Work) -> Iterator[Opcode]:
+def _between(a: Sequence[Hashable], b: Sequence[Hashable], offset: int, work: Work) -> Iterator[Opcode]:
     counts = Counter(b)
     pairs = sum(count * counts[element] for element, count in Counter(a).items())
     if pairs <= work.left:
         work.left -= pairs
         for tag, low, high, start, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-            yield tag, at + low, at + high, at + start, at + end
+            yield tag, offset + low, offset + high, offset + start, offset + end
         return
     work.is_spent = True
-    yield "replace", at, at + len(a), at, at + len(b)
+    yield "replace", offset, offset + len(a), offset, offset + len(b)
 
 
 def grouped(codes: Sequence[Opcode], context: int) -> Iterator[list[Opcode]]:
     """Yield the differences in groups, each with up to `context` equal elements before and after, as `difflib` does."""
     group: list[Opcode] = []
-    for place, (tag, low, high, start, end) in enumerate(codes):
+    for index, (tag, low, high, start, end) in enumerate(codes):
         if tag != EQUAL:
             group.append((tag, low, high, start, end))
             continue
-        before = 0 if place == 0 else context
-        after = 0 if place == len(codes) - 1 else context
+        before = 0 if index == 0 else context
+        after = 0 if index == len(codes) - 1 else context
         if high - low <= before + after:
             group.append((tag, low, high, start, end))
             continue

@@ -1,4 +1,4 @@
-"""Comparison of two traces by path: which spans are missing, more frequent, failing or slower in one of them.
+"""Comparison of two traces by path: which spans are missing, more frequent, failing or slower in one trace.
 
 The path of a span consists of its name and the names of its parents. Spans with the same path are compared together.
 """
@@ -59,7 +59,7 @@ class PathRow:
 
 
 def compare_paths(a: Sequence[SpanRow], b: Sequence[SpanRow]) -> list[PathRow]:
-    """Return the paths of both traces. A parent comes before its children, and siblings in the order of first spans."""
+    """Return the paths of both traces. Parents come before children. Siblings are sorted by their first spans."""
     tree = _Tree()
     for rows, is_a in ((a, True), (b, False)):
         for row, place in zip(rows, tree.places(rows), strict=True):
@@ -91,14 +91,14 @@ class _Tree:
             # The loop goes from the span to its parents, up to the first span with a known path, and then back down.
             # Recursion would fail on deep or circular traces.
             above: list[int] = []
-            seen: set[int] = set()
-            at: int | None = index
-            while at is not None and places[at] is None and at not in seen:
-                seen.add(at)
-                above.append(at)
-                parent = rows[at].parent_id
-                at = None if parent is None else by_id.get(parent)
-            place = _ROOT if at is None else places[at]
+            visited: set[int] = set()
+            current: int | None = index
+            while current is not None and places[current] is None and current not in visited:
+                visited.add(current)
+                above.append(current)
+                parent = rows[current].parent_id
+                current = None if parent is None else by_id.get(parent)
+            place = _ROOT if current is None else places[current]
             for row_index in reversed(above):
                 place = places[row_index] = self._place(_ROOT if place is None else place, rows[row_index].name)
         return [place for place in places if place is not None]

@@ -12,7 +12,9 @@ from store.dashboard.diff.matching import Work, grouped, opcodes
 MOST_LINES: Final = 3_000
 """The maximum number of lines of each text."""
 MOST_CHARACTERS: Final = 300_000
+"""The maximum number of characters of each text."""
 MOST_ROWS: Final = 2_000
+"""The maximum number of rows of a comparison."""
 MOST_WORK: Final = 2_000_000
 """The default budget for matching, which is used up in about two seconds."""
 _CONTEXT: Final = 3
@@ -47,6 +49,7 @@ class Diff:
     removed: int
     """The number of lines of the old text that are missing in the new text."""
     added: int
+    """The number of lines of the new text that are missing in the old text."""
     is_cut: bool
     """Whether rows were omitted."""
     is_rough: bool
@@ -96,20 +99,30 @@ def _same(left: int, right: int, line: str) -> DiffRow:
 
 
 def _block(
-    before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], words: Work | None
+    before: Sequence[str],
+    after: Sequence[str],
+    old_range: tuple[int, int],
+    new_range: tuple[int, int],
+    words: Work | None,
 ) -> list[DiffRow]:
     """Return the rows for old lines that were replaced by new lines.
 
     Pairs of an old and a new line come first, and then the remaining lines of the text that has more lines here.
     """
-    paired = min(gone[1] - gone[0], come[1] - come[0])
+    paired = min(old_range[1] - old_range[0], new_range[1] - new_range[0])
     rows: list[DiffRow] = []
     for index in range(paired):
-        left, right = gone[0] + index, come[0] + index
+        left, right = old_range[0] + index, new_range[0] + index
         old, new = _words(before[left], after[right], words)
         rows.append(DiffRow("changed", left + 1, right + 1, old, new))
-    rows += [DiffRow("removed", at + 1, None, [(before[at], False)], []) for at in range(gone[0] + paired, gone[1])]
-    rows += [DiffRow("added", None, at + 1, [], [(after[at], False)]) for at in range(come[0] + paired, come[1])]
+    rows += [
+        DiffRow("removed", line + 1, None, [(before[line], False)], [])
+        for line in range(old_range[0] + paired, old_range[1])
+    ]
+    rows += [
+        DiffRow("added", None, line + 1, [], [(after[line], False)])
+        for line in range(new_range[0] + paired, new_range[1])
+    ]
     return rows
 
 

@@ -37,7 +37,7 @@ class SideMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One row of the comparison: a message of transcript a, of transcript b, or one of each.
+    """One row of the comparison: a message of transcript a, a message of transcript b, or both.
 
     The segments of a missing message are empty.
     """

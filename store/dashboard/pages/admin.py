@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 LIFETIMES: Final = {"": "never", "1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
 """The lifetimes that the form for a new key offers, by number of days."""
-DELAYS: Final = {"": "from now on", "3600": "from one hour from now", "86400": "from one day from now"}
-"""The delays that the form for required keys offers, by number of seconds."""
+DELAYS: Final = {"": "now", "3600": "in one hour", "86400": "in one day"}
+"""The choices in the form that makes keys required: the delay in seconds, and its text."""
 _ROLE_DESCRIPTIONS: Final[dict[Role, str]] = {
     "reader": "reads everything",
     "runner": "runs queued rollouts",
@@ -46,7 +46,7 @@ OPERATION_TITLES: Final[dict[Operation, str]] = {
     "remove": "Remove payload by a policy",
     "archive": "Move payload into an archive",
     "redact": "Remove payload of events",
-    "forget": "Remove payload with a text",
+    "forget": "Remove payload that contains a text",
 }
 """The name of each operation on the pages."""
 _STARTABLE: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "backup", "compress")
@@ -58,9 +58,9 @@ _SHOWN: Final = 500
 @pages.get("/ui/admin", role="admin")
 async def admin(request: PageRequest) -> PageContent:
     """Show API keys, partitions, and facts about the database."""
-    every = request.among("all", ("0", "1"), "0") == "1"
+    shows_all = request.among("all", ("0", "1"), "0") == "1"
     keys = await _keys(request)
-    rows = [key for key in keys or () if every or key["state"] == "active"]
+    rows = [key for key in keys or () if shows_all or key["state"] == "active"]
     summary = await request.store.core.look(log_list.log_summary)
     operations = await _operations(request)
     values = {
@@ -68,7 +68,7 @@ async def admin(request: PageRequest) -> PageContent:
         "enforced_at": None if keys is None else await _enforced_at(request),
         "keys": rows[-_SHOWN:],
         "ended": sum(key["state"] != "active" for key in keys or ()),
-        "all": every,
+        "all": shows_all,
         "partitions": await _partitions(request),
         "whole": summary,
         "quota": _quota(request, summary),
@@ -118,11 +118,11 @@ async def enforce_keys(request: PageRequest) -> Done:
     """Require a key for every request, from now on or after a delay.
 
     Raises:
-        Conflict: no key would give access to this page.
+        Conflict: there is no active admin key for all partitions.
         Forbidden: the visitor's key is valid for one partition only.
     """
     if key_partition(request) is not None:
-        raise Forbidden("only a key for all partitions may change from when keys are required")
+        raise Forbidden("only a key for all partitions may set the time from which keys are required")
     delay = request.among("delay", list(DELAYS), "")
 
     async def enforce(keys: Keys) -> int:
@@ -137,8 +137,11 @@ async def enforce_keys(request: PageRequest) -> Done:
         return await keys.enforce(in_seconds=float(delay or 0))
 
     await _with_keys(request, enforce)
-    logger.info("%s made keys required %s", request.visitor.actor, DELAYS[delay])
-    return Done(request.url("admin"), f"Every request needs a key {DELAYS[delay]}. Servers follow within five seconds.")
+    logger.info("%s set a rule: a key is required, starting %s", request.visitor.actor, DELAYS[delay])
+    return Done(
+        request.url("admin"),
+        f"Every request needs a key, starting {DELAYS[delay]}. Servers apply this within five seconds.",
+    )
 
 
 @pages.post("/ui/admin/keys/{key_id}/revoke", role="admin")
@@ -177,7 +180,7 @@ async def run_operation(request: PageRequest) -> Done:
 
     Raises:
         Invalid: the operation is unknown, or cannot be started from a page.
-        Conflict: this server runs no operations, the operation is running, or it needs a setting that is not given.
+        Conflict: this server runs no operations, the operation is running, or a setting that it needs is missing.
     """
     startable: dict[str, Operation] = {name: name for name in _STARTABLE}
     operation = startable.get(request.ids["operation"])
@@ -185,7 +188,9 @@ async def run_operation(request: PageRequest) -> Done:
         raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
     scheduler = scheduler_of(request)
     if scheduler is None:
-        reason = "this server runs no operations; this needs `rollbook serve` with a database, without --read-only"
+        reason = (
+            "this server runs no operations; operations need `rollbook serve` with a database and without --read-only"
+        )
         raise Conflict(reason, "run `rollbook verify` or `rollbook backup` instead")
     await scheduler.start(request.store, request.partition, operation)
     logger.info("%s started the operation %s of %s", request.visitor.actor, operation, request.partition)
@@ -206,7 +211,7 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
 
 
 async def _enforced_at(request: PageRequest) -> int | None:
-    """Return the time in microseconds from which keys are required; None if they are not."""
+    """Return the time in microseconds from which keys are required; None if keys are not required."""
     try:
         return (await _with_keys(request, Keys.rules, read_only=True)).enforced_at
     except NotFound:
@@ -267,7 +272,7 @@ def key_partition(request: PageRequest) -> str | None:
 
 
 class OperationScheduler(Protocol):
-    """The operations of a server."""
+    """The scheduler that runs the operations of a server."""
 
     schedule: Schedule
 
@@ -287,12 +292,12 @@ class OperationScheduler(Protocol):
 
 
 def scheduler_of(request: PageRequest) -> OperationScheduler | None:
-    """Return the operations of the server; None if it runs none."""
+    """Return the scheduler of the server; None if the server runs no operations."""
     return request.extra.get("scheduler")
 
 
 async def _operations(request: PageRequest) -> list[dict[str, Any]] | None:
-    """Return the operations of the partition; None if this server runs none."""
+    """Return the operations of the partition; None if this server runs no operations."""
     scheduler = scheduler_of(request)
     if scheduler is None:
         return None
@@ -341,20 +346,20 @@ def _partition(request: PageRequest, name: str) -> dict[str, Any]:
 
 
 def _quota(request: PageRequest, summary: log_list.LogSummary) -> list[dict[str, Any]]:
-    """Return the limits of the partition, with what it has of events and bytes."""
+    """Return the limits of the partition, and the number of events and bytes that the partition has."""
     limits: Mapping[str, int] = request.extra.get("limits", {})
     used = {"events": summary.events, "bytes": summary.size_bytes}
     return [{"kind": kind, "limit": limit, "used": used.get(kind)} for kind, limit in limits.items()]
 
 
 def _writer(request: PageRequest) -> dict[str, Any]:
-    done = request.store.core.writer_statistics
+    statistics = request.store.core.writer_statistics
     waiting, waiting_bytes = request.store.core.inbox
     return {
-        "commits": done.commits,
-        "calls": done.calls,
-        "events": done.events,
-        "retries": done.retries,
+        "commits": statistics.commits,
+        "calls": statistics.calls,
+        "events": statistics.events,
+        "retries": statistics.retries,
         "waiting": waiting,
         "waiting_bytes": waiting_bytes,
     }

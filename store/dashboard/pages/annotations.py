@@ -30,7 +30,7 @@ class RolloutAnnotations:
     has_more: bool
     """Whether there are older notes."""
     is_open: bool
-    """Whether this visitor may add labels and notes here. On a page that shows the past, no visitor may."""
+    """Whether this visitor may add labels and notes here. A page that shows the past accepts no labels and notes."""
     choices: list[str] = field(default_factory=list[str])
     """Labels in use, as suggestions for the form."""
 

@@ -98,7 +98,7 @@ def _copies(request: PageRequest, sought: EventListQuery) -> list[tuple[str, str
 
 @pages.get("/ui/audit/verify", role="admin")
 async def about_verifying(request: PageRequest) -> PageContent:
-    """Show what a verification checks, with a button to start it."""
+    """Show the checks of a verification, with a button that starts the verification."""
     return await _verifying(request, None)
 
 

@@ -21,7 +21,7 @@ async def checks(request: PageRequest) -> PageContent:
         Conflict: the checks are already running.
         Forbidden: the visitor's key is valid for one partition only.
     """
-    # Imported here, because `diagnose` imports the drivers of all databases, and most servers never run it.
+    # This import is here because `diagnose` imports the drivers of all databases, and most servers never run it.
     from store.operations import diagnose
 
     if request.extra.get("key_partition") is not None:

@@ -29,6 +29,7 @@ MOST_READ: Final = 300
 MOST_MESSAGES: Final = 5_000
 """The maximum number of messages of each side that are compared."""
 MOST_PATHS: Final = 500
+"""The maximum number of paths that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,11 @@ class Side:
     rollout: Rollout
     attempt: Attempt | None
     rows: Sequence[SpanRow]
+    """The spans without payload, which are compared by path."""
     spans: Sequence[Span]
+    """The spans with payload, from which the transcript is made."""
     total: int
+    """The number of all spans of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class ComparedField:
 async def compare(request: PageRequest) -> PageContent:
     """Compare `a` with `b`.
 
-    Each is a rollout id, which may be followed by `:` and an attempt; the default is the latest.
+    `a` and `b` are rollout ids. An id may be followed by `:` and an attempt; the default is the latest attempt.
     """
     a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
     if not a or not b:

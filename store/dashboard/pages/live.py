@@ -1,4 +1,4 @@
-"""Server-sent events that tell open pages to reload. They contain the names of the changed streams, not the changes.
+"""Server-sent events that make open pages reload. They contain the names of the changed streams, not the changes.
 
 A page sends the log position at which the page was rendered, and a browser that reconnects sends the last position that
 the browser received. Therefore no change is lost between rendering and listening, or while the server is down.
@@ -18,7 +18,10 @@ PAUSE_SECONDS: Final = 0.5
 """The minimum time between two server-sent events, however many changes there are."""
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 200
-"""If more streams changed, the server-sent event lists none. Pages then assume that anything may have changed."""
+"""If more streams changed, the server-sent event contains no names.
+
+Pages then assume that any stream may have changed.
+"""
 
 
 async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:

@@ -32,27 +32,27 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 @pages.get("/ui/")
 async def overview(request: PageRequest) -> PageContent:
     """Show the current state of the store."""
-    seen, failed, runs = await request.store.core.look(_look, snapshot=True)
-    stuck_rollouts = list(stuck(seen))
-    minutes = _minutes(seen)
+    activity, failed, runs = await request.store.core.look(_look, snapshot=True)
+    stuck_rollouts = list(stuck(activity))
+    minutes = _minutes(activity)
     values: dict[str, Any] = {
-        "now": seen.now,
-        "statuses": {name: seen.statuses.get(name, 0) for name in get_args(RolloutStatus)},
-        "total": sum(seen.statuses.values()),
+        "now": activity.now,
+        "statuses": {name: activity.statuses.get(name, 0) for name in get_args(RolloutStatus)},
+        "total": sum(activity.statuses.values()),
         "ended": minutes,
         "throughput": _throughput(minutes),
-        "running": seen.active[:_SHOWN],
-        "queue": {"waiting": seen.queued, "oldest": seen.waiting[0] if seen.waiting else None},
+        "running": activity.active[:_SHOWN],
+        "queue": {"waiting": activity.queued, "oldest": activity.waiting[0] if activity.waiting else None},
         "stuck": stuck_rollouts[:_SHOWN],
         "stuck_in_all": len(stuck_rollouts),
-        "stuck_is_whole": _is_whole(seen, stuck_rollouts),
+        "stuck_is_whole": _is_whole(activity, stuck_rollouts),
         "failures": [failing.read(attempt) for attempt in failed],
-        "workers": seen.workers,
-        "log": seen.log,
+        "workers": activity.workers,
+        "log": activity.log,
         "size_bytes": await request.store.core.size_bytes(),
         "verified": {
-            "whole": _verified(runs, "verify", seen.now),
-            "sample": _verified(runs, "verify_sample", seen.now),
+            "whole": _verified(runs, "verify", activity.now),
+            "sample": _verified(runs, "verify_sample", activity.now),
         },
     }
     peak = max(map(_sum, minutes))
@@ -61,16 +61,16 @@ async def overview(request: PageRequest) -> PageContent:
 
 
 async def _look(session: ReadSession) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
-    seen = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
+    activity = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
     failed = await failed_attempts(session, limit=_SHOWN)
-    return seen, failed, await operation_runs.all_runs(session)
+    return activity, failed, await operation_runs.all_runs(session)
 
 
 def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dict[str, Any] | None:
     """Return the last verification of a kind; None if there was none.
 
-    `at`, `commit_id` and `differences` are None if no verification of this kind has ended normally. `error` is None
-    unless the last one failed.
+    `at`, `commit_id` and `differences` are None if no verification of this kind has ended normally. `error` is the
+    error of the last verification if it failed, otherwise None.
     """
     run = runs.get(operation)
     if run is None:
@@ -84,21 +84,23 @@ def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dic
     }
 
 
-def _is_whole(seen: Overview, stuck_rollouts: Sequence[Stuck]) -> bool:
+def _is_whole(activity: Overview, stuck_rollouts: Sequence[Stuck]) -> bool:
     """Return whether `stuck_rollouts` contains all stuck rollouts.
 
     Only the first rollouts of the queue were checked. If the last of them is stuck, there may be more stuck rollouts.
     """
-    waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
-    return len(seen.active) < _MOST_ACTIVE and all(rollout.rollout_id != waits for rollout in stuck_rollouts)
+    last_checked = (
+        activity.waiting[-1].rollout_id if activity.queued > len(activity.waiting) and activity.waiting else None
+    )
+    return len(activity.active) < _MOST_ACTIVE and all(rollout.rollout_id != last_checked for rollout in stuck_rollouts)
 
 
-def _minutes(seen: Overview) -> list[dict[str, int]]:
+def _minutes(activity: Overview) -> list[dict[str, int]]:
     """Return the minutes of the last hour: the start of each minute in µs, and how many rollouts ended, by status."""
     counted: dict[int, Counter[str]] = {}
-    for ended in seen.ended:
+    for ended in activity.ended:
         counted.setdefault(ended.minute, Counter())[ended.status] += ended.count
-    last = seen.now // (60 * MICROSECONDS)
+    last = activity.now // (60 * MICROSECONDS)
     return [
         {"at": minute * 60 * MICROSECONDS, **{name: counted.get(minute, Counter())[name] for name in _OUTCOMES}}
         for minute in range(last - MINUTES + 1, last + 1)
@@ -136,11 +138,14 @@ def _sum(minute: dict[str, int]) -> int:
 
 
 def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return the throughput of the last hour. The rate is that of the `_RECENT` minutes before the current minute."""
+    """Return the throughput of the last hour.
+
+    The rate is the mean of the `_RECENT` minutes before the current minute.
+    """
     ended = sum(map(_sum, minutes))
-    over = minutes[-1 - _RECENT : -1]
+    recent = minutes[-1 - _RECENT : -1]
     return {
-        "per_minute": sum(map(_sum, over)) / len(over),
+        "per_minute": sum(map(_sum, recent)) / len(recent),
         "last_hour": ended,
         "succeeded_share": sum(minute["succeeded"] for minute in minutes) / ended if ended else None,
     }

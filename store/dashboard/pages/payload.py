@@ -49,9 +49,12 @@ _CONDITIONS: Final = ("older_than_days", "status", "mode", "group", "label", "wi
 _DAY_SECONDS: Final = 86_400.0
 _MB: Final = 1_000_000
 _WAIT_SECONDS: Final = 5.0
-"""The maximum time for which a page waits for the end of a removal. After that, it names the page with the result."""
+"""The maximum time for which a page waits for the end of a removal.
+
+Afterwards, the user finds the result on the admin page.
+"""
 _SHOWN: Final = 100
-"""The maximum number of places with a text that a page shows."""
+"""The maximum number of events with the searched text that a page shows."""
 _VALUES: Final = 10
 _MOST_DAYS: Final = 36_500
 _MOST_MB: Final = 1_000_000_000
@@ -66,7 +69,7 @@ _searching = Exclusive("a search")
 
 @pages.get("/ui/admin/payload", role="admin")
 async def payload(request: PageRequest) -> PageContent:
-    """Show the forms that remove payload. With conditions of a policy, also count the payload that it selects.
+    """Show the forms that remove payload. With conditions of a policy, also count the payload that the policy selects.
 
     Raises:
         Conflict: the log is too large for a page, or a count is already running.
@@ -81,7 +84,7 @@ async def payload(request: PageRequest) -> PageContent:
         except Invalid as error:
             refused = str(error)
     if policy is not None and not _is_in_memory(request):
-        # The package imports the drivers of all databases, and most servers never run it.
+        # This import is here because the package imports the drivers of all databases, and most servers never use it.
         from store.operations import remove_payload
 
         summary = await request.store.core.look(log_list.log_summary)
@@ -109,8 +112,8 @@ async def remove_by_policy(request: PageRequest) -> Done:
     """Remove the payload that a policy selects.
 
     Raises:
-        Invalid: a condition is invalid, or there is none.
-        Conflict: the server runs no operations, a removal is running, or it failed.
+        Invalid: a condition is invalid, or there is no condition.
+        Conflict: the server runs no operations, another removal is running, or this removal failed.
     """
     return await _remove(request, RemoveByPolicy(policy=_policy(request)))
 
@@ -121,7 +124,8 @@ async def archive(request: PageRequest) -> Done:
 
     Raises:
         Invalid: a condition or the name of the file is invalid.
-        Conflict: the server runs no operations or has no directory for archives, a move is running, or it failed.
+        Conflict: the server runs no operations or has no directory for archives, another move is running, or this move
+            failed.
         Forbidden: the visitor's key is valid for one partition only.
     """
     if key_partition(request) is not None:
@@ -194,7 +198,7 @@ async def search(request: PageRequest) -> PageContent:
         Invalid: the text is too short or too long.
         Conflict: the log is too large for a page, a search is already running, or the store is in memory.
     """
-    # The package imports the drivers of all databases, and most servers never run it.
+    # This import is here because the package imports the drivers of all databases, and most servers never use it.
     from store.operations import forget
 
     sought = _search(request)
@@ -226,7 +230,7 @@ async def remove_by_text(request: PageRequest) -> Done:
 
     Raises:
         Invalid: the text or the reason is invalid.
-        Conflict: the server runs no operations, a removal by a text is running, or it failed.
+        Conflict: the server runs no operations, another removal by a text is running, or this removal failed.
     """
     removal = RemoveByText(search=_search(request), reason=_reason(request), rewrite=bool(request.one("rewrite")))
     return await _remove(request, removal)
@@ -263,7 +267,7 @@ async def remove_events(request: PageRequest) -> Done:
     Raises:
         NotFound: there is no such rollout.
         Invalid: the choice or the reason is invalid.
-        Conflict: the server runs no operations, a removal of events is running, or it failed.
+        Conflict: the server runs no operations, another removal of events is running, or this removal failed.
     """
     rollout = await found_rollout(request, request.ids["rollout_id"])
     choice = request.among("choice", tuple(_CHOICES), "")
@@ -286,11 +290,12 @@ async def remove_events(request: PageRequest) -> Done:
 
 
 async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | None = None) -> Done:
-    """Start a removal. Redirect to `page` if it ends within `_WAIT_SECONDS`, otherwise to the admin page."""
+    """Start a removal. Redirect to `page` if the removal ends within `_WAIT_SECONDS`, otherwise to the admin page."""
     scheduler = scheduler_of(request)
     if scheduler is None:
         raise Conflict(
-            "this server cannot remove payload; this needs `rollbook serve` with a database, without --read-only",
+            "this server cannot remove payload; a removal needs `rollbook serve` with a database"
+            " and without --read-only",
             "use `rollbook retention`, `archive`, `redact` or `forget`",
         )
     title, actor = OPERATION_TITLES[removal.operation], request.visitor.actor

@@ -72,10 +72,14 @@ class _Selection:
     versions: list[VersionRow]
     version: VersionRow
     content: dict[str, Any] | None
+    """The resources of `version` by name; None if they were removed or are too large."""
     before: str | None
+    """The id that was published for the first time directly before this id."""
     against_id: str
     against: VersionRow | None
+    """The version with which `version` is compared."""
     old: dict[str, Any] | None
+    """The resources of `against` by name."""
 
 
 @pages.get("/ui/resources/{resources_id}")
@@ -215,6 +219,6 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 def _text(resource: Any) -> str:
     """Return a resource as text for a comparison: its fields, each beginning on a new line, and then its prompt."""
     kind, text, fields = _parts(resource)
-    # Each field has its own line, so that a change of one field does not affect the lines of the others.
+    # Each field has its own line, so that a change of one field does not affect the lines of other fields.
     head = "\n".join(f"{name}: {value if isinstance(value, str) else pretty(value)}" for name, value in fields.items())
     return "\n".join(part for part in (f"type: {kind}", head, text) if part)

@@ -21,7 +21,7 @@ pages = Pages()
 MOST_CHARTS: Final = 6
 """The maximum number of reward dimensions with a chart."""
 MANY: Final = 20_000
-"""With more rollouts than this, the page is rendered without the curves, and loads them with a second request."""
+"""With more rollouts than this number, the page is rendered first, and loads the curves with a second request."""
 TABLE_ROWS: Final = 24
 """The number of buckets in the tables below the charts. The JSON version of the page contains all buckets."""
 
@@ -30,6 +30,7 @@ TABLE_ROWS: Final = 24
 class _Options:
     by: curve_queries.By | None
     names: list[str]
+    """The dimensions that get their own charts."""
     modes: list[str]
     at_once: bool
     """Whether to compute the curves in this request even if there are more than `MANY` rollouts."""
@@ -38,6 +39,7 @@ class _Options:
 @dataclass(frozen=True, slots=True)
 class _Figures:
     names: list[tuple[str, int]]
+    """All dimensions, each with its number of rewards."""
     along: curve_queries.Axis | None
     charts: list[curves.Chart]
     bins: list[curves.Bin]
@@ -121,7 +123,7 @@ def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> lis
 
 
 def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
-    """Return the last mean of each mode, and the start of its bucket."""
+    """Return the last mean of each mode, and the start of the bucket of this mean."""
     if not charts:
         return []
     chart = charts[0]

@@ -217,7 +217,7 @@ async def _possible_rewards(request: PageRequest, rollout_id: str, at: int | Non
     """Return the newest annotations and the newest spans of a rollout.
 
     The columns of a span contain only valid rewards, so the bodies of these few spans are read. Emitters of rewards
-    write annotations. Another span of a reward is usually among the last.
+    write annotations. Other spans with rewards are usually among the last spans.
     """
     newest: dict[str, Any] = {"sort_by": "sequence_id", "sort_order": "desc", "limit": _MOST_REWARDS, "at": at}
     queries = (SpanQuery.of(rollout_id=rollout_id, **newest, **more) for more in ({"name": ANNOTATION_SPAN}, {}))
@@ -233,7 +233,7 @@ def _invalid_rewards(spans: Iterable[Span]) -> list[InvalidReward]:
 
 
 async def removals(request: PageRequest, rollout_id: str) -> list[str]:
-    """Return, in words, the policies that removed payload of a rollout."""
+    """Return a text for each policy that removed payload of a rollout. See `policies_of`."""
     return await request.store.core.look(partial(removal.policies_of, rollout_id=rollout_id))
 
 
@@ -263,11 +263,11 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
     last, row, until, event = int(now.stream_version), now, None, None
     if at is not None:
         until = await as_at.moment_of(session, rollout_id, at)
-        then = await as_at.rollout(session, rollout_id, until)
-        assert then is not None  # the rollout's first event created it
-        row = then
-        seen = await rollout_history.events(session, rollout_id, after=at - 1, limit=1)
-        event = seen[0]
+        past = await as_at.rollout(session, rollout_id, until)
+        assert past is not None  # the rollout's first event created it
+        row = past
+        event_rows = await rollout_history.events(session, rollout_id, after=at - 1, limit=1)
+        event = event_rows[0]
     attempts = await _attempts(session, rollout_id, until)
     chosen = _chosen(selector, attempts)
     if chosen is None and attempts and attempts[0].sequence_id > 1:

@@ -34,7 +34,7 @@ _FILTERS: Final = (
 _NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
 """The parameters that exclude some rollouts from the list."""
 _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
-"""The parameters that select one page of the list. All other parameters select what the list contains."""
+"""The parameters that select one page of the list. The other parameters select or sort the rollouts of the list."""
 
 
 @pages.get("/ui/rollouts")
@@ -110,7 +110,7 @@ class Beside:
     far: str | None
     """The page after this page; None on the last page."""
     again: str | None
-    """The first page without rollouts that are added after this request; None on other pages than the first."""
+    """The first page, without rollouts that are added later. None on other pages, and if the newest are not first."""
 
 
 def _beside(plain: PageRequest, query: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:

@@ -22,6 +22,7 @@ pages = Pages()
 ADAPTED: Final = 2_000
 """The maximum number of spans of an attempt that the training view reads."""
 RAW_SPANS: Final = 50
+"""The number of spans per page of the raw view."""
 
 
 @pages.get("/ui/rollouts/{rollout_id}/events")
@@ -59,7 +60,7 @@ async def training(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")
 async def raw(request: PageRequest) -> PageContent:
-    """Show the stored data of a rollout, of one of its attempts and of the spans of this attempt.
+    """Show the stored data of a rollout, of one attempt, and of the spans of this attempt.
 
     The parameter `span` selects one span, and `offset` selects a page of the list of spans.
     """

@@ -57,7 +57,7 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _What:
+class _RerunPart:
     """The part to re-run: the arguments of `runs.plan_fork`."""
 
     node: str | None
@@ -71,9 +71,9 @@ class _What:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def _what(request: PageRequest) -> _What:
+def _rerun_part(request: PageRequest) -> _RerunPart:
     missing: OnMissing = "full" if request.among("on_missing", get_args(OnMissing), "error") == "full" else "error"
-    return _What(
+    return _RerunPart(
         node=request.one("node") or None,
         phase=request.one("phase") or None,
         scopes=request.several("scope"),
@@ -85,19 +85,19 @@ def _what(request: PageRequest) -> _What:
 
 @pages.get("/ui/runs/{rollout_id}/rerun")
 async def preview(request: PageRequest) -> PageContent:
-    """Show what a re-run would reuse and what would run again, without starting the re-run."""
+    """Show the nodes that a re-run would reuse, and the nodes that would run again. This does not start the re-run."""
     return await _preview(request)
 
 
 @pages.post("/ui/runs/{rollout_id}/rerun")
 async def rerun(request: PageRequest) -> PageContent | Done:
     """Request the previewed re-run. Sending the form twice requests only one re-run."""
-    rollout_id, what = request.ids["rollout_id"], _what(request)
+    rollout_id, part = request.ids["rollout_id"], _rerun_part(request)
     try:
         begun = await request_rerun(
             request.store,
             rollout_id,
-            **what.arguments(),
+            **part.arguments(),
             state_patch=_patch(request.one("state_patch")),
             supersede=bool(request.one("supersede")),
             expected_head=request.maybe_whole("expected_head", least=1),
@@ -143,12 +143,12 @@ def _patch(text: str) -> dict[str, Any] | None:
 
 
 async def _preview(request: PageRequest, refused: Conflict | Invalid | None = None) -> PageContent:
-    rollout_id, what = request.ids["rollout_id"], _what(request)
+    rollout_id, part = request.ids["rollout_id"], _rerun_part(request)
     rollout = await found_rollout(request, rollout_id)
     plan, missing = None, None
-    if what.node or what.phase:
+    if part.node or part.phase:
         try:
-            plan = await request.store.runs.plan_fork(rollout_id, **what.arguments())
+            plan = await request.store.runs.plan_fork(rollout_id, **part.arguments())
         except (Conflict, Invalid) as error:
             missing = error if isinstance(error, CheckpointMissing) else None
             refused = refused or error
@@ -156,7 +156,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
     nodes = [] if plan is None else await _planned(request, plan)
     values = {
         "rollout": summary(rollout),
-        "asked_for": what.arguments(),
+        "asked_for": part.arguments(),
         "plan": plan,
         "nodes": nodes,
         "sums": _sums(nodes),
@@ -167,10 +167,10 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
         "choices": None if plan is not None else await _choices(request, rollout),
     }
     hidden = {
-        # Each preview has its own request id. If its form is sent twice, only one attempt is started.
+        # Each preview has its own request id. If the form of a preview is sent twice, only one attempt is started.
         "request_id": uuid4().hex,
         "form": {name: request.one(name) for name in ("state_patch", "reason")},
-        "command": _command(rollout_id, what),
+        "command": _command(rollout_id, part),
     }
     status = 200 if refused is None else refused.status
     return PageContent("run_rerun.html", values, f"Run {rollout_id} again", status, hidden=hidden)
@@ -210,9 +210,9 @@ def _sums(nodes: Sequence[PlannedNode]) -> Mapping[str, dict[str, float]]:
     """Return the numbers of nodes, tokens and seconds, for the part that is reused and the part that runs again."""
     sums: dict[str, dict[str, float]] = {}
     for name, is_again in (("reused", False), ("again", True)):
-        its = [node for node in nodes if node.runs_again == is_again]
-        tokens = sum((node.tokens_in or 0) + (node.tokens_out or 0) for node in its)
-        sums[name] = {"nodes": len(its), "tokens": tokens, "seconds": sum(node.seconds or 0 for node in its)}
+        group = [node for node in nodes if node.runs_again == is_again]
+        tokens = sum((node.tokens_in or 0) + (node.tokens_out or 0) for node in group)
+        sums[name] = {"nodes": len(group), "tokens": tokens, "seconds": sum(node.seconds or 0 for node in group)}
     return sums
 
 
@@ -222,12 +222,12 @@ def _refusal(error: Conflict | Invalid) -> dict[str, str]:
     return {"error_type": type(error).__name__, "text": text, "cure": cure or getattr(error, "cure", "")}
 
 
-def _command(rollout_id: str, what: _What) -> str:
+def _command(rollout_id: str, part: _RerunPart) -> str:
     parts = [f"rollbook rerun {shlex.quote(rollout_id)}"]
-    for flag, value in (("--node", what.node), ("--phase", what.phase)):
+    for flag, value in (("--node", part.node), ("--phase", part.phase)):
         parts += [f"{flag} {shlex.quote(value)}"] if value else []
-    parts += [f"--scope {shlex.quote(scope)}" for scope in what.scopes]
-    parts += [f"--base {shlex.quote(what.base.removeprefix('attempt:'))}"] if what.base != "head" else []
-    parts += ["--on-missing full"] if what.on_missing == "full" else []
-    parts += [] if what.cascade else ["--no-cascade"]
+    parts += [f"--scope {shlex.quote(scope)}" for scope in part.scopes]
+    parts += [f"--base {shlex.quote(part.base.removeprefix('attempt:'))}"] if part.base != "head" else []
+    parts += ["--on-missing full"] if part.on_missing == "full" else []
+    parts += [] if part.cascade else ["--no-cascade"]
     return " ".join(parts)

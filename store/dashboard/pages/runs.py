@@ -100,7 +100,7 @@ async def run(request: PageRequest) -> PageContent:
     }
     hidden = {
         "drawing": drawing,
-        # It is not known which attempt was the head at a past moment.
+        # The head at a past moment is not known.
         "viewed": _viewed(view, values["head"] if at is None else None),
         "active": [attempt.sequence_id for attempt in lineage if attempt.status in ACTIVE],
         "may_rerun": at is None and phases is not None and request.may("algorithm"),
@@ -214,8 +214,8 @@ async def _node_events(
             request.ids["rollout_id"], view=view, scope=scope, node_id=name, limit=_EVENTS, at=at
         )
         has_more = has_more or page.has_more
-        its = [event for event in page.items if event.scope == scope and node in {name, event.parent_node_id}]
-        by_version |= {event.version: event for event in its}
+        matching = [event for event in page.items if event.scope == scope and node in {name, event.parent_node_id}]
+        by_version |= {event.version: event for event in matching}
     events = [_event(by_version[version]) for version in sorted(by_version)[:_EVENTS]]
     return {
         "scope": scope,
@@ -262,9 +262,9 @@ async def compare(request: PageRequest) -> PageContent:
     rollout = await found_rollout(request, rollout_id)
     lineage = await request.store.runs.list_lineage(rollout_id)
     a, b = _pair(request, lineage)
-    every = request.among("all", ("0", "1"), "0") == "1"
+    shows_all = request.among("all", ("0", "1"), "0") == "1"
     comparison = _NOTHING if not lineage else await request.store.runs.compare_attempts(rollout_id, a, b)
-    nodes = [node for node in comparison.nodes if every or node.change != "kept" or node.failed]
+    nodes = [node for node in comparison.nodes if shows_all or node.change != "kept" or node.failed]
     values = {
         "rollout": summary(rollout),
         "a": a,
@@ -275,7 +275,7 @@ async def compare(request: PageRequest) -> PageContent:
         "state_patch": comparison.state_patch,
         "nodes": nodes[:_DIFFERENCES],
         "left_out": max(0, len(nodes) - _DIFFERENCES),
-        "all": every,
+        "all": shows_all,
     }
     hidden = {"copies": _compare_copies(request, rollout_id, a, b), "deltas": _deltas(nodes[:_DIFFERENCES])}
     return PageContent("run_compare.html", values, f"Attempts {a} and {b} of {rollout_id}", hidden=hidden)
@@ -287,8 +287,8 @@ def _pair(request: PageRequest, lineage: Sequence[AttemptNode]) -> tuple[int, in
         return 0, 0
     head = next((node for node in lineage if node.is_head), lineage[-1])
     others = [node.sequence_id for node in lineage if node.sequence_id != head.sequence_id]
-    usual = head.base or (others[-1] if others else head.sequence_id)
-    return request.whole("a", usual, least=1), request.whole("b", head.sequence_id, least=1)
+    default = head.base or (others[-1] if others else head.sequence_id)
+    return request.whole("a", default, least=1), request.whole("b", head.sequence_id, least=1)
 
 
 def _deltas(nodes: Sequence[NodeDifference]) -> list[str]:

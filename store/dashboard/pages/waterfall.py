@@ -24,8 +24,10 @@ pages = Pages()
 ROWS: Final = 200
 """The number of spans on a page without JavaScript, and the default number in the JSON version of the page."""
 MOST_ROWS: Final = 10_000
+"""The maximum number of spans in one response."""
 _MOST_BYTES: Final = 1_500_000
 _BYTES_OF_ROW: Final = 110
+"""The approximate size of a row in a response, without the texts of the row."""
 _MOST_EVENTS: Final = 50
 
 
@@ -134,8 +136,8 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
     Many spans have the same name and kind. Therefore, the columns `name` and `kind` contain indexes into the lists
     `names` and `kinds`.
     """
-    names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
-    kinds = {kind: place for place, kind in enumerate(KINDS)}
+    names = {name: index for index, name in enumerate(dict.fromkeys(row.name for row in rows))}
+    kinds = {kind: index for index, kind in enumerate(KINDS)}
     return {
         "position": [row.position for row in rows],
         "id": [row.span_id for row in rows],
@@ -158,10 +160,10 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
 def _within_budget(rows: list[SpanRow]) -> list[SpanRow]:
     """Return as many of the first rows as fit into one response, at least one."""
     left = _MOST_BYTES
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         left -= _BYTES_OF_ROW + sum(map(_bytes_of, (row.span_id, row.parent_id, row.name, row.model)))
-        if left < 0 and place:
-            return rows[:place]
+        if left < 0 and index:
+            return rows[:index]
     return rows
 
 
@@ -173,7 +175,7 @@ def _bytes_of(text: str | None) -> int:
 def _events(events: Sequence[Event], *, shows_all: bool) -> list[dict[str, Any]]:
     """Return events for display.
 
-    A span may have many events, so the values of events are truncated more than those of the span.
+    A span may have many events, so the values of events are truncated more than the values of the span.
     """
     return [
         {
@@ -197,12 +199,12 @@ def _link(link: Link, *, shows_all: bool) -> dict[str, Any]:
 def _further(
     part: BaseModel, excluded: set[str], parts: Mapping[str, set[str]] = MappingProxyType({}), *, shows_all: bool
 ) -> list[SpanField]:
-    """Return those fields of a span, or of a part of a span, that have a value and are not shown elsewhere on the page.
+    """Return the fields of a span, or of a part of a span, that have a value and are not shown elsewhere on the page.
 
     Args:
         part: the span or the part.
         excluded: the names of the fields that are shown elsewhere.
-        parts: by the name of a field that is an object, the names of the fields in it that are shown elsewhere.
+        parts: for each field that is an object, the names of the object's fields that are shown elsewhere.
         shows_all: whether to return the full values, which are truncated otherwise.
     """
     left = part.model_dump(exclude={**dict.fromkeys(excluded, True), **parts})

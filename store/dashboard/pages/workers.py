@@ -25,7 +25,7 @@ pages = Pages()
 LANE_WIDTH: Final = worker_activity.HOUR // worker_activity.CELL
 """The width of one hour in SVG units."""
 STALE_SECONDS: Final = 60
-"""The page marks a busy worker that has shown no sign of life for longer than this."""
+"""The page marks a busy worker that has shown no sign of life for longer than this time."""
 Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
 
 
@@ -70,17 +70,17 @@ async def workers(request: PageRequest) -> PageContent:
             offset=request.whole("offset", 0),
         )
     )
-    did = await request.store.core.look(
-        partial(_did, worker_ids=[worker.worker_id for worker in page.items]), snapshot=True
+    activity = await request.store.core.look(
+        partial(_read_activity, worker_ids=[worker.worker_id for worker in page.items]), snapshot=True
     )
-    lanes = lanes_of(did.stretches, did.window)
+    lanes = lanes_of(activity.stretches, activity.window)
     values = {
-        "workers": [_summary(worker, did) | {"lane": lanes.get(worker.worker_id, [])} for worker in page.items],
+        "workers": [_summary(worker, activity) | {"lane": lanes.get(worker.worker_id, [])} for worker in page.items],
         "total": page.total,
         "limit": page.limit,
         "offset": page.offset,
-        "by_status": did.by_status,
-        "window": did.window,
+        "by_status": activity.by_status,
+        "window": activity.window,
     }
     hidden: dict[str, Any] = {
         "sort": sort,
@@ -99,18 +99,20 @@ async def one(request: PageRequest) -> PageContent:
     worker = await request.store.get_worker_by_id(worker_id)
     if worker is None:
         raise NotFound("worker", worker_id)
-    did = await request.store.core.look(partial(_did, worker_ids=[worker_id], newest_of=worker_id), snapshot=True)
+    activity = await request.store.core.look(
+        partial(_read_activity, worker_ids=[worker_id], newest_of=worker_id), snapshot=True
+    )
     values = {
-        **_summary(worker, did),
-        "lane": lanes_of(did.stretches, did.window).get(worker_id, []),
-        "window": did.window,
-        "attempts": did.attempts,
-        "attempts_by_status": did.attempts_by_status,
+        **_summary(worker, activity),
+        "lane": lanes_of(activity.stretches, activity.window).get(worker_id, []),
+        "window": activity.window,
+        "attempts": activity.attempts,
+        "attempts_by_status": activity.attempts_by_status,
     }
     return PageContent("worker.html", values, worker_id, hidden=_drawing())
 
 
-async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Activity:
+async def _read_activity(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Activity:
     now = (session.dialect.clock or system_clock)()
     window = await worker_activity.window(session, now)
     attempts, counts = ([], {}) if newest_of is None else await worker_activity.attempts_of(session, newest_of)
@@ -125,9 +127,9 @@ async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | Non
     )
 
 
-def _summary(worker: Worker, did: _Activity) -> dict[str, Any]:
-    tally = did.tallies.get(worker.worker_id, WorkerTally())
-    observed = ObservedWorker.of(worker, did.now / MICROSECONDS)
+def _summary(worker: Worker, activity: _Activity) -> dict[str, Any]:
+    tally = activity.tallies.get(worker.worker_id, WorkerTally())
+    observed = ObservedWorker.of(worker, activity.now / MICROSECONDS)
     return {"worker": observed, "hour": tally, "failure_rate": tally.failure_rate}
 
 
@@ -168,7 +170,7 @@ def _bar(stretch: BusyPeriod, window: Window) -> ActivityBar:
     # With this minimum width, a short period is still visible.
     width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
     x = min(start, LANE_WIDTH - width)
-    whose = stretch.rollout_id if stretch.attempts == 1 else None
+    rollout_id = stretch.rollout_id if stretch.attempts == 1 else None
     return ActivityBar(
-        round(x, 2), round(width, 2), stretch.outcome, stretch.attempts, stretch.start_at, stretch.end_at, whose
+        round(x, 2), round(width, 2), stretch.outcome, stretch.attempts, stretch.start_at, stretch.end_at, rollout_id
     )

@@ -74,7 +74,7 @@ def lanes_of(
 
     Args:
         attempts: the attempts in the order of their numbers.
-        turns: those events of the rollout that record a span or change the status of an attempt, oldest first.
+        turns: the events of the rollout that record a span or change the status of an attempt, oldest first.
         until: the moment at which the page shows the rollout, in seconds since the epoch; None for now.
     """
     if not attempts:

@@ -54,6 +54,7 @@ class Kind:
     rollouts: int
     """The number of rollouts with such failures."""
     workers: int
+    """The number of workers with such failures."""
     first_at: int
     last_at: int
     newest: AttemptFailure

@@ -28,7 +28,7 @@ class Node:
     """`object`, `array`, `text` for a string, or `value` for a number, a boolean or null."""
     parts: list[Node] = field(default_factory=list["Node"])
     count: int = 0
-    """The number of children of an object or array, or else of characters, including those that are not shown."""
+    """The number of children of an object or array, or of characters of a scalar. Omitted ones are included."""
     is_cut: bool = False
     """Whether a part of the value is not shown."""
 

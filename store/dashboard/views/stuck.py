@@ -15,7 +15,7 @@ from store.runtime.clock import MICROSECONDS
 QUIET_SECONDS: Final = 300.0
 """After this time without a sign of life, an attempt counts as stuck if its config has no `unresponsive_seconds`."""
 UNASKED_SECONDS: Final = 60.0
-"""A queued rollout counts as stuck if it has waited longer than this, and no worker requested work in this time."""
+"""A queued rollout counts as stuck if it has waited longer than this time, without any worker requesting work."""
 _LATEST: Final = 1e11
 
 
@@ -32,15 +32,15 @@ class Stuck:
     reason: str
 
 
-def stuck(seen: Overview) -> Iterator[Stuck]:
+def stuck(activity: Overview) -> Iterator[Stuck]:
     """Yield the rollouts that make no progress, running rollouts first."""
-    for active in seen.active:
-        reason = _why_active(active, seen.now)
+    for active in activity.active:
+        reason = _why_active(active, activity.now)
         if reason is not None:
             since = _sign(active)
             yield Stuck(active.rollout_id, active.status, active.sequence_id, active.worker_id, since, reason)
-    for waiting in seen.waiting:
-        reason = _why_waiting(waiting, seen)
+    for waiting in activity.waiting:
+        reason = _why_waiting(waiting, activity)
         if reason is not None:
             yield Stuck(waiting.rollout_id, waiting.status, None, None, waiting.since, reason)
 
@@ -73,14 +73,14 @@ def _elsewhere(active: Active) -> str:
     return ", and its worker is " + ("idle" if active.worker_rollout_id is None else "on another rollout")
 
 
-def _why_waiting(waiting: QueuedRollout, seen: Overview) -> str | None:
-    waits = _seconds(seen.now - waiting.since)
-    last_request = seen.workers.last_asked_at
+def _why_waiting(waiting: QueuedRollout, activity: Overview) -> str | None:
+    waits = _seconds(activity.now - waiting.since)
+    last_request = activity.workers.last_asked_at
     if waits <= UNASKED_SECONDS:
         return None
     if last_request is None:
         return f"Waits for {duration(waits)}; no worker has ever requested work."
-    unasked = _seconds(seen.now - last_request)
+    unasked = _seconds(activity.now - last_request)
     if unasked <= UNASKED_SECONDS:
         return None
     return f"Waits for {duration(waits)}; no worker has requested work for {duration(unasked)}."

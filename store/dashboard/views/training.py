@@ -1,4 +1,4 @@
-"""Training data of an attempt: the model calls that yield triplets, and the reasons why other calls yield none.
+"""Training data of an attempt: the model calls that yield triplets, and the reasons why other calls yield no triplets.
 
 A triplet is one training example: the prompt and the response of a model call, and its reward. An adapter is a class
 that converts spans to triplets.
@@ -91,7 +91,7 @@ class TrainingView:
 
 
 def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingView:
-    """Return what an adapter extracts from the spans of one attempt. The trainer uses the same adapters."""
+    """Return the training data that an adapter extracts from spans of one attempt. Trainers use the same adapters."""
     report: AdaptReport = ADAPTERS[adapter]().adapt_report(spans)
     by_id = {span.span_id: span for span in spans}
     triplets = [
@@ -146,16 +146,16 @@ def _verdict(
         else f"{len(triplets):,} triplets, because some calls have several choices"
     )
     sentences = [f"{len(used):,} of {total:,} spans of calls yield {yielding}."]
-    bare = sum(not (triplet.prompt_tokens and triplet.response_tokens) for triplet in triplets)
-    if bare:
-        sentences.append(f"{_have(bare)} no token ids; training of weights skips them.")
-    unpaid = sum(triplet.reward is None for triplet in triplets)
-    if unpaid == len(triplets):
+    without_token_ids = sum(not (triplet.prompt_tokens and triplet.response_tokens) for triplet in triplets)
+    if without_token_ids:
+        sentences.append(f"{_have(without_token_ids)} no token ids; training of weights skips them.")
+    without_reward = sum(triplet.reward is None for triplet in triplets)
+    if without_reward == len(triplets):
         reason = "the recorded rewards could not be assigned." if lost else "none was recorded."
         sentences.append(f"None has a reward: {reason}")
-    elif unpaid:
-        sentences.append(f"{_have(unpaid)} no reward of its own.")
-    return " ".join(sentences), not bare and unpaid < len(triplets)
+    elif without_reward:
+        sentences.append(f"{_have(without_reward)} no reward of its own.")
+    return " ".join(sentences), not without_token_ids and without_reward < len(triplets)
 
 
 def _have(count: int) -> str:

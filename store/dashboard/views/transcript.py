@@ -78,12 +78,12 @@ class Entry:
     attached: int = 0
     """The number of parts of the message that are not text, for example images."""
     skipped: int = 0
-    """The number of messages before this one that are not shown again, because an earlier call contained them."""
+    """The number of messages before this message that are not shown again, because an earlier call contained them."""
     is_error: bool = False
 
 
 _Exchange = tuple[tuple[Message, ...], tuple[Message, ...]]
-"""The messages of the prompt, and those of the response."""
+"""The messages of the prompt, and the messages of the response."""
 
 
 @dataclass(slots=True)
@@ -110,10 +110,10 @@ class _Memory:
     conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
     """Each conversation as the keys of its messages, the newest conversation last."""
     calls: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
-    """The spans that recorded a call, in the order of time, by the id of each of them."""
+    """By the id of a span, all spans that recorded the same call, in the order of time."""
 
     def repeated(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Return the maximum number of leading messages that a conversation shares with an earlier one."""
+        """Return the maximum number of leading messages that a conversation shares with an earlier conversation."""
         return max((_shared(conversation, keys) for conversation in self.conversations), default=0)
 
     def remember(self, keys: list[tuple[Any, ...]]) -> None:
@@ -124,7 +124,7 @@ def transcript(spans: Iterable[Span], *, full: Iterable[str] = ()) -> list[Entry
     """Return the entries for the spans of one attempt, in the order of time.
 
     Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record a
-    call, the first of these spans contains the messages of both, and the second one is one line.
+    call, the messages of both spans are shown at the first span, and the second span is one line.
 
     Args:
         spans: the spans of the attempt.
@@ -132,17 +132,17 @@ def transcript(spans: Iterable[Span], *, full: Iterable[str] = ()) -> list[Entry
     """
     budget, memory = _Budget(frozenset(full)), _Memory()
     entries: list[Entry] = []
-    ordered = sorted(spans, key=_place)
+    ordered = sorted(spans, key=_sort_key)
     attempts, _ = sort_in(ordered)
     for call in (call for attempt in attempts for call in group_recordings(attempt.spans)):
-        recorded = sorted((timed.span for timed in call), key=_place)
+        recorded = sorted((timed.span for timed in call), key=_sort_key)
         memory.calls |= {span.span_id: recorded for span in recorded}
     for span in ordered:
         entries.extend(_entries(span, budget, memory))
     return entries
 
 
-def _place(span: Span) -> tuple[float, int]:
+def _sort_key(span: Span) -> tuple[float, int]:
     # Spans without a start time come first, in the order of their numbers.
     return (span.start_time or 0.0, span.sequence_id)
 
@@ -177,7 +177,10 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
 
 
 def _messages_of(recorded: Sequence[Span]) -> _Exchange | None:
-    """Return the messages of a call from the spans that recorded the call. One span may lack what another contains."""
+    """Return the messages of a call from the spans that recorded the call.
+
+    One span may lack messages that another contains.
+    """
     calls = [call_of(span.attributes) for span in recorded]
     prompt = next((call.messages for call in calls if call.messages), ())
     answers = next((call.answers for call in calls if call.answers), ())
