@@ -19,6 +19,7 @@ class PageContent:
     """Plain values (dicts, lists, dataclasses, models); the JSON twin contains exactly these."""
     title: str
     status: int = 200
+    """The HTTP status of the response."""
     hidden: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further values for the template, not included in the JSON twin."""
 
@@ -28,6 +29,7 @@ class Done:
     """The result of a successful action: a redirect."""
 
     location: str
+    """The path to which the browser is redirected."""
     message: str = ""
     """A sentence that the target page shows once."""
 

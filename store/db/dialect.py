@@ -59,6 +59,7 @@ class TablePart:
 
     table: Table
     sets: tuple[str, ...]
+    """The names of the columns to set."""
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class Series:
     count: list[int]
     """The number of rollouts in each mean."""
     mean: list[float | None]
+    """The mean in each bucket; None for an empty bucket."""
     low: list[float | None] = field(default_factory=list[float | None])
     """The 10th percentile. This list, `median` and `high` are empty in charts that show only means."""
     median: list[float | None] = field(default_factory=list[float | None])

@@ -33,6 +33,7 @@ class DrawnNode:
     phase: str | None
     status: str
     executions: int
+    """The number of the node's results."""
     errors: int
     attempt: int
     """The number of the attempt that recorded the node's last event.
@@ -60,6 +61,7 @@ class DrawnScope:
 
     scope: str | None
     kind: str | None
+    """The kind of the scope, such as `ticker`, if the phase graph declares it."""
     place: Place
     done: int
     """The number of completed nodes."""

@@ -26,6 +26,7 @@ class PathCount:
     seconds: float = 0.0
     """The total duration of the spans that have a start time and an end time."""
     errors: int = 0
+    """The number of spans with the status ERROR."""
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class PathRow:
 
     name: str
     depth: int
+    """The number of parents in the path."""
     a: PathCount = field(default_factory=PathCount)
     b: PathCount = field(default_factory=PathCount)
 

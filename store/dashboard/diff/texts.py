@@ -38,7 +38,9 @@ class DiffRow:
     right: int | None
     """The number of the new line, from 1; None without a new line."""
     old: list[Segment]
+    """The parts of the old line."""
     new: list[Segment]
+    """The parts of the new line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class ValueBar:
     """A value as a bar that begins at zero. All bars of a table have the same scale."""
 
     x: float
+    """The position of the left end."""
     width: float
     zero: float
     """The position of zero."""

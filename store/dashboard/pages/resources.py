@@ -43,6 +43,7 @@ class ResourceContent:
     fields: dict[str, Any]
     """All other fields, without secrets."""
     is_cut: bool = False
+    """Whether `text` is truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Change:
     state: str
     """`same`, `changed`, `added`, `removed` or `too large` (not compared)."""
     diff: Diff | None
+    """The differences of the texts; None if the texts are equal or were not compared."""
 
 
 @pages.get("/ui/resources")

@@ -63,14 +63,17 @@ class Branch:
     """The number of attempts that this attempt builds on, directly or indirectly."""
     kind: str
     base: int | None
+    """The number of the attempt on which this attempt builds; None if it builds on no attempt."""
     status: str
     is_head: bool
     started: float
     events: int
+    """The number of run events that the attempt recorded."""
     again: str
     """A description of the part that this attempt ran again."""
     reason: str | None
     degraded: bool
+    """Whether more phases than requested ran again."""
 
 
 @pages.get("/ui/runs/{rollout_id}")

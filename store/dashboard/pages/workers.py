@@ -34,6 +34,7 @@ class ActivityBar:
     """A period of activity, drawn as a bar."""
 
     x: float
+    """The position of the left end, in SVG units."""
     width: float
     outcome: str
     attempts: int
@@ -50,8 +51,11 @@ class _Activity:
     tallies: dict[str, WorkerTally]
     stretches: list[BusyPeriod]
     by_status: dict[str, int]
+    """The number of all workers by status."""
     attempts: list[AttemptRow]
+    """The newest attempts of one worker, if its page is requested."""
     attempts_by_status: dict[str, int]
+    """The number of all attempts of this worker by status."""
 
 
 @pages.get("/ui/workers")

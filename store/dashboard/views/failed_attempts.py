@@ -42,6 +42,7 @@ class FailureMessage:
     first_at: int
     last_at: int
     newest: AttemptFailure
+    """The newest of these failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Kind:
     first_at: int
     last_at: int
     newest: AttemptFailure
+    """The newest of these failures."""
     sayings: Sequence[FailureMessage]
     """The messages of these failures, the most frequent message first."""
     left_out: int

@@ -27,6 +27,7 @@ class Node:
     kind: str = "value"
     """`object`, `array`, `text` for a string, or `value` for a number, a boolean or null."""
     parts: list[Node] = field(default_factory=list["Node"])
+    """The children of an object or array."""
     count: int = 0
     """The number of children of an object or array, or of characters of a scalar. Omitted ones are included."""
     is_cut: bool = False

@@ -26,6 +26,7 @@ class SpanField:
     length: int
     """The length of the full value in characters. In the last field `…`, the number of omitted attributes."""
     is_cut: bool
+    """Whether `text` is truncated."""
 
 
 def fields_of(

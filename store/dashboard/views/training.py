@@ -49,11 +49,13 @@ class Kept:
     span_ids: Sequence[str]
     sequence_id: int
     agent: str
+    """The name of the agent."""
     prompt_tokens: int
     response_tokens: int
     has_logprobs: bool
     reward: float | None
     rewards: Mapping[str, float]
+    """The values of the reward by name."""
     response_id: str | None
     model_version: str | None
 
@@ -70,6 +72,7 @@ class UnusedSpan:
     rule: str
     """The explanation of the reason."""
     detail: str = ""
+    """More about the reason in this case, if the adapter gives it."""
     value: float | None = None
     """The value of a reward; None for a call."""
 

@@ -35,6 +35,7 @@ class Text:
 
     shown: str
     length: int
+    """The length of the full text in characters."""
 
     @property
     def is_cut(self) -> bool:
@@ -62,11 +63,15 @@ class Entry:
     title: str
     """The role of a message, the name of a tool, the type of an error, or else the name of the span."""
     at: float | None
+    """The start of the span, in seconds since the epoch."""
     seconds: float | None
+    """The duration of the span."""
     text: Text | None = None
     thinking: Text | None = None
+    """The reasoning of the model before its response."""
     calls: tuple[RequestedTool, ...] = ()
     result: Text | None = None
+    """The result of a tool."""
     rewards: tuple[tuple[str, float], ...] = ()
     invalid_rewards: tuple[tuple[str, str], ...] = ()
     """The names and values of the rewards that are not finite numbers."""

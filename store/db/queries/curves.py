@@ -76,16 +76,20 @@ class Cell:
     bucket: int
     """The number of the bucket, from 0."""
     mode: str | None
+    """The mode of the rollouts; None for rollouts without a mode."""
     bin: int | None
     """The number of edges that are less than or equal to the reward; None for rollouts without a reward."""
     rollouts: int
     reward_sum: float | None
+    """The sum of the rewards; None for rollouts without a reward."""
     reward_min: float | None
     reward_max: float | None
     tokens_out: float
+    """The sum of the output tokens of the rollouts."""
     succeeded: int
     failed: int
     ended: int
+    """The number of rollouts that have an end time."""
     seconds: float
     """The total time from enqueue to end of the rollouts that ended, in seconds."""
 

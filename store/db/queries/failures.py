@@ -23,6 +23,7 @@ class FailedAttempt:
     rollout_id: str
     attempt_id: str
     sequence_id: int
+    """The number of the attempt among the attempts of the rollout."""
     status: str
     worker_id: str | None
     error: str | None

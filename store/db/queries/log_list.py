@@ -32,6 +32,7 @@ class LogRow:
     at: int
     actor: str | None
     cause: int | None
+    """The position of the earlier event that caused this event; None if there is no such event."""
     data: str
     """The data as JSON, truncated after `SHOWN` characters."""
     length: int
@@ -104,9 +105,11 @@ class LogSummary:
     store_id: str
     created_at: int
     log_format: int
+    """The version of the format of the log."""
     database: str
     """The URL of the partition without the password."""
     size_bytes: int
+    """The size of the partition on disk, in bytes."""
     commit_id: int
     """The id of the last commit."""
     position: int

@@ -92,6 +92,7 @@ class Overview:
     statuses: dict[str, int]
     """The number of rollouts by status."""
     ended: Sequence[Ended]
+    """The rollouts that ended in the last minutes, counted by minute and status."""
     active: Sequence[Active]
     """The active rollouts that began first, sorted by the start of their latest attempt."""
     queued: int
@@ -100,6 +101,7 @@ class Overview:
     """The rollouts in the queue that have waited longest, the longest first."""
     workers: WorkerTotals
     log: LogEnd | None
+    """The end of the log; None for an empty log."""
 
 
 async def read_overview(session: ReadSession, *, minutes: int, most_active: int, most_waiting: int) -> Overview:

@@ -43,8 +43,11 @@ class ResourcesRow:
 
     resources_id: str
     version: int
+    """The number of the current version."""
     created_at: int
+    """The time of the first version."""
     updated_at: int
+    """The time of the current version."""
     bytes: int | None
     """The size of the current version in bytes; None if its body was removed."""
     names: list[str] | None

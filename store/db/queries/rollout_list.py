@@ -87,11 +87,15 @@ class RolloutRow:
     group_id: str | None
     step: int | None
     attempts: int
+    """The number of attempts."""
     last_reward: float | None
+    """The last primary reward, from any attempt."""
     spans: int
+    """The number of spans."""
     tokens_in: int
     tokens_out: int
     error: str | None
+    """The error as JSON text."""
     first_position: int
     last_position: int
     attempt_id: str | None

@@ -44,7 +44,9 @@ class DatabaseInfo:
     created_at: int
     """The time at which the store was created, in microseconds since the epoch."""
     revision: str
+    """The revision of the schema."""
     log_format: int = LOG_FORMAT
+    """The version of the format of the log."""
 
     @classmethod
     def new(cls, clock: Clock) -> "DatabaseInfo":
