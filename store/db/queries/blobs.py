@@ -49,17 +49,17 @@ async def filled(session: ReadSession, rows: Sequence[NamedRow], *, lengths: boo
         rows: rows with the columns of `events`, and with `codec`, `body` and, if `lengths` is True, `raw_len`.
         lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
     """
-    lacking = {
+    hash_by_index = {
         index: memoryview(row.body_hash).hex()
         for index, row in enumerate(rows)
         # A checkpoint whose state is stored elsewhere has no body.
         if row.type in IN_BLOBS and row.body_hash is not None
     }
-    if not lacking:
+    if not hash_by_index:
         return rows
-    blobs = await blobs_named(session, sorted(set(lacking.values())))
+    blobs = await blobs_named(session, sorted(set(hash_by_index.values())))
     complete = list(rows)
-    for index, name in lacking.items():
+    for index, name in hash_by_index.items():
         if name not in blobs:
             continue
         codec, raw_len, body = blobs[name]
@@ -97,7 +97,7 @@ async def unclaimed(session: ReadSession) -> list[str]:
         ]
         row = core_tables.run_events.c
         texts = [select(text).where(text.is_not(None)) for text in (row.prompt_sha256, row.response_sha256)]
-        named = union_all(*body_hashes, *texts).subquery("named")
-        return select(core_tables.blobs.c.hash).except_(select(named))
+        referenced = union_all(*body_hashes, *texts).subquery("named")
+        return select(core_tables.blobs.c.hash).except_(select(referenced))
 
     return [row.hash for row in await session.fetch(compiled(session, "unclaimed_blobs", build), {})]

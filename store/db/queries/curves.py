@@ -160,7 +160,7 @@ async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: S
     # in GROUP BY and the same expression in the SELECT list different. The column combines bucket, mode and bin in one
     # number, because SQLite sorts one number twice as fast as three.
     bucket = (column - big(along.start)) // big(along.width)
-    placed = (
+    rollout_cells = (
         select(
             ((bucket * _digits(len(_MODES)) + _mode()) * _digits(_MOST_EDGES + 2) + _bin(value, edges)).label("cell"),
             value.label("value"),
@@ -172,7 +172,7 @@ async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: S
         .where(column.is_not(None), _of_modes(source.modes))
         .subquery("placed")
     )
-    rollouts = placed.c
+    rollouts = rollout_cells.c
     figures = {
         "rollouts": func.count(),
         "reward_sum": func.sum(bounded(rollouts.value)),

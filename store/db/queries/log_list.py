@@ -131,8 +131,8 @@ class LogSummary:
 async def log_summary(session: ReadSession) -> LogSummary:
     """Return the summary of a partition. The totals are read from the last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
-    about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
-    store = (await session.fetch(session.dialect.sql(select(*about)), {}))[0]
+    columns: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
+    store = (await session.fetch(session.dialect.sql(select(*columns)), {}))[0]
     statement = select(*commit).order_by(commit.commit_id.desc()).limit(1)
     commits = await session.fetch(session.dialect.sql(statement), {})
     last = commits[0] if commits else None

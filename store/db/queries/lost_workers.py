@@ -41,8 +41,8 @@ async def heartbeat_stats(session: ReadSession, worker_ids: Sequence[str]) -> di
 
     by_worker: dict[str, str | None] = {}
     for start in range(0, len(worker_ids), _AT_ONCE):
-        listed = session.dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(session, "heartbeat_stats", build), {"workers": listed})
+        part = session.dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(session, "heartbeat_stats", build), {"workers": part})
         by_worker.update((row.worker_id, row.heartbeat_stats) for row in rows)
     return by_worker
 

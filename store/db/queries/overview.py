@@ -173,14 +173,14 @@ async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], li
 async def _active(session: ReadSession, limit: int) -> list[Active]:
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
     # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
-    begun = (
+    active_rollouts = (
         select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
         .where(one_of(rollout.status, ACTIVE))
         .order_by(rollout.start_at, rollout.first_position)
         .limit(big(limit))
         .subquery()
     )
-    source = begun.join(core_tables.attempts, pages.joins_latest(dict(begun.c)))
+    source = active_rollouts.join(core_tables.attempts, pages.joins_latest(dict(active_rollouts.c)))
     source = source.outerjoin(core_tables.attempt_signals, pages.signal_of(dict(attempt)))
     source = source.outerjoin(core_tables.workers, worker.worker_id == attempt.worker_id)
     computed = {
@@ -188,7 +188,7 @@ async def _active(session: ReadSession, limit: int) -> list[Active]:
         "last_sign": pages.sign_of_life(),
         "worker_rollout_id": worker.current_rollout_id,
     }
-    columns = columns_of(Active, dict(attempt), dict(begun.c), computed)
+    columns = columns_of(Active, dict(attempt), dict(active_rollouts.c), computed)
     statement = select(*columns).select_from(source).order_by(attempt.start_at, attempt.first_position)
     return records(Active, await session.fetch(session.dialect.sql(statement), {}))
 

@@ -114,8 +114,8 @@ class Listing:
         carried = columns if self.carried is None else {name: columns[name] for name in self._carried(self.carried)}
         page = select(*carried.values()).select_from(self.source).where(matching)
         cut = _limited(page.order_by(*self._order(columns)), filter_query).subquery("page")
-        again: Columns = dict(cut.c)
-        return self.select_rows(again, cut).order_by(*self._order(again))
+        page_columns: Columns = dict(cut.c)
+        return self.select_rows(page_columns, cut).order_by(*self._order(page_columns))
 
     @property
     def is_beginning(self) -> bool:

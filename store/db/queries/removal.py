@@ -73,8 +73,8 @@ async def finished_rollouts(session: ReadSession, selection: Selection) -> list[
             statement = statement.where(session.dialect.any_of(column, name))
             params[name] = session.dialect.list_param(sorted(values))
     for number, label_name in enumerate(sorted(selection.labels)):
-        has_it = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, f"label_{number}")
-        statement = statement.where(select(label.label).where(has_it).exists())
+        has_label = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, f"label_{number}")
+        statement = statement.where(select(label.label).where(has_label).exists())
         params[f"label_{number}"] = session.dialect.list_param([label_name])
     if selection.without_labels:
         has_one = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, "without")
@@ -130,13 +130,13 @@ def _payload_of_row(row: NamedRow) -> Payload:
 
 def _payload(dialect: Dialect) -> Select[Any]:
     """Return the statement that reads the payload of all events, in the order of the log."""
-    event, body, gone = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
+    event, body, dropped = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
     columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
     names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
     return (
         select(*columns, func.length(body.body).label("body_bytes"))
         .outerjoin(core_tables.bodies, body.position == event.position)
-        .outerjoin(core_tables.dropped, gone.position == event.position)
+        .outerjoin(core_tables.dropped, dropped.position == event.position)
         .where(event.body_hash.is_not(None) | names_blobs)
         .order_by(event.position)
     )
@@ -160,14 +160,17 @@ async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> 
 
 async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[int]:
     """Return the positions in `positions` at which the payload of the event was removed."""
-    gone, removed = core_tables.dropped.c.position, set[int]()
+    position_column, removed = core_tables.dropped.c.position, set[int]()
     for start in range(0, len(positions), _AT_ONCE):
         # Positions come from the database, so it is safe to make them a part of the statement.
-        listed: list[ColumnElement[int]] = [
+        literals: list[ColumnElement[int]] = [
             literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
         removed |= {
-            row.position for row in await session.fetch(session.dialect.sql(select(gone).where(gone.in_(listed))), {})
+            row.position
+            for row in await session.fetch(
+                session.dialect.sql(select(position_column).where(position_column.in_(literals))), {}
+            )
         }
     return removed
 
@@ -176,9 +179,9 @@ async def removed_between(session: ReadSession, first: int, last: int) -> set[in
     """Return the positions from `first` to `last` at which the payload of the event was removed."""
 
     def build() -> Select[Any]:
-        gone = core_tables.dropped.c.position
+        position = core_tables.dropped.c.position
         low, high = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
-        return select(gone).where(gone >= low, gone <= high)
+        return select(position).where(position >= low, position <= high)
 
     rows = await session.fetch(compiled(session, "removed_between", build), {"first": first, "last": last})
     return {row.position for row in rows}
@@ -188,14 +191,14 @@ async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
     """Return a text for each policy that removed payload of a rollout: the policy, and its reason if there is one."""
 
     def build() -> Select[Any]:
-        event, gone, ordering = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
+        event, dropped, ordering = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
         columns: list[ColumnElement[Any]] = [ordering.c.position, ordering.c.data]
         return (
             select(*columns)
             .distinct()
             .select_from(core_tables.events)
-            .join(core_tables.dropped, gone.position == event.position)
-            .join(ordering, ordering.c.position == gone.event_position)
+            .join(core_tables.dropped, dropped.position == event.position)
+            .join(ordering, ordering.c.position == dropped.event_position)
             .where(session.dialect.any_of(event.stream, "streams"))
         )
 

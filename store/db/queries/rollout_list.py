@@ -179,8 +179,8 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery) -> Rollout
         later = _listing(dialect, query, core_tables.rollouts.c.first_position > big(query.upto))
         counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
         newer = counts[0].total
-    others = _listing(dialect, replace(query, statuses=()))
-    by_status = await rollouts_by_status(session, others.matching(dialect), others.params(dialect))
+    any_status = _listing(dialect, replace(query, statuses=()))
+    by_status = await rollouts_by_status(session, any_status.matching(dialect), any_status.params(dialect))
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)

@@ -19,8 +19,8 @@ async def last_of(session: ReadSession, stream: str) -> tuple[int, int] | None:
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [event.version, event.position]
-        of_it = event.stream == bindparam("of_stream", type_=Text)
-        return select(*columns).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
+        is_in_stream = event.stream == bindparam("of_stream", type_=Text)
+        return select(*columns).where(is_in_stream).order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     rows = await session.fetch(compiled(session, "stream_end", build), {"of_stream": stream})
     return (rows[0].version, rows[0].position) if rows else None
@@ -31,9 +31,13 @@ async def turns(session: ReadSession, stream: str, types: Sequence[str], until: 
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        of_it = event.stream == bindparam("of_stream", type_=Text)
+        is_in_stream = event.stream == bindparam("of_stream", type_=Text)
         upto = event.version <= bindparam("until", type_=BigInteger)
-        return select(*event).where(of_it, upto, session.dialect.any_of(event.type, "types")).order_by(event.version)
+        return (
+            select(*event)
+            .where(is_in_stream, upto, session.dialect.any_of(event.type, "types"))
+            .order_by(event.version)
+        )
 
     params = {"of_stream": stream, "until": until, "types": session.dialect.list_param(list(types))}
     return await session.fetch(compiled(session, "stream_turns", build), params)

@@ -49,8 +49,8 @@ async def of_flow(session: ReadSession, flow_id: str) -> list[str]:
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
-        of_it = rollout.group_id == bindparam("of_group", type_=Text)
-        return select(rollout.rollout_id).where(of_it).order_by(rollout.first_position.desc())
+        is_in_flow = rollout.group_id == bindparam("of_group", type_=Text)
+        return select(rollout.rollout_id).where(is_in_flow).order_by(rollout.first_position.desc())
 
     params = {"of_group": check_text(flow_id, "run_id", LONGEST_ID)}
     return [row.rollout_id for row in await session.fetch(compiled(session, "runs_of_flow", build), params)]

@@ -104,9 +104,9 @@ async def _phases(session: ReadSession, ids: Sequence[str]) -> dict[str, dict[st
     phases: dict[str, dict[str, int]] = {}
     rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
     for row in rows:
-        of_run = phases.setdefault(row.rollout_id, {"phases_done": 0, "phases_begun": 0})
-        of_run["phases_done"] += row.ended > row.started
-        of_run["phases_begun"] += 1
+        counts = phases.setdefault(row.rollout_id, {"phases_done": 0, "phases_begun": 0})
+        counts["phases_done"] += row.ended > row.started
+        counts["phases_begun"] += 1
     return phases
 
 
@@ -117,8 +117,10 @@ async def recorded_at(session: ReadSession, rollout_id: str, versions: Sequence[
     times: dict[int, int] = {}
     for start in range(0, len(versions), _AT_ONCE):
         # Versions come from the database, so it is safe to make them a part of the statement.
-        some: list[ColumnElement[int]] = [literal_column(str(int(version))) for version in versions[start:][:_AT_ONCE]]
-        of_run = and_(run_event.c.rollout_id == bindparam("rollout", type_=Text), run_event.c.version.in_(some))
+        literals: list[ColumnElement[int]] = [
+            literal_column(str(int(version))) for version in versions[start:][:_AT_ONCE]
+        ]
+        of_run = and_(run_event.c.rollout_id == bindparam("rollout", type_=Text), run_event.c.version.in_(literals))
         source = run_event.join(event, event.c.position == run_event.c.position)
         statement = select(*columns).select_from(source).where(of_run)
         rows = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})

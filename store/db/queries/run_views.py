@@ -213,11 +213,11 @@ def _hidden(kind: _Kind, lineage: CTE, grouped: FromClause | None = None) -> Col
     by_scope = and_(mask.node_id.is_(None), mask.phase.is_(None))
     if kind.has_nodes:
         under = and_(mask.children != _zero(), mask.node_id == row.parent_node_id)
-        named = or_(by_scope, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
+        is_masked = or_(by_scope, mask.node_id == row.node_id, under, and_(row.node_id.is_(None), by_phase))
     else:
-        named = or_(by_scope, by_phase)
+        is_masked = or_(by_scope, by_phase)
     is_above = mask.depth < depth
-    return exists(select(_zero()).where(is_above, or_(mask.scope.is_(None), mask.scope == row.scope), named))
+    return exists(select(_zero()).where(is_above, or_(mask.scope.is_(None), mask.scope == row.scope), is_masked))
 
 
 def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[Any]:
@@ -312,17 +312,17 @@ async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence
             row.position <= bindparam("until", type_=BigInteger),
             or_(lineage.c.upto.is_(None), row.version <= lineage.c.upto),
         )
-        about = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
+        keys = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
         # The events are grouped before hidden events are removed, so that only a few hundred groups have to be checked
         # instead of all events.
         groups = (
-            select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
+            select(*keys, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
             .select_from(core_tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
             .where(counts)
-            .group_by(*about, lineage.c.depth)
+            .group_by(*keys, lineage.c.depth)
             .subquery("told")
         )
-        columns = [groups.c[column.name] for column in about]
+        columns = [groups.c[column.name] for column in keys]
         statement = select(*columns, cast(func.sum(groups.c.events), BigInteger).label("total")).group_by(*columns)
         if view.form == "seen":
             statement = statement.where(~_hidden(_EVENTS, lineage, groups))
@@ -456,8 +456,8 @@ async def has_attempt(session: ReadSession, rollout_id: str, attempt: int, until
     """Return whether a run had an attempt with this sequence_id at the position `until`."""
 
     def build() -> Select[Any]:
-        of_it = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
-        return select(core_tables.attempts.c.attempt_id).where(_alive(core_tables.attempts), of_it)
+        has_number = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
+        return select(core_tables.attempts.c.attempt_id).where(_alive(core_tables.attempts), has_number)
 
     sql = compiled(session, "run_has_attempt", build)
     return bool(await session.fetch(sql, {"rollout": rollout_id, "attempt": attempt, "until": until}))
@@ -468,8 +468,8 @@ async def version_at(session: ReadSession, rollout_id: str, until: int) -> int:
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        of_it = event.stream == bindparam("stream", type_=Text)
-        statement = select(event.version).where(of_it, event.position <= bindparam("until", type_=BigInteger))
+        is_in_stream = event.stream == bindparam("stream", type_=Text)
+        statement = select(event.version).where(is_in_stream, event.position <= bindparam("until", type_=BigInteger))
         return statement.order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     sql = compiled(session, "run_version_at", build)
@@ -479,11 +479,11 @@ async def version_at(session: ReadSession, rollout_id: str, until: int) -> int:
 
 async def scopes(session: ReadSession, rollout_id: str) -> set[str]:
     """Return all scopes that occur in a run, in any attempt."""
-    kinds = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
+    tables = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
 
     def build() -> Select[Any]:
-        of_run = bindparam("rollout", type_=Text)
-        named = union(*(select(table.c.scope).where(table.c.rollout_id == of_run) for table in kinds)).subquery()
-        return select(named.c.scope).where(named.c.scope.is_not(None))
+        rollout = bindparam("rollout", type_=Text)
+        all_scopes = union(*(select(table.c.scope).where(table.c.rollout_id == rollout) for table in tables)).subquery()
+        return select(all_scopes.c.scope).where(all_scopes.c.scope.is_not(None))
 
     return {row.scope for row in await session.fetch(compiled(session, "run_scopes", build), {"rollout": rollout_id})}

@@ -75,8 +75,8 @@ async def attempts(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
     def build() -> Select[Any]:
         names = ("sequence_id", "attempt_id", "status", "start_at", "rerun_seq", "base", "fork_version", "via")
         columns: list[ColumnElement[Any]] = [attempt[name] for name in names]
-        of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
-        return select(*columns).where(of_it).order_by(attempt.sequence_id)
+        condition = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
+        return select(*columns).where(condition).order_by(attempt.sequence_id)
 
     return await session.fetch(compiled(session, "run_attempts", build), {"rollout": rollout_id})
 
@@ -104,9 +104,11 @@ async def forks(session: ReadSession, rollout_id: str) -> Sequence[NamedRow]:
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [fork.c.version, event.c.position, event.c.data, fork.c.request_id]
-        of_it = and_(fork.c.rollout_id == bindparam("rollout", type_=Text), event.c.type == literal(AttemptForked.type))
+        condition = and_(
+            fork.c.rollout_id == bindparam("rollout", type_=Text), event.c.type == literal(AttemptForked.type)
+        )
         source = fork.join(event, event.c.position == fork.c.position)
-        return select(*columns).select_from(source).where(of_it).order_by(fork.c.version)
+        return select(*columns).select_from(source).where(condition).order_by(fork.c.version)
 
     return await session.fetch(compiled(session, "run_forks", build), {"rollout": rollout_id})
 
@@ -129,9 +131,9 @@ async def active(session: ReadSession, rollout_id: str) -> int | None:
     attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
-        of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
-        at_work = attempt.status.in_([literal_column(f"'{status}'", Text) for status in sorted(ACTIVE)])
-        return select(func.max(attempt.sequence_id).label("sequence_id")).where(of_it, at_work)
+        condition = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
+        is_active = attempt.status.in_([literal_column(f"'{status}'", Text) for status in sorted(ACTIVE)])
+        return select(func.max(attempt.sequence_id).label("sequence_id")).where(condition, is_active)
 
     rows = await session.fetch(compiled(session, "run_active", build), {"rollout": rollout_id})
     return rows[0].sequence_id
@@ -146,13 +148,13 @@ async def companions(session: ReadSession, group_id: str, scope: str, name: str)
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [rollout.rollout_id, body.c.codec, body.c.body]
-        named = and_(
+        has_name = and_(
             saved.rollout_id == rollout.rollout_id,
             saved.scope == bindparam("scope", type_=Text),
             saved.name == bindparam("name", type_=Text),
         )
         source = core_tables.rollouts.join(body, body.c.position == rollout.input_position)
-        has_saved = select(saved.version).where(named).exists()
+        has_saved = select(saved.version).where(has_name).exists()
         return select(*columns).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
 
     params = {"group": group_id, "scope": check_text(scope, "scope", LONGEST_ID), "name": name}

@@ -168,12 +168,12 @@ async def drops_between(session: ReadSession, first: int, last: int) -> Sequence
     """
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, gone = core_tables.events.c, core_tables.dropped.c
-        named: list[ColumnElement[Any]] = [gone.position, event.position, event.type, event.data]
+        event, dropped = core_tables.events.c, core_tables.dropped.c
+        columns: list[ColumnElement[Any]] = [dropped.position, event.position, event.type, event.data]
         return (
-            select(*named)
-            .outerjoin(core_tables.events, event.position == gone.event_position)
-            .where(gone.position >= _int("first"), gone.position <= _int("last"))
+            select(*columns)
+            .outerjoin(core_tables.events, event.position == dropped.event_position)
+            .where(dropped.position >= _int("first"), dropped.position <= _int("last"))
         )
 
     return await session.fetch(compiled(session, "drops_between", build), {"first": first, "last": last})
@@ -196,10 +196,10 @@ async def drops(session: ReadSession) -> AsyncIterator[Sequence[NamedRow]]:
     """
 
     def build() -> Select[*tuple[Any, ...]]:
-        event, gone = core_tables.events.c, core_tables.dropped.c
-        named: list[ColumnElement[Any]] = [*gone, event.position, event.type, event.data]
-        joined = select(*named).outerjoin(core_tables.events, event.position == gone.event_position)
-        return joined.order_by(gone.position)
+        event, dropped = core_tables.events.c, core_tables.dropped.c
+        columns: list[ColumnElement[Any]] = [*dropped, event.position, event.type, event.data]
+        joined = select(*columns).outerjoin(core_tables.events, event.position == dropped.event_position)
+        return joined.order_by(dropped.position)
 
     async for rows in session.stream(compiled(session, "drops", build), {}):
         yield rows

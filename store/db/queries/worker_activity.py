@@ -110,7 +110,7 @@ async def stretches(session: ReadSession, worker_ids: Sequence[str], within: Win
     attempt = core_tables.attempts.c
     is_open = one_of(attempt.status, _OPEN)
     end = case((is_open, big(within.until)), else_=_ended(attempt))
-    done = (
+    in_window = (
         select(
             attempt.worker_id,
             _outcome(attempt).label("outcome"),
@@ -123,7 +123,7 @@ async def stretches(session: ReadSession, worker_ids: Sequence[str], within: Win
         .where(end >= big(within.since))
         .subquery("done")
     )
-    attempts = done.c
+    attempts = in_window.c
     figures = {
         "start_at": func.min(attempts.start_at),
         "end_at": func.max(attempts.end_at),

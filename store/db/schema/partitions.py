@@ -60,13 +60,13 @@ async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[M
 def _migrate_sqlite(url: StoreURL) -> list[Migrated]:
     assert url.path is not None
     assert url.main is not None
-    named = sqlite.prepare_for_writing(url.path, create=True, place=PartitionPlace(url.main, url.partition))
-    done = [Migrated(url.partition, named.before, history.HEAD, named.copy)]
+    first = sqlite.prepare_for_writing(url.path, create=True, place=PartitionPlace(url.main, url.partition))
+    results = [Migrated(url.partition, first.before, history.HEAD, first.copy)]
     for partition, path in files(url).items():
         if path != url.path:
             prepared = sqlite.prepare_for_writing(path, create=False, place=PartitionPlace(url.main, partition))
-            done.append(Migrated(partition, prepared.before, history.HEAD, prepared.copy))
-    return done
+            results.append(Migrated(partition, prepared.before, history.HEAD, prepared.copy))
+    return results
 
 
 async def names(url: str | StoreURL) -> list[str]:
@@ -105,10 +105,10 @@ def files(url: StoreURL) -> dict[str, Path]:
 
 async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:
     async with postgres.connected(dsn) as connection:
-        named = postgres.PREFIX + partition
-        others = [schema for schema in await postgres.partitions(connection) if schema != named]
-        done: list[Migrated] = []
-        for schema in (named, *others):
+        first = postgres.PREFIX + partition
+        others = [schema for schema in await postgres.partitions(connection) if schema != first]
+        results: list[Migrated] = []
+        for schema in (first, *others):
             name = postgres.shown(dsn, schema)
             info = await postgres.inspect_postgres(connection, schema, name)
             before = None if info is None else info.revision
@@ -119,5 +119,5 @@ async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> l
                 await postgres.upgrade_postgres(dsn, schema)
             if app_role is not None:
                 await postgres.grant(connection, schema, app_role)
-            done.append(Migrated(schema.removeprefix(postgres.PREFIX), before, history.HEAD))
-        return done
+            results.append(Migrated(schema.removeprefix(postgres.PREFIX), before, history.HEAD))
+        return results

@@ -149,11 +149,11 @@ def _wait_for(descriptor: int, lock: Path, deadline: float, seconds: float) -> N
 
 def _is_same_file(descriptor: int, lock: Path) -> bool:
     try:
-        named = lock.stat()
+        current = lock.stat()
     except FileNotFoundError:
         return False
     held = os.fstat(descriptor)
-    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+    return (current.st_dev, current.st_ino) == (held.st_dev, held.st_ino)
 
 
 @contextmanager

@@ -198,16 +198,16 @@ class SQLiteReader(ReadSession):
             with outcome:
                 rows = connection.execute(sql.text, sql.args(params)).fetchall()
                 following = follow(len(rows))
-                others = None
+                following_rows = None
                 if following is not None:
-                    others = connection.execute(following.text, following.args(params)).fetchall()
-                outcome.result = rows, others
+                    following_rows = connection.execute(following.text, following.args(params)).fetchall()
+                outcome.result = rows, following_rows
 
         async def converted() -> tuple[Sequence[NamedRow], Sequence[NamedRow] | None]:
-            rows, others = outcome.get()
-            if others is not None and following is not None:
-                others = await self._converted(following, params, others, can_repeat=True)
-            return await self._converted(sql, params, rows, can_repeat=True), others
+            rows, following_rows = outcome.get()
+            if following_rows is not None and following is not None:
+                following_rows = await self._converted(following, params, following_rows, can_repeat=True)
+            return await self._converted(sql, params, rows, can_repeat=True), following_rows
 
         return self._call(read, converted)
 
