@@ -258,8 +258,8 @@ def _shown(key: Key, now: int, request: PageRequest) -> dict[str, Any]:
 
 
 def _role(request: PageRequest) -> Role:
-    named = request.among("role", ROLES, "reader")
-    return next(role for role in ROLES if role == named)
+    role_name = request.among("role", ROLES, "reader")
+    return next(role for role in ROLES if role == role_name)
 
 
 def _own_key(request: PageRequest) -> str | None:

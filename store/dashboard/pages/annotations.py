@@ -58,5 +58,5 @@ async def annotate(request: PageRequest) -> Done:
     back = request.url("rollouts", rollout_id, *(tab for tab in request.several("tab")[:1] if tab in _TABS))
     if not (note or add or remove):
         return Done(back, "Nothing was recorded: enter a label or a note.")
-    done = await request.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
-    return Done(back, "Nothing changed." if done.number is None else f"Recorded as event {done.number}.")
+    result = await request.store.annotations.annotate(rollout_id, note or None, add_labels=add, remove_labels=remove)
+    return Done(back, "Nothing changed." if result.number is None else f"Recorded as event {result.number}.")

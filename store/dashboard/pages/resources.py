@@ -125,10 +125,10 @@ async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
-        others = await resource_list.versions(session, against_id)
-        if not others:
+        other_versions = await resource_list.versions(session, against_id)
+        if not other_versions:
             raise NotFound("resources", against_id)
-        against = _version(others, number, "against") or others[0]
+        against = _version(other_versions, number, "against") or other_versions[0]
     elif number is not None:
         against = _version(versions, number, "against")
     else:

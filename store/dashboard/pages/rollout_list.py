@@ -118,15 +118,15 @@ def _beside(plain: PageRequest, query: RolloutListQuery, rows: Sequence[RolloutR
     is_first = not query.offset and query.after is None and not is_back
     first = None if is_first else plain.here()
     if not query.is_keyed:
-        near = plain.here(offset=max(query.offset - query.limit, 0) or None)
-        far = plain.here(offset=query.offset + query.limit)
-        return Beside(first, first and near, far if has_more else None, None)
+        previous = plain.here(offset=max(query.offset - query.limit, 0) or None)
+        following = plain.here(offset=query.offset + query.limit)
+        return Beside(first, first and previous, following if has_more else None, None)
     if not rows:
         return Beside(first, None, None, None)
-    near, far = plain.here(before=rows[0].first_position), plain.here(after=rows[-1].first_position)
+    previous, following = plain.here(before=rows[0].first_position), plain.here(after=rows[-1].first_position)
     newest = query.upto or rows[0].first_position
     again = plain.here(upto=newest) if is_first and query.is_descending else None
-    return Beside(first, first and near, far if is_back or has_more else None, again)
+    return Beside(first, first and previous, following if is_back or has_more else None, again)
 
 
 def _reason(row: RolloutRow) -> str | None:

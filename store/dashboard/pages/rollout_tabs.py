@@ -68,10 +68,10 @@ async def raw(request: PageRequest) -> PageContent:
     offset, span_id = request.whole("offset", 0), request.one("span")
     chosen = None
     if span_id:
-        named = await looked.spans(limit=1, span_id=span_id)
-        if not named.items:
+        matching = await looked.spans(limit=1, span_id=span_id)
+        if not matching.items:
             raise NotFound("span", span_id, f"this attempt has no span {span_id[:80]!r} at this moment")
-        chosen = named.items[0].model_dump()
+        chosen = matching.items[0].model_dump()
     page = await looked.spans(limit=RAW_SPANS, offset=offset)
     index = [
         {

@@ -94,7 +94,7 @@ async def rerun(request: PageRequest) -> PageContent | Done:
     """Request the previewed re-run. Sending the form twice requests only one re-run."""
     rollout_id, part = request.ids["rollout_id"], _rerun_part(request)
     try:
-        begun = await request_rerun(
+        result = await request_rerun(
             request.store,
             rollout_id,
             **part.arguments(),
@@ -108,10 +108,10 @@ async def rerun(request: PageRequest) -> PageContent | Done:
         )
     except (Conflict, Invalid) as error:
         return await _preview(request, refused=error)
-    if begun.attempt is None:
-        return Done(request.url("runs", rollout_id), f"The re-run is requested. {begun.message}")
-    message = f"A runner of the pipeline has started attempt {begun.attempt}."
-    return Done(request.url("runs", rollout_id, view=f"attempt:{begun.attempt}"), message)
+    if result.attempt is None:
+        return Done(request.url("runs", rollout_id), f"The re-run is requested. {result.message}")
+    message = f"A runner of the pipeline has started attempt {result.attempt}."
+    return Done(request.url("runs", rollout_id, view=f"attempt:{result.attempt}"), message)
 
 
 @pages.post("/ui/runs/{rollout_id}/head")
@@ -119,13 +119,13 @@ async def move_head(request: PageRequest) -> Done:
     """Make another attempt the head of the run."""
     rollout_id, number = request.ids["rollout_id"], request.whole("attempt", 0, least=1)
     lineage = await request.store.runs.list_lineage(rollout_id)
-    named = next((node for node in lineage if node.sequence_id == number), None)
-    if named is None:
+    chosen = next((node for node in lineage if node.sequence_id == number), None)
+    if chosen is None:
         raise NotFound.attempt(str(number), rollout_id)
     before = next((node.sequence_id for node in lineage if node.is_head), None)
     reason = request.one("reason").strip() or None
     request_id = request.one("request_id") or None
-    await request.store.runs.move_head(rollout_id, named.attempt_id, reason=reason, request_id=request_id)
+    await request.store.runs.move_head(rollout_id, chosen.attempt_id, reason=reason, request_id=request_id)
     message = f"The head is attempt {number}." + ("" if before in {None, number} else f" Attempt {before} is kept.")
     return Done(request.url("runs", rollout_id), message)
 
@@ -183,8 +183,8 @@ async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | N
         return None
     drawing = await drawing_of(request, "head", phases)
     drawn = [row.scope for row in drawing.scopes if row.scope is not None]
-    named = sorted(named_scopes(phases, rollout.input, rollout.metadata))
-    return {"phases": [phase.name for phase in phases.phases], "scopes": list(dict.fromkeys((*drawn, *named)))}
+    scopes = sorted(named_scopes(phases, rollout.input, rollout.metadata))
+    return {"phases": [phase.name for phase in phases.phases], "scopes": list(dict.fromkeys((*drawn, *scopes)))}
 
 
 async def _planned(request: PageRequest, plan: ForkPlan) -> list[PlannedNode]:

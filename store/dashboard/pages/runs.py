@@ -253,8 +253,8 @@ def _event(row: RunEventRow) -> dict[str, Any]:
 
 
 def _events_path(request: PageRequest, rollout_id: str, view: str, scope: str | None, node: str | None) -> str:
-    named = {"view": view, "scope": scope, "node_id": node}
-    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in named.items() if value is not None)
+    params = {"view": view, "scope": scope, "node_id": node}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in params.items() if value is not None)
     return f"{request.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/events?{query}"
 
 
