@@ -19,7 +19,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, PhaseGraph, RunEvent
 from store.server.store_server import StoreServer
 from store.sql.store import SQLStore
-from store.testing.contract.wrong_kinds import NO_INTEGER, NO_TEXT
+from store.testing.contract.wrong_kinds import NOT_INTEGER, NOT_TEXT
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served
 from tests.runs.conftest import MEMORY_HTTP
@@ -253,24 +253,24 @@ async def test_names_that_are_words_of_the_protocol_are_names(store: Store, behi
 Ask = Callable[[Any, AttemptedRollout, Any], Awaitable[Any]]
 NO_EVENTS: Sequence[Any] = ("log", {"kind": "log"}, 7, [{"kind": "log"}], [None])
 ASKED: list[tuple[str, Ask, Sequence[Any]]] = [
-    ("rollout_id", lambda store, _, value: store.runs.list_lineage(value), NO_TEXT),
-    ("view", lambda store, run, value: store.runs.query_events(run.rollout_id, view=value), (*NO_TEXT, "", "own:0")),
-    ("after", lambda store, run, value: store.runs.query_events(run.rollout_id, after=value), (*NO_INTEGER, -1)),
-    ("limit", lambda store, run, value: store.runs.query_events(run.rollout_id, limit=value), (*NO_INTEGER, -2)),
-    ("at", lambda store, run, value: store.runs.query_events(run.rollout_id, at=value), NO_INTEGER),
-    ("scope", lambda store, run, value: store.runs.query_events(run.rollout_id, scope=value), NO_TEXT),
-    ("node_id", lambda store, run, value: store.runs.query_events(run.rollout_id, node_id=value), NO_TEXT),
-    ("kind", lambda store, run, value: store.runs.query_events(run.rollout_id, kind=value), NO_TEXT),
-    ("scope", lambda store, run, value: store.runs.list_checkpoints(run.rollout_id, scope=value), NO_TEXT),
-    ("name", lambda store, run, value: store.runs.query_artifacts(run.rollout_id, name=value), NO_TEXT),
-    ("name", lambda store, _, value: store.runs.scope_history("RIG", name=value), NO_TEXT),
-    ("scope", lambda store, _, value: store.runs.scope_history(value), (*NO_TEXT, None)),
+    ("rollout_id", lambda store, _, value: store.runs.list_lineage(value), NOT_TEXT),
+    ("view", lambda store, run, value: store.runs.query_events(run.rollout_id, view=value), (*NOT_TEXT, "", "own:0")),
+    ("after", lambda store, run, value: store.runs.query_events(run.rollout_id, after=value), (*NOT_INTEGER, -1)),
+    ("limit", lambda store, run, value: store.runs.query_events(run.rollout_id, limit=value), (*NOT_INTEGER, -2)),
+    ("at", lambda store, run, value: store.runs.query_events(run.rollout_id, at=value), NOT_INTEGER),
+    ("scope", lambda store, run, value: store.runs.query_events(run.rollout_id, scope=value), NOT_TEXT),
+    ("node_id", lambda store, run, value: store.runs.query_events(run.rollout_id, node_id=value), NOT_TEXT),
+    ("kind", lambda store, run, value: store.runs.query_events(run.rollout_id, kind=value), NOT_TEXT),
+    ("scope", lambda store, run, value: store.runs.list_checkpoints(run.rollout_id, scope=value), NOT_TEXT),
+    ("name", lambda store, run, value: store.runs.query_artifacts(run.rollout_id, name=value), NOT_TEXT),
+    ("name", lambda store, _, value: store.runs.scope_history("RIG", name=value), NOT_TEXT),
+    ("scope", lambda store, _, value: store.runs.scope_history(value), (*NOT_TEXT, None)),
     (
         "search",
         lambda store, run, value: store.runs.get_checkpoint(run.rollout_id, scope="a", name="b", search=value),
         ("x", 1),
     ),
-    ("a", lambda store, run, value: store.runs.compare_attempts(run.rollout_id, value, 1), (*NO_INTEGER, None, 0)),
+    ("a", lambda store, run, value: store.runs.compare_attempts(run.rollout_id, value, 1), (*NOT_INTEGER, None, 0)),
     (
         "scopes",
         lambda store, run, value: store.runs.plan_fork(run.rollout_id, phase="risk", scopes=value),
