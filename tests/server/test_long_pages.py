@@ -182,7 +182,7 @@ async def test_an_error_in_the_middle_of_a_page_has_its_status(
 def test_spool_on_a_full_disk_raises_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     body = Spool()
-    with pytest.raises(Unavailable, match="no room"):
+    with pytest.raises(Unavailable, match="no temporary file can store"):
         body.write(bytes(response_spool.IN_MEMORY + 1))
     body.close()
 

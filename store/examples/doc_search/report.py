@@ -159,7 +159,7 @@ async def print_proof(paper: Paper, store: Store) -> bool:
     """Print and return whether the tables agree with the log, and stay unchanged if they are rebuilt from the log."""
     paper.heading("Proof")
     verified = await store.log.verify()
-    result = "the hash chain is intact, and every row matches its events" if verified.ok else "DIFFERENCES FOUND"
+    result = "the hash chain is intact, and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
     paper.line(
         f"verify: {verified.events:,} events in {verified.commits:,} commits, {sum(verified.rows.values()):,} rows: "
         f"{result} ({verified.seconds:.1f} s)"
