@@ -40,7 +40,15 @@ from tests.llm_proxy.model_server import (
 from tests.training.test_client_spans import MESSAGE, QUESTION, RESPONSE, USAGE, named
 from tests.training.training_helpers import spans_of_attempt
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Some programs drop a stream that they have not read to its end. When the garbage collector ends the generators of
+    # such a stream, which belong to httpx, one of them may report that another is running.
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <async_generator object (AsyncResponseStream|BoundAsyncStream|Response)"
+        ":pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 anthropic: Any = pytest.importorskip("anthropic")
 
