@@ -17,7 +17,9 @@ from store.client.transport import StoreCall, changing, reading
 from store.errors import Incompatible
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
-from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
+from store.models.flat_spans import TakeSpans, flat_span
+from store.models.queries import SpanQuery
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
 from store.wire import encoding, paths
@@ -53,6 +55,17 @@ class HTTPLog(StoreLog):
             if len(page) < page_limit or len(events) == limit or not limit:
                 return events
             after = events[-1].number
+
+    async def position(self, as_at: AsAt | None = None) -> LogPosition:
+        path = paths.LOG_POSITION + requests.query_string(requests.moment(as_at))
+        return await self.core.transport.request(
+            reading("log.position", path, rollbook_only=True), encoding.decode_log_position
+        )
+
+    async def take_spans(self, query: SpanQuery, take: TakeSpans) -> int:
+        page = await self.core.page("log.take_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
+        take([flat_span(span) for span in page])
+        return page.total
 
     async def tail(
         self,

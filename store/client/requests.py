@@ -68,7 +68,7 @@ _SPAN_COLUMNS: Final = (
     "end_time",
 )
 _span_values = itemgetter(*_SPAN_COLUMNS)
-_span_row = row_maker((*_SPAN_COLUMNS, "status_code", "status_message"))
+_flat_span = row_maker((*_SPAN_COLUMNS, "status_code", "status_message"))
 _BATCH_BYTES: Final = 31 * 1024 * 1024
 """The maximum size of a body with spans: less than a server accepts, and more than the payload limit of one call."""
 
@@ -411,7 +411,7 @@ def decode_span_page(text: bytes) -> PaginatedResult[Span]:
 
 def _span_of(item: dict[str, Any]) -> Span:
     # The last two values are the defaults for rows without a status. Spans on the wire always have a status.
-    row = _span_row((*_span_values(item), "UNSET", None))
+    row = _flat_span((*_span_values(item), "UNSET", None))
     for name in _SPAN_COLUMNS:
         del item[name]
     return span_model(row, item)

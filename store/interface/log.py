@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from store.errors import Unsupported
 from store.interface.runs import AsAt
-from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
+from store.models.flat_spans import TakeSpans
+from store.models.queries import SpanQuery
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 from store.runtime.progress import OnProgress, ignore
 
@@ -39,6 +41,28 @@ class StoreLog:
             Unsupported: the store has no log.
         """
         raise Unsupported("log.history", self.backend)
+
+    async def position(self, as_at: AsAt | None = None) -> LogPosition:
+        """Return the position of a moment of the log, which every later read with it as `as_at` sees in the same state.
+
+        Args:
+            as_at: a position or an aware datetime; None for the end of the log.
+
+        Raises:
+            Invalid: `as_at` is not a moment.
+            Unsupported: the store has no log.
+        """
+        raise Unsupported("log.position", self.backend)
+
+    async def take_spans(self, query: SpanQuery, take: TakeSpans) -> int:
+        """Pass the spans that `Store.find_spans` returns to a function, as rows; return the number of all matches.
+
+        A store in this process reads a few rows at a time, and a client of a server a page.
+
+        Raises:
+            Unsupported: the store has no log.
+        """
+        raise Unsupported("log.take_spans", self.backend)
 
     def tail(
         self,
@@ -116,6 +140,8 @@ class SyncLog(Blocking[StoreLog]):
     """Blocking methods of the log; see `StoreLog`."""
 
     history = blocking(StoreLog.history)
+    position = blocking(StoreLog.position)
+    take_spans = blocking(StoreLog.take_spans)
     tail = blocking_iterator(StoreLog.tail)
     verify = blocking(StoreLog.verify)
     rebuild = blocking(StoreLog.rebuild)

@@ -15,6 +15,7 @@ from store.models.log import (
     Difference as Difference,
     HistoryEvent as HistoryEvent,
     LoggedEvent as LoggedEvent,
+    LogPosition as LogPosition,
     RebuildReport as RebuildReport,
     Seal as Seal,
     VerifyReport as VerifyReport,

@@ -47,6 +47,15 @@ class LoggedEvent(HistoryEvent):
     """The reader's position after this event: `tail(after=cursor)` continues with the next event."""
 
 
+class LogPosition(Frozen):
+    """A moment of a store's log."""
+
+    store_id: str
+    """The id of the store."""
+    position: int
+    """The position of the last event up to the moment, rounded down so that it is not inside a call; 0 for none."""
+
+
 class Difference(Frozen):
     """One difference between the database and its log."""
 

@@ -11,9 +11,13 @@ from store.db.dialect import ReadSession
 from store.errors import ReadOnly
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
+from store.journal import as_at as timeline
 from store.journal import tail as tails
-from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
+from store.models.flat_spans import TakeSpans
+from store.models.queries import SpanQuery
 from store.runtime.progress import OnProgress, ignore
+from store.sql import flat_spans
 from store.sql.core import SQLCore
 from store.validation import arguments
 from store.verification import last
@@ -38,6 +42,15 @@ class SQLLog(StoreLog):
             lambda session: tails.history(session, rollout_id, as_at, after=after, limit=limit),
             snapshot=True,
         )
+
+    async def position(self, as_at: AsAt | None = None) -> LogPosition:
+        if as_at is None:
+            return LogPosition(store_id=self.core.store_id, position=await self.core.position())
+        moment = await self.core.read(lambda session: timeline.moment(session, as_at), snapshot=True)
+        return LogPosition(store_id=self.core.store_id, position=moment)
+
+    async def take_spans(self, query: SpanQuery, take: TakeSpans) -> int:
+        return await flat_spans.take_spans(self.core, query, take)
 
     async def tail(
         self,

@@ -27,6 +27,7 @@ from store.models import (
     HistoryEvent,
     LightningStoreStatistics,
     LoggedEvent,
+    LogPosition,
     PaginatedResult,
     RebuildReport,
     ResourcesUpdate,
@@ -180,6 +181,7 @@ class StoreInfo(BaseModel):
 
 
 decode_log_page: Decoder[LogPage] = decoder(LogPage)
+decode_log_position: Decoder[LogPosition] = decoder(LogPosition)
 decode_recorded: Decoder[Recorded] = decoder(Recorded)
 decode_store_info: Decoder[StoreInfo] = decoder(StoreInfo)
 

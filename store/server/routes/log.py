@@ -18,6 +18,7 @@ from store.models import (
     LightningStoreCapabilities,
     LightningStoreStatistics,
     LoggedEvent,
+    LogPosition,
     RebuildReport,
     Seal,
     VerifyReport,
@@ -120,6 +121,13 @@ async def read_log(call: Call, query: Annotated[LogQuery, Query()]) -> bytes:
             if len(events) == query.limit:
                 break
     return dumps({"events": events, "cursor": events[-1].cursor if events else query.after})
+
+
+@log.get(paths.LOG_POSITION, response_model=LogPosition)
+@needs("reader")
+async def log_position(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
+    """Return the position of the last event up to a moment, by default of the last event of the log."""
+    return dumps(await call.store.log.position(query.as_at))
 
 
 @log.post(paths.VERIFY, response_model=VerifyReport)
