@@ -14,7 +14,7 @@ from store.model_calls.json_values import as_object, to_json
 from store.model_calls.nested import below
 from store.models import Span
 
-__all__ = ["OpenAIMessages", "TraceToMessages"]
+__all__ = ["OpenAIMessages", "TraceToMessages", "recorded_calls"]
 
 _OF_A_CALL: Final = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
 _OPERATION: Final = "gen_ai.operation.name"
@@ -68,19 +68,24 @@ def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
             children.setdefault(timed.span.parent_id, []).append(timed.span.attributes)
     return [
         conversation
-        for call in _calls(spans)
+        for call, *_ in recorded_calls(spans)
+        if not _is_unanswered(call.span)
         for conversation in _conversations(call.span.attributes, children.get(call.span.span_id, ()))
     ]
 
 
-def _calls(spans: list[Timed]) -> list[Timed]:
-    """Return one span for each call: the span of a tracer in the agent if there is one, else a proxy's span."""
-    calls = [timed for timed in spans if _is_call(timed.span.attributes) and not _is_unanswered(timed.span)]
+def recorded_calls(spans: list[Timed]) -> list[list[Timed]]:
+    """Return the spans of each call that generates text, calls in the order of time.
+
+    The first span of a call is that of a tracer in the agent if there is one, else a proxy's; the first without a
+    failure if there is one. The other spans record the same call.
+    """
+    calls = [timed for timed in spans if _is_call(timed.span.attributes)]
     call_of = {timed.span.span_id: number for number, call in enumerate(group_recordings(spans)) for timed in call}
-    first: dict[int | str, Timed] = {}
-    for call in sorted(calls, key=lambda call: (is_of_a_proxy(call.span), call.place)):
-        first.setdefault(call_of.get(call.span.span_id, call.span.span_id), call)
-    return sorted(first.values(), key=lambda call: call.place)
+    recordings: dict[int | str, list[Timed]] = {}
+    for call in sorted(calls, key=lambda call: (_is_unanswered(call.span), is_of_a_proxy(call.span), call.place)):
+        recordings.setdefault(call_of.get(call.span.span_id, call.span.span_id), []).append(call)
+    return sorted(recordings.values(), key=lambda call: call[0].place)
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
