@@ -10,34 +10,30 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import Parameter
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
 from store.cli import lookup
 from store.cli.options import (
     DEFAULT_DB,
-    AnyOf,
     AsAt,
     AsJson,
     Db,
     Descending,
-    IdContains,
-    Ids,
     Limit,
     OfAttempt,
     Offset,
     OfRollout,
     RolloutAlias,
-    RolloutStatuses,
     Sort,
-    WorkerStatuses,
 )
 from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
 from store.cli.output.times import in_words
+from store.cli.query_options import condition_options, conditions_in, parameter
 from store.cli.store_context import run_reading
-from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, RolloutMode, Span
+from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span
 from store.models.queries import (
     AttemptQuery,
     PageQuery,
@@ -45,7 +41,6 @@ from store.models.queries import (
     RolloutQuery,
     SpanQuery,
     WorkerQuery,
-    kind_of,
 )
 from store.models.rollouts import ObservedWorker
 
@@ -56,48 +51,6 @@ if TYPE_CHECKING:
 Find = TypeVar("Find", bound=Callable[..., Awaitable[PaginatedResult[Any]]])
 
 _ROWS_ON_A_TERMINAL: Final = 50
-_MODES: Final[tuple[str, ...]] = get_args(RolloutMode)
-
-
-def _mode(text: str) -> str:
-    if text not in _MODES:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(_MODES)}")
-    return text
-
-
-_NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
-    (RolloutQuery, "status_in"): RolloutStatuses,
-    (RolloutQuery, "rollout_id_in"): Ids,
-    (RolloutQuery, "rollout_id_contains"): IdContains,
-    (RolloutQuery, "mode_in"): Annotated[
-        list[Any] | None,
-        typer.Option(
-            "--mode",
-            parser=_mode,
-            metavar="MODE",
-            help=f"Show only rollouts with this mode, one of {', '.join(_MODES)}; may be repeated.",
-        ),
-    ],
-    (WorkerQuery, "status_in"): WorkerStatuses,
-    (WorkerQuery, "worker_id_contains"): IdContains,
-    (ResourcesQuery, "resources_id"): Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Show only the resources with this id.")
-    ],
-    (ResourcesQuery, "resources_id_contains"): IdContains,
-}
-"""The options whose names differ from the names of the query conditions that they set."""
-_HELP: Final = {
-    "trace_id": "Show only spans of this trace.",
-    "span_id": "Show only spans with this id.",
-    "parent_id": "Show only children of this span.",
-    "name": "Show only spans with this name.",
-    "group": "Show only rollouts of this group.",
-    "step": "Show only rollouts of this step.",
-    "label": "Show only rollouts with this label.",
-    "resources_version": "Show only rollouts that were given this version of their resources.",
-    "reward_min": "Show only rollouts whose final reward is at least this.",
-    "reward_max": "Show only rollouts whose final reward is at most this.",
-}
 
 app = typer.Typer()
 ls = typer.Typer(
@@ -106,42 +59,17 @@ ls = typer.Typer(
 app.add_typer(ls)
 
 
-def _parameter(name: str, option: Any, default: Any = None) -> Parameter:
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
-
-
 def _options(query: type[PageQuery]) -> list[Parameter]:
     """Return the options of a list: one for each condition of its query, then the options that all lists have."""
-    conditions = query.conditions()
     return [
-        *(_parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in conditions),
-        *([_parameter("any_of", AnyOf, default=False)] if "filter_logic" in query.model_fields else []),
-        _parameter("sort", Sort),
-        _parameter("desc", Descending),
-        _parameter("limit", Limit),
-        _parameter("offset", Offset, default=0),
-        _parameter("as_at", AsAt),
-        _parameter("json", AsJson, default=False),
+        *condition_options(query),
+        parameter("sort", Sort),
+        parameter("desc", Descending),
+        parameter("limit", Limit),
+        parameter("offset", Offset, default=0),
+        parameter("as_at", AsAt),
+        parameter("json", AsJson, default=False),
     ]
-
-
-def _condition(query: type[PageQuery], name: str) -> Any:
-    """Return the option for a condition, for example `--trace-id` for `trace_id`.
-
-    The option can be repeated if the condition is a list.
-    """
-    field = name.removesuffix("_in")
-    metavar = "ID" if field.endswith("_id") else "TEXT"
-    flag, repeated = f"--{field.replace('_', '-')}", f"{_HELP.get(field, '')} May be repeated.".strip()
-    match kind_of(query, name):
-        case "texts":
-            return Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help=repeated)]
-        case "integers":
-            return Annotated[list[int] | None, typer.Option(flag, metavar="N", help=repeated)]
-        case "number":
-            return Annotated[float | None, typer.Option(metavar="NUMBER", help=_HELP.get(name))]
-        case "text":
-            return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
 
 
 def _page(options: dict[str, Any], newest_by: str, *, newest_first: bool) -> dict[str, Any]:
@@ -161,7 +89,6 @@ def _page(options: dict[str, Any], newest_by: str, *, newest_first: bool) -> dic
     sort = options["sort"] or (newest_by if is_descending else None)
     return {
         **({"sort_by": sort} if sort else {}),
-        **({"filter_logic": "or"} if options.get("any_of") else {}),
         "sort_order": "desc" if is_descending else "asc",
         "limit": limit,
         "offset": options["offset"],
@@ -211,15 +138,14 @@ def _command(
         _, _, *extra = inspect.signature(find, locals={"Store": None}, eval_str=True).parameters.values()
 
         def command(**options: Any) -> None:
-            conditions = {name: None if options[name] == [] else options[name] for name in query.conditions()}
-            values = query.of(**conditions, **_page(options, newest_by, newest_first=newest_first))
-            arguments = {parameter.name: options[parameter.name] for parameter in extra}
+            values = query.of(**conditions_in(options, query), **_page(options, newest_by, newest_first=newest_first))
+            arguments = {option.name: options[option.name] for option in extra}
             page = run_reading(options["db"], lambda store: find(store, values, **arguments))
             _print(page, columns, as_json=options["json"], as_at=options["as_at"])
 
         # Typer reads the options from the signature.
         command.__dict__["__signature__"] = inspect.Signature(
-            [_parameter("db", Db, DEFAULT_DB), *extra, *_options(query)]
+            [parameter("db", Db, DEFAULT_DB), *extra, *_options(query)]
         )
         ls.command(find.__name__, help=inspect.getdoc(find))(command)
         return find
