@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,7 +58,8 @@ check: .venv/ready-dev  ## Check format, lint, types, layers, structure, migrati
 bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in the same run, and print
 	$(PYTEST) tests/benchmarks --ignore tests/benchmarks/test_http.py --ignore tests/benchmarks/test_loop.py \
 		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py \
-		--ignore tests/benchmarks/test_sizes.py --ignore tests/benchmarks/test_operations.py -m benchmark --timeout=0 -s
+		--ignore tests/benchmarks/test_sizes.py --ignore tests/benchmarks/test_operations.py \
+		--ignore tests/benchmarks/test_exports.py -m benchmark --timeout=0 -s
 
 bench-http: .venv/ready-dev  ## Measure the server, against Agent-lightning's own and the bare framework, and print
 	$(PYTEST) tests/benchmarks/test_http.py -m benchmark --timeout=0 -s
@@ -77,6 +78,9 @@ bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time of a store, a
 
 bench-operations: .venv/ready-dev  ## Measure retention, compaction, backup and copies of a store with 1,000,000 spans, and print
 	$(PYTEST) tests/benchmarks/test_operations.py -m benchmark --timeout=0 -s
+
+bench-exports: .venv/ready-dev  ## Measure the export of spans to Parquet, against pyarrow alone, and print
+	$(PYTEST) tests/benchmarks/test_exports.py -m benchmark --timeout=0 -s
 
 screenshots: .venv/ready-dev  ## Run the examples and write docs/images anew, with a browser
 	$(BIN)/python -m tests.dashboard.screenshots docs/images

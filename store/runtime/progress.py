@@ -17,6 +17,7 @@ Step = Literal[
     "removing payload",
     "searching",
     "freeing space",
+    "exporting",
 ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.benchmarks.protocol import ROOT
 
-NAMES = ("bench", "bench-http", "bench-loop", "bench-runs", "bench-dashboard", "bench-operations")
+NAMES = ("bench", "bench-http", "bench-loop", "bench-runs", "bench-dashboard", "bench-operations", "bench-exports")
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 

@@ -1,0 +1,285 @@
+"""Export of a store to files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from store.errors import Invalid
+from store.exports import manifest as manifests
+from store.exports.files import ExportPart, full_disk_reported
+from store.exports.formats import format_of
+from store.exports.formats.base import ExportOrigin, Format
+from store.exports.manifest import FileEntry, Manifest
+from store.exports.records import RolloutRecord
+from store.exports.redaction import FieldRedaction
+from store.exports.schema import SCHEMA_VERSION, Table
+from store.exports.source import SPANS, ExportSource
+from store.exports.splits import SplitField, Splits
+from store.interface.store import Store
+from store.models.enums import Frozen
+from store.models.queries import RolloutQuery
+from store.runtime.progress import OnProgress, OperationProgress, ignore
+
+ROWS_PER_FILE: Final = 500_000
+
+InThread = Callable[..., asyncio.Future[Any]]
+"""A function that calls another function in the thread that writes."""
+
+
+class ExportReport(Frozen):
+    """The result of an export."""
+
+    directory: str
+    format: str
+    store_id: str
+    position: int
+    """The position of the log at which everything was read."""
+    rollouts: int
+    rows: dict[str, int]
+    """The number of rows of each table."""
+    files: int
+    size_bytes: int
+    rollouts_before: int
+    """The number of rollouts that an earlier call had exported, which this call continued."""
+    seconds: float
+
+
+async def export_store(
+    store: Store,
+    format: str,  # noqa: A002 - the name in the command line
+    directory: str | os.PathLike[str],
+    *,
+    query: RolloutQuery | None = None,
+    tables: Sequence[str] | None = None,
+    split: Mapping[str, float] | None = None,
+    split_by: SplitField | None = None,
+    redact: Sequence[str] = (),
+    overwrite: bool = False,
+    rows_per_file: int = ROWS_PER_FILE,
+    on_progress: OnProgress = ignore,
+) -> ExportReport:
+    """Export the rollouts that a query matches, with everything that belongs to them, to files in a directory.
+
+    Everything is read at one position of the log, and the same call at the same position writes the same bytes. If a
+    call is stopped, the same call continues it at its position.
+
+    Args:
+        store: the store.
+        format: `parquet`, `jsonl`, `hf` or `sft`.
+        directory: a new or empty directory, or that of a call to continue.
+        query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log. The order, the
+            limit and the offset are ignored.
+        tables: the names of the tables; None for all tables of the format.
+        split: the fraction of the groups that each split gets; see `Splits`.
+        split_by: the field whose values are the splits.
+        redact: the fields to leave out; see `FieldRedaction`.
+        overwrite: whether to delete the files of an earlier export in the directory first.
+        rows_per_file: a part of the export ends with the rollout with which a table reaches this many rows.
+        on_progress: called with the number of listed rollouts.
+
+    Raises:
+        AlreadyExists: the directory contains a finished export, or files that no export wrote.
+        Conflict: the directory contains an export of another command, or another process is exporting to it.
+        Incompatible: the directory contains an export with another version of the tables.
+        Invalid: an argument is invalid, a package is missing, or a value does not fit into its column.
+        Unavailable: the disk is full; free some space and repeat the call.
+        Unsupported: the store has no log.
+    """
+    begun = time.perf_counter()
+    query = RolloutQuery() if query is None else query
+    plan = _plan(format, tables, split, split_by, redact, rows_per_file)
+    moment = await store.log.position(query.as_at)
+    planned = Manifest(
+        schema_version=SCHEMA_VERSION,
+        format=plan.form.name,
+        store_id=moment.store_id,
+        position=moment.position,
+        command=_command(plan, query, split, split_by, redact),
+    )
+    path = Path(directory)
+    is_given = query.as_at is not None
+    # One thread writes everything, so that the memory of the writes is reused.
+    with full_disk_reported(path), manifests.locked(path), ThreadPoolExecutor(1, "rollbook export") as thread:
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
+        started = await in_thread(
+            partial(manifests.begin, path, planned, is_position_given=is_given, overwrite=overwrite)
+        )
+        writer = _Writer(path, plan, started)
+        try:
+            await _copy(
+                ExportSource(store, query, started.position, plan.reads, plan.is_whole), writer, in_thread, on_progress
+            )
+            finished = await in_thread(writer.finish)
+        finally:
+            await in_thread(writer.discard)
+    return ExportReport(
+        directory=str(directory),
+        format=finished.format,
+        store_id=finished.store_id,
+        position=finished.position,
+        rollouts=finished.rollouts,
+        rows={table.name: finished.rows().get(table.name, 0) for table in plan.tables},
+        files=len(finished.files),
+        size_bytes=sum(file.size_bytes for file in finished.files),
+        rollouts_before=started.rollouts,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a call exports, apart from the query."""
+
+    form: Format
+    tables: tuple[Table, ...]
+    """The tables with redacted columns."""
+    splits: Splits
+    redaction: FieldRedaction
+    rows_per_file: int
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return frozenset(part for table in self.tables for part in table.reads)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a table needs all spans of a rollout at once."""
+        return any(table.name != SPANS for table in self.tables if SPANS in table.reads)
+
+
+def _plan(
+    name: str,
+    tables: Sequence[str] | None,
+    split: Mapping[str, float] | None,
+    split_by: SplitField | None,
+    redact: Sequence[str],
+    rows_per_file: int,
+) -> _Plan:
+    form = format_of(name)
+    chosen = form.tables(tables)
+    redaction = FieldRedaction(redact)
+    redaction.check(chosen)
+    if rows_per_file < 1:
+        raise Invalid("rows_per_file", f"{rows_per_file} is not a number of rows; give at least 1")
+    return _Plan(
+        form,
+        tuple(table.without(redaction.columns.get(table.name, ())) for table in chosen),
+        Splits(form.default_split, split, split_by),
+        redaction,
+        rows_per_file,
+    )
+
+
+def _command(
+    plan: _Plan,
+    query: RolloutQuery,
+    split: Mapping[str, float] | None,
+    split_by: SplitField | None,
+    redact: Sequence[str],
+) -> dict[str, Any]:
+    """Return the arguments that determine the content of the files, as JSON."""
+    conditions = {name: value for name in query.conditions() if (value := getattr(query, name)) is not None}
+    return {
+        "tables": [table.name for table in plan.tables],
+        "conditions": conditions,
+        "filter_logic": query.filter_logic,
+        "split": dict(split or {}),
+        "split_by": split_by,
+        "redact": sorted(set(redact)),
+        "rows_per_file": plan.rows_per_file,
+    }
+
+
+async def _copy(source: ExportSource, writer: _Writer, in_thread: InThread, on_progress: OnProgress) -> None:
+    """Read all records and write them. The next records are read while some are written."""
+    writing: asyncio.Future[None] | None = None
+    try:
+        async for records in source.records(writer.listed):
+            if writing is not None:
+                await writing
+            writing = in_thread(writer.add, records)
+            on_progress(OperationProgress("exporting", records[-1].offset, source.listed, "rollouts"))
+        if writing is not None:
+            await writing
+    finally:
+        # If the read failed or was cancelled, files are still being written.
+        if writing is not None:
+            await asyncio.wait([writing])
+
+
+class _Writer:
+    """Writer of records into the parts of an export.
+
+    Args:
+        directory: the directory.
+        plan: what the call exports.
+        manifest: the manifest from which the export continues.
+    """
+
+    def __init__(self, directory: Path, plan: _Plan, manifest: Manifest) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._manifest = manifest
+        self._origin = ExportOrigin(manifest.store_id, manifest.position)
+        self._part = self._next_part()
+        self._rollouts = manifest.rollouts
+        self.listed = manifest.listed
+
+    def add(self, records: Sequence[RolloutRecord]) -> None:
+        """Write records; a part ends after the rollout with which one of its tables has enough rows."""
+        plan = self._plan
+        for record in records:
+            plan.redaction.apply(record)
+            split = plan.splits.of(record)
+            for table in plan.tables:
+                if rows := table.rows(record):
+                    self._part.add(table, split, rows)
+            self._part.flush_if_large()
+            if not record.is_last:
+                continue
+            self._rollouts += 1
+            self.listed = record.offset
+            if self._part.rows >= plan.rows_per_file:
+                self._end_part()
+
+    def finish(self) -> Manifest:
+        """Write the last part and the files about the whole export, and return the complete manifest."""
+        if self._plan.form.writes_empty_tables:
+            listed = {file.table for file in self._manifest.files}
+            for table in self._plan.tables:
+                if table.name not in listed and not self._part.has(table):
+                    self._part.add(table, self._plan.form.default_split, ())
+        self._end_part()
+        update = {"is_complete": True, "rollouts": self._rollouts, "listed": self.listed}
+        complete = self._manifest.model_copy(update=update)
+        self._plan.form.finish(self._directory, complete, self._plan.tables)
+        manifests.write(self._directory, complete)
+        return complete
+
+    def discard(self) -> None:
+        """Delete the files of the part that is not finished."""
+        self._part.discard()
+
+    def _end_part(self) -> None:
+        entries: list[FileEntry] = self._part.finish()
+        if entries:
+            update = {
+                "rollouts": self._rollouts,
+                "listed": self.listed,
+                "parts": self._manifest.parts + 1,
+                "files": [*self._manifest.files, *entries],
+            }
+            self._manifest = self._manifest.model_copy(update=update)
+            manifests.write(self._directory, self._manifest)
+        self._part = self._next_part()
+
+    def _next_part(self) -> ExportPart:
+        return ExportPart(self._directory, self._manifest.parts, self._plan.form, self._origin)

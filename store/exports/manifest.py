@@ -1,0 +1,209 @@
+"""Manifest of an export, the file `manifest.json` in its directory: the command, the position and the finished files.
+
+A part of the export is finished when the manifest lists its files. They have their names and are on disk before. So a
+call that is stopped at any time continues after the last finished part, and a file in the manifest is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from pydantic import Field, ValidationError
+
+from store.errors import AlreadyExists, Conflict, Incompatible
+from store.exports.schema import SCHEMA_VERSION
+from store.models.enums import Frozen
+
+NAME: Final = "manifest.json"
+UNFINISHED: Final = ".unfinished"
+"""The suffix of files that are being written."""
+_SAME_COMMAND: Final = ("format", "store_id", "command")
+
+
+class FileEntry(Frozen):
+    """A finished file."""
+
+    path: str
+    """The path in the directory."""
+    table: str
+    split: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(Frozen):
+    """The content of the manifest."""
+
+    schema_version: int
+    """The version of the tables."""
+    format: str
+    store_id: str
+    position: int
+    """The position of the log at which the whole export was read."""
+    command: dict[str, Any]
+    """The arguments that determine the content of the files."""
+    is_complete: bool = False
+    rollouts: int = 0
+    """The number of exported rollouts."""
+    listed: int = 0
+    """The number of rollouts that were listed to find them, from which the export continues."""
+    parts: int = 0
+    files: list[FileEntry] = Field(default_factory=list[FileEntry])
+
+    def rows(self) -> dict[str, int]:
+        """Return the number of rows of each table that has files."""
+        rows: dict[str, int] = {}
+        for file in self.files:
+            rows[file.table] = rows.get(file.table, 0) + file.rows
+        return rows
+
+
+def read(directory: Path) -> Manifest | None:
+    """Return the manifest in a directory; None if there is no manifest.
+
+    Raises:
+        Incompatible: the manifest is of another version, or is not a manifest of an export.
+    """
+    try:
+        text = (directory / NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        fields = orjson.loads(text)
+        version = fields["schema_version"]
+        if version == SCHEMA_VERSION:
+            return Manifest.model_validate(fields)
+    except (orjson.JSONDecodeError, ValidationError, KeyError, TypeError):
+        raise Incompatible(
+            f"{directory / NAME} is not the manifest of an export", "export to another directory"
+        ) from None
+    raise Incompatible(
+        f"{directory} contains an export with schema version {version}, and this program writes {SCHEMA_VERSION}",
+        "export to another directory, or continue with the version of Rollbook that began it",
+    )
+
+
+def write(directory: Path, manifest: Manifest) -> None:
+    """Replace the manifest. It is on disk when this function returns."""
+    text = orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    replace_file(directory / NAME, text)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file, which is never seen half written. It is on disk when this function returns."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Write the names in a directory to disk."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(directory: Path) -> Generator[None]:
+    """Create the directory unless it exists, and lock it for this process.
+
+    Raises:
+        Conflict: another process has locked it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"another process is exporting to {directory}", "wait until it has ended") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def begin(directory: Path, planned: Manifest, *, is_position_given: bool, overwrite: bool) -> Manifest:
+    """Return the manifest from which an export to a directory continues, which is the planned one for a new export.
+
+    Args:
+        directory: the directory, which is locked.
+        planned: the manifest of a new export.
+        is_position_given: whether an earlier export must have the same position.
+        overwrite: whether to delete the files of an earlier export first.
+
+    Raises:
+        AlreadyExists: the directory contains a finished export, or files that no export wrote.
+        Conflict: the directory contains an unfinished export of another command.
+        Incompatible: the directory contains an export of another version.
+    """
+    earlier = read(directory)
+    if earlier is None:
+        if strangers := [path.name for path in sorted(directory.iterdir()) if not path.name.endswith(UNFINISHED)]:
+            raise AlreadyExists(
+                "file", str(directory / strangers[0]), "export to a new or empty directory, so that nothing is mixed"
+            )
+    elif overwrite:
+        _delete(directory, earlier)
+    elif difference := _difference(earlier, planned, is_position_given=is_position_given):
+        raise Conflict(
+            f"{directory} contains an export of another command ({difference})",
+            "repeat that command, export to another directory, or overwrite it with --overwrite",
+        )
+    elif earlier.is_complete:
+        raise AlreadyExists(
+            "finished export", str(directory), "export to another directory, or overwrite it with --overwrite"
+        )
+    else:
+        _delete_unlisted(directory, earlier)
+        return earlier
+    write(directory, planned)
+    return planned
+
+
+def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool) -> str | None:
+    """Return the first argument in which two exports differ; None if they are the same command."""
+    for name in _SAME_COMMAND[:2]:
+        if getattr(earlier, name) != getattr(planned, name):
+            return f"{name} {getattr(earlier, name)}, not {getattr(planned, name)}"
+    for name in sorted({*earlier.command, *planned.command}):
+        if earlier.command.get(name) != planned.command.get(name):
+            return f"{name} {earlier.command.get(name)}, not {planned.command.get(name)}"
+    if is_position_given and earlier.position != planned.position:
+        return f"position {earlier.position}, not {planned.position}"
+    return None
+
+
+def _delete(directory: Path, manifest: Manifest) -> None:
+    """Delete the files of an export, the manifest last, and nothing else."""
+    _delete_unlisted(directory, manifest)
+    for name in [*(file.path for file in manifest.files), "README.md"]:
+        (directory / name).unlink(missing_ok=True)
+    for name in sorted({file.table for file in manifest.files}):
+        folder = directory / name
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    (directory / NAME).unlink(missing_ok=True)
+
+
+def _delete_unlisted(directory: Path, manifest: Manifest) -> None:
+    """Delete the files of an unfinished part. Files of other programs stay."""
+    listed = {file.path for file in manifest.files}
+    prefix = f"-{manifest.parts:05d}."
+    for path in [*directory.glob(f"*{UNFINISHED}"), *directory.glob(f"*/*{UNFINISHED}")]:
+        path.unlink()
+    for path in [*directory.glob(f"*{prefix}*"), *directory.glob(f"*/*{prefix}*")]:
+        if str(path.relative_to(directory)) not in listed:
+            path.unlink()

@@ -1,0 +1,78 @@
+"""Records of an export: a rollout with the parts of it that the exported tables need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from store.adapters.intake import AttemptSpans, sort_in
+from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Span
+from store.models.flat_spans import EMPTY_LIST, FlatSpan
+from store.models.trusted import span_model
+from store.semconv import GROUP_KEY, STEP_KEY
+
+
+@dataclass
+class RolloutRecord:
+    """A rollout at the position of the export.
+
+    The spans of a long rollout may come in several records. Only the first of them is `is_first`, and only the last of
+    them is `is_last`.
+    """
+
+    rollout: Rollout
+    offset: int
+    """The number of listed rollouts up to this one, from which a later call can continue."""
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    spans: list[FlatSpan] = field(default_factory=list[FlatSpan])
+    events: list[HistoryEvent] = field(default_factory=list[HistoryEvent])
+    is_first: bool = True
+    is_last: bool = True
+
+    @cached_property
+    def group(self) -> str | None:
+        """The group in the rollout's metadata."""
+        group = self._metadata.get(GROUP_KEY)
+        return group if isinstance(group, str) else None
+
+    @cached_property
+    def step(self) -> int | None:
+        """The step in the rollout's metadata."""
+        step = self._metadata.get(STEP_KEY)
+        return step if isinstance(step, int) and not isinstance(step, bool) else None
+
+    @property
+    def latest_attempt(self) -> Attempt | None:
+        """The latest attempt, if there is one."""
+        return self.rollout.attempt if isinstance(self.rollout, AttemptedRollout) else None
+
+    @cached_property
+    def span_models(self) -> list[Span]:
+        """The spans as models."""
+        return [as_model(row) for row in self.spans]
+
+    @cached_property
+    def attempt_spans(self) -> list[AttemptSpans]:
+        """The spans of each attempt as the adapters group them."""
+        attempts, _ = sort_in(self.span_models)
+        return attempts
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        return self.rollout.metadata or {}
+
+
+def as_model(row: FlatSpan) -> Span:
+    """Return the span in a row."""
+    body: dict[str, Any] = {"attributes": orjson.loads(row.attributes), "resource": orjson.loads(row.resource)}
+    for name, text in (("events", row.events), ("links", row.links)):
+        if text != EMPTY_LIST:
+            body[name] = orjson.loads(text)
+    if row.extra is not None:
+        body |= orjson.loads(row.extra)
+    columns: Any = row  # it has the columns that the model is made from
+    return span_model(columns, body)

@@ -1,0 +1,70 @@
+"""`rollbook export`: options select rollouts and tables, and errors state the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from store.cli.errors import FAILED, USAGE
+from tests.cli.conftest import Filled, Rollbook
+
+
+def test_an_export_prints_its_position_and_the_rows_of_its_tables(
+    rollbook: Rollbook, filled: Filled, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out")
+    done = rollbook("export", "jsonl", out, "--tables", "rollouts, spans", "--id", filled.retried)
+    assert done.code == 0
+    first, *tables = done.out.splitlines()
+    assert first.startswith(f"exported to {out}: 1 rollouts at position ")
+    assert [line.split()[:2] for line in tables] == [["rollouts", "1"], ["spans", tables[1].split()[1]]]
+    lines = (tmp_path / "out" / "rollouts" / "part-00000.jsonl").read_bytes().splitlines()
+    assert [orjson.loads(line)["rollout_id"] for line in lines] == [filled.retried]
+    refused = rollbook("export", "jsonl", out, "--tables", "rollouts,spans", "--id", filled.retried)
+    assert (refused.code, "overwrite it with --overwrite" in refused.err) == (FAILED, True)
+    again = rollbook("export", "sft", out, "--overwrite", "--json").json
+    assert (again["format"], again["rows"].keys()) == ("sft", {"conversations"})
+
+
+def test_splits_and_redactions_are_options(rollbook: Rollbook, filled: Filled, tmp_path: Path) -> None:
+    del filled
+    options = ("--split", "train=0.5", "--split", "val=0.5", "--redact", "input", "--redact", "metadata")
+    done = rollbook("export", "jsonl", str(tmp_path / "out"), *options, "--as-at", "3", "--json")
+    assert (done.code, done.json["position"] <= 3) == (0, True)
+    rows = [
+        orjson.loads(line)
+        for file in (tmp_path / "out" / "rollouts").iterdir()
+        for line in file.read_bytes().splitlines()
+    ]
+    assert rows
+    assert all(row["input"] is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    "options,problem",
+    [
+        (["--split", "train"], "'train' is not NAME=FRACTION"),
+        (["--tables", "nothing"], "tables: 'nothing' is not a table; the tables are rollouts, attempts"),
+        (["--split-by", "status"], "split_by: 'status' is not one of group, step, mode"),
+        (["--redact", "nothing"], "redact: 'nothing' is no field"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_option_is_a_usage_error(
+    options: list[str], problem: str, rollbook: Rollbook, filled: Filled, tmp_path: Path
+) -> None:
+    del filled
+    failed = rollbook("export", "jsonl", str(tmp_path / "out"), *options)
+    assert failed.code == USAGE
+    assert problem in " ".join(failed.err.replace("│", " ").split())
+
+
+def test_an_export_to_parquet_without_pyarrow_names_the_extra(
+    rollbook: Rollbook, filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del filled
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    failed = rollbook("export", "parquet", str(tmp_path / "out"))
+    assert (failed.code, "pip install 'rollbook[export]'" in failed.err) == (USAGE, True)
