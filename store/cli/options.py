@@ -108,6 +108,14 @@ WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]
 AnyOf = Annotated[
     bool, typer.Option("--any", help="Show what matches at least one condition, not only what matches all.")
 ]
+RewardVersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reward-version",
+        metavar="NAME@VERSION",
+        help="Take the scores of this version as the rewards, for example helpful@v2; without it, recorded rewards.",
+    ),
+]
 Ids = Annotated[
     list[str] | None, typer.Option("--id", metavar="ID", help="Show only the object with this id; may be repeated.")
 ]

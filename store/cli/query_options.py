@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 from typer.models import OptionInfo
 
-from store.cli.options import AnyOf, IdContains, Ids, RolloutStatuses, WorkerStatuses
+from store.cli.options import AnyOf, IdContains, Ids, RewardVersionOption, RolloutStatuses, WorkerStatuses
 from store.models import RolloutMode
 from store.models.queries import PageQuery, ResourcesQuery, RolloutQuery, WorkerQuery, kind_of
 
@@ -67,7 +67,7 @@ def parameter(name: str, option: Any, default: Any = None) -> Parameter:
 
 
 def condition_options(query: type[PageQuery], verb: str = _SHOW) -> list[Parameter]:
-    """Return an option for each condition of a query, and the option that joins conditions by `or`.
+    """Return an option for each condition of a query, and those for the version of rewards and for joining by `or`.
 
     Args:
         query: the class of the query.
@@ -76,6 +76,8 @@ def condition_options(query: type[PageQuery], verb: str = _SHOW) -> list[Paramet
     options = [
         parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in query.conditions()
     ]
+    if "reward_version" in query.model_fields:
+        options.append(parameter("reward_version", RewardVersionOption))
     if "filter_logic" in query.model_fields:
         options.append(parameter("any_of", AnyOf, default=False))
     return options if verb == _SHOW else [_with_verb(option, verb) for option in options]
@@ -85,6 +87,8 @@ def conditions_in(options: dict[str, Any], query: type[PageQuery]) -> dict[str, 
     """Return the fields of a query that the values of `condition_options` set."""
     # An option that can be repeated is an empty list if it is not given.
     fields = {name: None if options[name] == [] else options[name] for name in query.conditions()}
+    if options.get("reward_version"):
+        fields["reward_version"] = options["reward_version"]
     return fields | ({"filter_logic": "or"} if options.get("any_of") else {})
 
 

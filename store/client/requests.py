@@ -37,12 +37,13 @@ from store.models.calls import (
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
     ForkCall,
+    RecordScoresCall,
     UpdateAttemptCall,
     UpdateResourcesCall,
 )
 from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.models.trusted import span_model
-from store.validation import annotations, arguments
+from store.validation import annotations, arguments, scores
 from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
@@ -195,11 +196,17 @@ def _events_body(call: AppendEventsCall) -> bytes:
     return b'{"events":[' + b",".join(_events(call.events)) + b"]" + rest
 
 
+def _scores_body(call: RecordScoresCall) -> bytes:
+    items: list[Any] = [plain(score) for score in arguments.several(call.scores, "scores")]
+    return dumps_fields({"scores": items}, "")
+
+
 _BODIES: Final[dict[type[ChangingCall[Any]], Callable[[Any], bytes]]] = {
     AddResourcesCall: lambda call: resources(call.resources),
     UpdateResourcesCall: lambda call: resources(call.resources),
     EnqueueManyRolloutsCall: lambda call: b'{"rollouts":[' + b",".join(_rollouts(call.rollouts)) + b"]}",
     AppendEventsCall: _events_body,
+    RecordScoresCall: _scores_body,
 }
 """The functions that encode the bodies of calls whose fields need more than `body`."""
 
@@ -218,7 +225,8 @@ def _check_heartbeat(call: UpdateAttemptCall) -> None:
         arguments.moment(time, "last_heartbeat_time")
 
 
-_CHECKS: Final[dict[type[ChangingCall[Any]], Callable[[Any], None]]] = {
+_CHECKS: Final[dict[type[ChangingCall[Any]], Callable[[Any], object]]] = {
+    RecordScoresCall: lambda call: scores.check(call.scores),
     AnnotateCall: lambda call: annotations.check(call.note, call.add_labels, call.remove_labels),
     ForkCall: _check_fork,
     UpdateAttemptCall: _check_heartbeat,
@@ -370,6 +378,9 @@ def query(value: PageQuery) -> dict[str, Any]:
     # Null means the order of creation; a missing key means the default order.
     if value.sort_by is not None or type(value).model_fields["sort_by"].default is not None:
         sent["sort_by"] = value.sort_by
+    reward_version = getattr(value, "reward_version", None)
+    if reward_version is not None:
+        sent["reward_version"] = str(scores.version_key(reward_version))
     filter_logic = getattr(value, "filter_logic", "and")
     arguments.choice(filter_logic, "filter_logic", "and", "or")
     arguments.choice(value.sort_order, "sort_order", "asc", "desc")

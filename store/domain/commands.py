@@ -16,6 +16,8 @@ SpanKey = tuple[str, str, str]
 """rollout_id, attempt_id, span_id."""
 ModelCallKey = tuple[str, str, str]
 """Rollout, attempt, and the response id of a call of a model."""
+ScoreKey = tuple[str, str, str, str]
+"""Rollout, attempt, name of the reward, version of the reward."""
 
 
 def derived_span_id(trace_id: str, span_id: str) -> str:
@@ -120,6 +122,7 @@ class LoadRequest:
     """Rollouts for which all attempts are loaded."""
     labelled: set[str] = field(default_factory=set[str])
     """Rollouts whose labels are loaded."""
+    scores: set[ScoreKey] = field(default_factory=set[ScoreKey])
     threads: set[str] = field(default_factory=set[str])
     """LangGraph threads, which contain checkpoints, and writes of tasks on these checkpoints."""
     whole_threads: set[str] = field(default_factory=set[str])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from store.domain import annotations, retry
+from store.domain import annotations, retry, scores
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
@@ -608,4 +608,5 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     PruneThread: prune_thread,
     CopyThread: copy_thread,
     **annotations.DECIDERS,
+    **scores.DECIDERS,
 }

@@ -252,6 +252,24 @@ class RolloutAnnotated:
 
 
 @dataclass(slots=True)
+class RewardScored:
+    """A version of a reward function was run on an attempt. It returned a value, or it failed with an error."""
+
+    type: ClassVar = "reward.scored"
+    shape: ClassVar = 1
+    attempt_id: str
+    name: str
+    version: str
+    value: float | None = None
+    dimensions: list[list[Any]] | None = None
+    """Further numbers of the reward, as pairs of a name and a value."""
+    error: Json | None = None
+    """The `type` and the `message` of the error."""
+    code_sha256: str | None = None
+    """The hash of the source of the function, in hex."""
+
+
+@dataclass(slots=True)
 class BodyDropped:
     """The deletion of the body of an earlier event was ordered."""
 
@@ -315,6 +333,7 @@ RolloutEvent = (
     | SpanNumbersReserved
     | SpanRecorded
     | RolloutAnnotated
+    | RewardScored
     | RunFact
 )
 StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped
@@ -343,6 +362,7 @@ FACTS: dict[str, type[Fact]] = {
         StoreBodiesDropped,
         StoreBlobsDropped,
         RolloutAnnotated,
+        RewardScored,
         *RUN_FACTS,
         *THREAD_FACTS,
     )

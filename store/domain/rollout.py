@@ -16,6 +16,7 @@ from store.domain.events import (
     Event,
     Fact,
     Json,
+    RewardScored,
     RolloutAmended,
     RolloutAnnotated,
     RolloutEnqueued,
@@ -412,6 +413,12 @@ def _annotated(state: RolloutState, event: Event, fact: RolloutAnnotated) -> Non
     labels.update(dict.fromkeys(fact.added, event.position))
 
 
+def _scored(state: RolloutState, event: Event, fact: RewardScored) -> None:
+    """Check that the attempt exists. A score changes neither the rollout nor the attempt."""
+    if fact.attempt_id not in state.attempts:
+        raise Corrupt(event.stream, f"a score of attempt {fact.attempt_id}", "a score of an attempt that started")
+
+
 def _attempt(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
     attempt = state.attempts.get(attempt_id)
     if attempt is None or attempt.released_position is not None:
@@ -447,4 +454,5 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     AttemptForked: _attempt_forked,
     HeadMoved: _head_moved,
     RolloutAnnotated: _annotated,
+    RewardScored: _scored,
 }

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
 from store.domain.body import Body
-from store.domain.commands import ModelCallKey, SpanContent, SpanKey
-from store.domain.events import Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
+from store.domain.commands import ModelCallKey, ScoreKey, SpanContent, SpanKey
+from store.domain.events import (
+    Event,
+    Fact,
+    Json,
+    RewardScored,
+    RolloutAnnotated,
+    SpanNumbersReserved,
+    SpanRecorded,
+    StoreEvent,
+)
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, QueuePlace, RolloutState
@@ -26,6 +35,8 @@ EVERYTHING: QueuePlace = (2**63 - 1,)
 """A place behind all places in the queue."""
 CallKey = tuple[str, str]
 """The caller who chose an idempotency key, and the key."""
+Remark = RolloutAnnotated | SpanNumbersReserved | RewardScored
+"""The facts about a rollout that change neither its status nor its attempts."""
 SignOfLife = SpanRecorded | AgentFact
 """The facts that are frequent signs of life of an attempt.
 
@@ -115,6 +126,8 @@ class WorkingSet:
     answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
     run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
     """The events of earlier calls, by rollout and by the key of the call."""
+    scores: dict[ScoreKey, RewardScored] = field(default_factory=dict[ScoreKey, RewardScored])
+    """The last scores of the requested keys. Decision 98."""
     blobs: set[str] = field(default_factory=set[str])
     """The hashes of the blobs that exist, among the requested hashes. A blob is a value stored once under its hash."""
     artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(
@@ -143,7 +156,7 @@ class WorkingSet:
     queued_before: dict[str, QueuePlace | None] = field(default_factory=dict[str, QueuePlace | None])
     """For each changed rollout, its place in the queue before the batch; None if it was not in the queue."""
     moved: set[str] = field(default_factory=set[str])
-    """Rollouts that changed by an event other than a sign of life, an annotation or a reserved block of numbers."""
+    """Rollouts that changed by an event other than a sign of life or a remark."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Attempts that changed by an event other than a sign of life."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
@@ -206,12 +219,14 @@ class WorkingSet:
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queue_place if state else None
-        if isinstance(fact, RolloutAnnotated | SpanNumbersReserved) and state is not None:
+        if isinstance(fact, Remark) and state is not None:
             # Such a fact changes no status and no attempt, so that the time of the next check does not change.
             event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
             self.rollouts[rollout_id] = rollout.evolve(state, event)
             if isinstance(fact, RolloutAnnotated):
                 self.touched_labels.update((rollout_id, label) for label in (*fact.added, *fact.removed))
+            elif isinstance(fact, RewardScored):
+                self.scores[rollout_id, fact.attempt_id, fact.name, fact.version] = fact
             return event
         if state is None:
             # The stream of a new rollout contains no reservation.

@@ -124,7 +124,7 @@ class Store(abc.ABC):
 
     @property
     def annotations(self) -> StoreAnnotations:
-        """Labels and notes of rollouts."""
+        """Labels, notes and scores of rollouts."""
         return StoreAnnotations(type(self).__name__)
 
     @property
@@ -352,6 +352,7 @@ class Store(abc.ABC):
         resources_version_in: Sequence[int] | None = None,
         reward_min: float | None = None,
         reward_max: float | None = None,
+        reward_version: str | None = None,
         filter_logic: FilterLogic = "and",
         sort_by: str | None = None,
         sort_order: SortOrder = "asc",
@@ -368,6 +369,11 @@ class Store(abc.ABC):
         from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
         part of Agent-lightning 0.3.
 
+        `reward_version` selects the rewards: None for those that agents recorded, a text such as `helpful@v2` for the
+        scores of this version (see `annotations.record_scores`). It applies to `reward` and `rewards` of the result, to
+        `reward_min` and `reward_max`, and to the order `reward`. A rollout whose latest attempt has no value of the
+        version has no reward.
+
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`. If both names are given, the
         newer name takes precedence.
         """
@@ -383,6 +389,7 @@ class Store(abc.ABC):
             resources_version_in=resources_version_in,
             reward_min=reward_min,
             reward_max=reward_max,
+            reward_version=reward_version,
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -720,7 +727,7 @@ class SyncStore(Blocking[Store]):
 
     @property
     def annotations(self) -> SyncAnnotations:
-        """Labels and notes of rollouts."""
+        """Labels, notes and scores of rollouts."""
         return SyncAnnotations(self.target.annotations, self.thread)
 
     @property

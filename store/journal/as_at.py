@@ -23,7 +23,7 @@ from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import FilterQuery, Noun, Values
 from store.db.queries.paging import Make, Page, compiled
-from store.db.queries.rewards import rewards_of
+from store.db.queries.scores import rewards_of_version
 from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
@@ -234,7 +234,8 @@ async def _computed(
     computed: dict[str, Values] = {}
     if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
         uses_reward = query.uses(filters.REWARD)
-        rewards = await rewards_of(session, states, until=until) if uses_reward else {}
+        version = query.reward_version
+        rewards = await rewards_of_version(session, states, version, until=until) if uses_reward else {}
         for rollout_id, state in states.items():
             latest = state.latest
             attempt_rewards = None if latest is None else rewards.get((rollout_id, latest.attempt_id))

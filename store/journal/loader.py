@@ -31,7 +31,7 @@ from store.domain.commands import (
     StartAttempt,
     StartRollout,
 )
-from store.domain.events import SpanNumbersReserved, upcast
+from store.domain.events import RewardScored, SpanNumbersReserved, upcast
 from store.domain.log_time import WRITE, LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, QueuePlace, RolloutState
@@ -70,13 +70,14 @@ _REQUESTABLE = (
     "artifacts",
     "forked",
     "labelled",
+    "scores",
     "threads",
     "whole_threads",
     "thread_checkpoints",
     "thread_tasks",
 )
 # Those whose values are keys with several columns.
-_KEYS = frozenset({"spans", "model_calls"})
+_KEYS = frozenset({"spans", "model_calls", "scores"})
 _requested = attrgetter(*_REQUESTABLE)
 _QUEUE_ORDER = tuple(column.name for column in QUEUE_ORDER)
 _resources_values: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*RESOURCES_COLUMNS)
@@ -380,6 +381,7 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> 
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
     _fill_spans(working_set, loaded)
+    _fill_scores(working_set, loaded.get("scores", ()))
     _fill_resources(working_set, loaded.get("resources", ()))
     latest = loaded.get("latest_resources", ())
     _fill_resources(working_set, latest)
@@ -423,6 +425,17 @@ def _fill_runs(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]
     working_set.blobs.update(row.hash for row in loaded.get("blobs", ()))
     for row in loaded.get("artifacts", ()):
         working_set.artifacts[row.rollout_id, row.artifact_id] = (row.version, row.retracted)
+
+
+def _fill_scores(working_set: WorkingSet, rows: Sequence[NamedRow]) -> None:
+    for row in rows:
+        error, dimensions = _json(row.error), _json(row.dimensions)
+        fact = RewardScored(row.attempt_id, row.name, row.version, row.value, dimensions, error, row.code_sha256)
+        working_set.scores.setdefault((row.rollout_id, fact.attempt_id, fact.name, fact.version), fact)
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
 
 
 def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> None:

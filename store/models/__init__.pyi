@@ -100,6 +100,12 @@ from store.models.runs import (
     SearchIn as SearchIn,
     Snapshot as Snapshot,
 )
+from store.models.scores import (
+    NewScore as NewScore,
+    RewardVersion as RewardVersion,
+    Score as Score,
+    ScoreError as ScoreError,
+)
 from store.models.spans import (
     Attributes as Attributes,
     AttributeValue as AttributeValue,

@@ -27,6 +27,7 @@ from store.models.rollouts import (
     Worker,
 )
 from store.models.runs import ArtifactRef, CheckpointRef, ForkResult, OnActive, OnMissing, RunEvent
+from store.models.scores import NewScore
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -89,6 +90,13 @@ class Appended(BaseModel):
 
     versions: list[int]
     """The version of each event, in the order of the request."""
+
+
+class RecordedScores(BaseModel):
+    """The response to POST /scores."""
+
+    numbers: list[int | None]
+    """For each score the number of its event in the rollout's history; null if the score was recorded before."""
 
 
 class NextSpan(BaseModel):
@@ -487,3 +495,22 @@ class AnnotateCall(ChangingCall[AnnotateResult]):
     note: str | None = None
     add_labels: Sequence[str] = ()
     remove_labels: Sequence[str] = ()
+
+
+@_value
+class RecordScoresCall(ChangingCall[list[int | None]]):
+    """Record scores of attempts, all or none; return the number of each event, null for a repeated score."""
+
+    method: ClassVar = "annotations.record_scores"
+    route: ClassVar = CallRoute(
+        path="/scores",
+        role="algorithm",
+        tag="Scores",
+        status=201,
+        operation="record_scores",
+        response=RecordedScores,
+        key="numbers",
+        has_own_statuses=True,
+    )
+
+    scores: Sequence[NewScore]

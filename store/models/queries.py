@@ -156,7 +156,14 @@ class RolloutQuery(PageQuery):
     """Only rollouts with a final reward (`Rollout.reward`) of at least this value."""
     reward_max: Finite | None = None
     """Only rollouts with a final reward (`Rollout.reward`) of at most this value."""
+    reward_version: str | None = None
+    """The version whose scores are the rewards, such as `helpful@v2`; None for the rewards that agents recorded."""
     filter_logic: FilterLogic = "and"
+
+    @property
+    def uses_additions(self) -> bool:
+        """Whether the query has a part that Agent-lightning 0.3 does not have."""
+        return self.reward_version is not None or super().uses_additions
 
 
 class AttemptQuery(PageQuery):
@@ -303,7 +310,7 @@ def _defaults(kind: type[PastQuery]) -> dict[str, Any]:
 
 @cache
 def _conditions(kind: type[PageQuery]) -> tuple[str, ...]:
-    others = {*PageQuery.model_fields, *kind.scope, "filter_logic", "at"}
+    others = {*PageQuery.model_fields, *kind.scope, "filter_logic", "reward_version", "at"}
     return tuple(name for name in kind.model_fields if name not in others)
 
 

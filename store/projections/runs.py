@@ -13,7 +13,7 @@ from sqlalchemy import Table
 
 from store.db.dialect import Row
 from store.db.tables import core as core_tables
-from store.domain.events import Event, Fact, RolloutAnnotated, SpanRecorded
+from store.domain.events import Event, Fact, RewardScored, RolloutAnnotated, SpanRecorded
 from store.domain.rollout import RolloutState
 from store.domain.run_events import (
     ArtifactRetracted,
@@ -64,6 +64,7 @@ class RunRows:
     run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
     """The rows of `run_keys` by rollout id and key."""
     notes: list[Row] = field(default_factory=list[Row])
+    scores: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
         """Add the rows of an event.
@@ -82,6 +83,7 @@ class RunRows:
             (core_tables.artifacts, list(self.artifacts.values())),
             (core_tables.run_keys, list(self.run_keys.values())),
             (core_tables.notes, self.notes),
+            (core_tables.scores, self.scores),
         ):
             if rows:
                 yield table, rows
@@ -222,6 +224,21 @@ def _annotated(rows: RunRows, event: Event, fact: RolloutAnnotated, state: Rollo
         rows.notes.append((state.rollout_id, event.version, event.position))
 
 
+def _scored(rows: RunRows, event: Event, fact: RewardScored, state: RolloutState) -> None:
+    row = (
+        state.rollout_id,
+        event.position,
+        fact.attempt_id,
+        fact.name,
+        fact.version,
+        fact.value,
+        _text(fact.dimensions),
+        _text(fact.error),
+        fact.code_sha256,
+    )
+    rows.scores.append(row)
+
+
 def _text(value: Any) -> str | None:
     return None if value is None else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -241,4 +258,5 @@ _ADDERS: dict[type[Fact], Callable[[RunRows, Event, Any, RolloutState], None]] =
     AttemptForked: _forked,
     HeadMoved: lambda rows, event, fact, state: _note_key(rows, event, state, fact.request_id, fact.type, None),
     RolloutAnnotated: _annotated,
+    RewardScored: _scored,
 }

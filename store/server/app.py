@@ -30,7 +30,7 @@ from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import QuotaLayer
-from store.server.routes import annotations, calls, data, following, log, operations, queue, runs
+from store.server.routes import annotations, calls, data, following, log, operations, queue, runs, scores
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
 from store.server.streaming.front_end import FrontEnd
@@ -55,6 +55,7 @@ _ROUTERS: Final = (
     runs.outputs,
     runs.forks,
     annotations.annotations,
+    scores.scores,
 )
 
 ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route in router.routes)

@@ -27,6 +27,7 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.run_commands import AppendToRun, Fork
+from store.domain.scores import RecordScores
 from store.domain.thread_commands import CopyThread, KeepInThread
 from store.errors import QuotaExceeded, RateLimited, StoreError
 from store.interface.store import Store
@@ -60,6 +61,7 @@ _ADDING: Final = frozenset[type[Command]](
         NumberSpans,
         AppendToRun,
         PublishResources,
+        RecordScores,
         KeepInThread,
         CopyThread,
     }

@@ -1,11 +1,12 @@
-"""Labels and notes of a SQL store."""
+"""Labels, notes and scores of a SQL store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from store.db.queries import annotations as annotation_queries
+from store.db.queries import scores as score_queries
 from store.domain.annotations import AnnotationView
 from store.domain.idempotency import Repeat
 from store.errors import NotFound
@@ -13,16 +14,19 @@ from store.interface.annotations import StoreAnnotations
 from store.interface.runs import AsAt
 from store.journal.state_view import StateView
 from store.models.annotations import AnnotateResult, Annotations
-from store.models.calls import AnnotateCall, ChangingCall
+from store.models.calls import AnnotateCall, ChangingCall, RecordScoresCall
+from store.models.scores import RewardVersion, Score
+from store.sql.calls import CommandCall
 from store.sql.commands import annotations as annotation_commands
+from store.sql.commands import scores as score_commands
 from store.sql.core import SQLCore
-from store.validation import arguments
+from store.validation import arguments, scores
 
 T = TypeVar("T")
 
 
 class SQLAnnotations(StoreAnnotations):
-    """Labels and notes in a SQL database."""
+    """Labels, notes and scores in a SQL database."""
 
     def __init__(self, core: SQLCore) -> None:
         super().__init__("SQLStore")
@@ -50,6 +54,18 @@ class SQLAnnotations(StoreAnnotations):
 
         return await self.core.view(read, as_at, (rollout_id, at), sweeps=False, snapshot=True)
 
+    async def query_scores(
+        self, rollout_id: str | Sequence[str], *, reward_version: str | None = None, as_at: AsAt | None = None
+    ) -> list[Score]:
+        ids = scores.rollout_ids(rollout_id)
+        version = None if reward_version is None else scores.version_key(reward_version)
+        return await self.core.view(
+            lambda view: score_queries.scores(view.session, ids, version, view.until), as_at, sweeps=False
+        )
+
+    async def query_reward_versions(self, *, as_at: AsAt | None = None) -> list[RewardVersion]:
+        return await self.core.view(lambda view: score_queries.versions(view.session, view.until), as_at, sweeps=False)
+
 
 async def _annotate(annotations: SQLAnnotations, call: AnnotateCall) -> AnnotateResult:
     answer: AnnotationView | Repeat = await annotations.core.call(annotation_commands.annotate(call))
@@ -60,6 +76,7 @@ async def _annotate(annotations: SQLAnnotations, call: AnnotateCall) -> Annotate
 
 
 CALLS: Final[dict[type[ChangingCall[Any]], Callable[[SQLAnnotations, Any], Coroutine[Any, Any, Any]]]] = {
-    AnnotateCall: _annotate
+    AnnotateCall: _annotate,
+    RecordScoresCall: CommandCall(score_commands.record, list[int | None], sweeps=False),
 }
 """The functions that execute the calls of annotations, by the type of the call."""

@@ -17,7 +17,8 @@ from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.filters import FilterQuery
-from store.db.queries.rewards import AttemptRewards, rewards_of
+from store.db.queries.rewards import AttemptRewards
+from store.db.queries.scores import rewards_of_version
 from store.journal import as_at as timeline
 from store.journal.state_view import StateView
 from store.models import RolloutConfig
@@ -25,7 +26,7 @@ from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
-from store.sql.queries import RewardReader
+from store.sql.queries import rollout_reader
 from store.wire.encoding import dumps
 
 _SPAN_BODY: Final = b'{"attributes":'
@@ -170,7 +171,7 @@ class JSONPages:
                 )
             # Rows of the past are computed from the log in any order, so all rows are collected before the first is
             # written. The number of rows of the past is limited.
-            make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
+            make = rollout_reader(self.core, filter_query)
             page = await make.at(view).rollouts(filter_query, make)
             await make.read(view.session)
             for rollout in page.items:
@@ -178,8 +179,9 @@ class JSONPages:
             return page.total
 
         async def take(session: ReadSession, rows: Sequence[NamedRow]) -> None:
-            ids = [row.rollout_id for row in rows if row.last_reward is not None]
-            rewards = await rewards_of(session, ids) if ids else {}
+            version = filter_query.reward_version
+            ids = [row.rollout_id for row in rows if version is not None or row.last_reward is not None]
+            rewards = await rewards_of_version(session, ids, version) if ids else {}
             if rows:
                 write(rollouts(rows, rewards))
 

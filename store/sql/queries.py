@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
 from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Page
-from store.db.queries.rewards import rewards_of
+from store.db.queries.scores import rewards_of_version
 from store.interface.runs import AsAt
 from store.journal.state_view import StateView
 from store.models import (
@@ -32,6 +33,7 @@ from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.validation import arguments
+from store.validation.scores import VersionKey
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Rollout | Attempt)
@@ -44,12 +46,17 @@ class RewardReader(Generic[M]):
         core: the core of the store.
         make: converts a row to a rollout or an attempt, without its rewards.
         attempt_of: returns the id of the attempt whose rewards the result needs, or None if it needs no rewards.
+        version: the version of the rewards; None for recorded rewards.
     """
 
     def __init__(
-        self, core: SQLCore, make: Callable[[NamedRow], M], attempt_of: Callable[[NamedRow], str | None]
+        self,
+        core: SQLCore,
+        make: Callable[[NamedRow], M],
+        attempt_of: Callable[[NamedRow], str | None],
+        version: VersionKey | None = None,
     ) -> None:
-        self._core, self._make, self._attempt_of = core, make, attempt_of
+        self._core, self._make, self._attempt_of, self._version = core, make, attempt_of, version
         self._waiting: list[tuple[M, str]] = []
         self._until: int | None = None
 
@@ -71,11 +78,8 @@ class RewardReader(Generic[M]):
         if not self._waiting:
             return
         ids = [item.rollout_id for item, _ in self._waiting]
-        until = self._until
-        if session is None:
-            by_attempt = await self._core.read(lambda opened: rewards_of(opened, ids, until=until))
-        else:
-            by_attempt = await rewards_of(session, ids, until=until)
+        read = partial(rewards_of_version, rollout_ids=ids, version=self._version, until=self._until)
+        by_attempt = await (self._core.read(read) if session is None else read(session))
         for item, attempt_id in self._waiting:
             rewards = by_attempt.get((item.rollout_id, attempt_id))
             if rewards is None:
@@ -83,6 +87,13 @@ class RewardReader(Generic[M]):
             rollout_mapping.set_rewards(item, rewards.final, rewards.by_name)
             if isinstance(item, AttemptedRollout):
                 rollout_mapping.set_rewards(item.attempt, rewards.final, {**rewards.by_name})
+
+
+def rollout_reader(core: SQLCore, query: FilterQuery) -> RewardReader[Rollout | AttemptedRollout]:
+    """Return a converter from the rows of a query of rollouts to rollouts with the rewards that the query selects."""
+    version = query.reward_version
+    attempt_of = rollout_mapping.rewarded_attempt if version is None else rollout_mapping.latest_attempt_id
+    return RewardReader(core, rollout_mapping.rollout_of_page, attempt_of, version)
 
 
 class SQLReads:
@@ -93,7 +104,7 @@ class SQLReads:
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = filters.of(query)
-        make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
+        make = rollout_reader(self.core, filter_query)
         page = await self.core.view(lambda view: make.at(view).rollouts(filter_query, make), query.as_at)
         await make.read()
         return _paginated(page, filter_query)

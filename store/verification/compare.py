@@ -44,6 +44,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
         core_tables.rewards,
         *core_tables.RUNS,
         *core_tables.ANNOTATIONS,
+        *core_tables.SCORES,
         core_tables.span_counters,
         core_tables.watch,
     ),

@@ -259,6 +259,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
                 core_tables.run_keys: [stream.run.run_keys[key] for key in sorted(stream.run.run_keys)],
                 core_tables.labels: [*row_of.labels(state)],
                 core_tables.notes: stream.run.notes,
+                core_tables.scores: stream.run.scores,
             }
         case WorkerState() as state:
             return {core_tables.workers: [row_of.worker(state)]}

@@ -327,7 +327,7 @@ class _SliceRepair:
             ("rollout/", core_tables.rollouts),
             ("rollout/", core_tables.attempts),
             *(("rollout/", table) for table in core_tables.RUNS if table is not core_tables.run_events),
-            *(("rollout/", table) for table in core_tables.ANNOTATIONS),
+            *(("rollout/", table) for table in (*core_tables.ANNOTATIONS, *core_tables.SCORES)),
             *(("thread/", table) for table in core_tables.THREADS),
             ("worker/", core_tables.workers),
             ("resources/", core_tables.resources),

@@ -99,8 +99,11 @@ _CUT = frozenset(
         core_tables.rewards,
         *core_tables.RUNS,
         *core_tables.ANNOTATIONS,
+        *core_tables.SCORES,
     }
 )
+# Tables that versions from before them do not have. While such a table is empty, the hash is that of these versions.
+_LATER = frozenset(core_tables.SCORES)
 _first = itemgetter(0)
 
 
@@ -150,6 +153,9 @@ class StateHash:
             yield part, rows[start:end]
             start = end
 
+    def _parts_of(self, table: Table) -> int:
+        return len(self._cuts) + 1 if table in _CUT else 1
+
     def take(self, others: PartHashes) -> None:
         """Add the hashes of parts that another process has hashed completely."""
         self._digests.update(others.digests)
@@ -164,10 +170,12 @@ class StateHash:
         """Return the state hash, in hex."""
         digests, combined = self.part_hashes().digests, hashlib.sha256()
         for table in core_tables.PROJECTIONS:
+            of_parts = [digests.get(f"{table.name} {part}", "") for part in range(self._parts_of(table))]
+            if table in _LATER and not any(of_parts):
+                continue
             combined.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
-            parts = len(self._cuts) + 1 if table in _CUT else 1
-            for part in range(parts):
-                combined.update(f"{part}:{digests.get(f'{table.name} {part}', '')}\0".encode())
+            for part, digest in enumerate(of_parts):
+                combined.update(f"{part}:{digest}\0".encode())
         return combined.hexdigest()
 
 

@@ -27,6 +27,9 @@ ATTEMPT: Final = f"{ATTEMPTS}/{{attempt_id}}"
 
 ANNOTATIONS: Final = f"{ROLLOUT}/annotations"
 
+SCORES_SEARCH: Final = f"{PREFIX}/scores/search"
+SCORE_VERSIONS: Final = f"{PREFIX}/scores/versions"
+
 RUN_EVENTS: Final = f"{ROLLOUT}/events"
 RUN_STREAM: Final = f"{RUN_EVENTS}/stream"
 RUN_SOCKET: Final = f"{RUN_EVENTS}/ws"

@@ -52,6 +52,14 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
             "input replaced, mode set to val, resources cleared",
         ),
         (event("rollout.amended", fields=["config"], config={}), "config set to the defaults"),
+        (
+            event("reward.scored", attempt_id="at-1", name="a", version="v2", value=0.5, dimensions=[["tone", -1.0]]),
+            "attempt 1: scored by a@v2: 0.5, tone -1",
+        ),
+        (
+            event("reward.scored", attempt_id="at-1", name="a", version="v2", error={"type": "E", "message": "m"}),
+            "attempt 1: scored by a@v2: E: m",
+        ),
         (event("span.numbers_reserved", first=33, until=64), "span numbers 33 to 64 reserved"),
         (
             event("rollout.status_changed", from_="queuing", to="preparing", reason="claimed"),

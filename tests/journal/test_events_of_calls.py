@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from store import Store
-from store.models import NamedResources, PromptTemplate, RolloutConfig, RunEvent
+from store.models import NamedResources, NewScore, PromptTemplate, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -72,6 +72,9 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     )
     await measure("update_attempt, metadata", lambda: store.update_attempt(rollout_id, attempt_id, metadata={"a": 1}))
     await measure("annotations.annotate", lambda: store.annotations.annotate(rollout_id, add_labels=["odd"]))
+    scores = [NewScore(rollout_id=rollout_id, attempt_id=attempt_id, name="a", version="v1", value=1)]
+    for name in ("annotations.record_scores", "annotations.record_scores, repeated"):
+        await measure(name, lambda: store.annotations.record_scores(scores))
     event = RunEvent(kind="log", node_id="node", scope="scope", message="text")
     await measure("runs.append_events", lambda: store.runs.append_events(rollout_id, attempt_id, [event]))
     await measure(

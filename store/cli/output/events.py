@@ -167,6 +167,13 @@ class Narrator:
             parts.append("note added")
         return "; ".join(parts)
 
+    def _scored(self, _event: HistoryEvent, data: Json) -> str:
+        version = f"{self._attempt(data)}: scored by {data['name']}@{data['version']}"
+        if data.get("value") is None:
+            return f"{version}: {data['error']['type']}: {data['error']['message']}"
+        dimensions = [f"{name} {value:g}" for name, value in data.get("dimensions") or ()]
+        return ", ".join([f"{version}: {data['value']:g}", *dimensions])
+
     def _worker_seen(self, _event: HistoryEvent, _data: Json) -> str:
         return "seen for the first time"
 
@@ -202,6 +209,7 @@ class Narrator:
         "span.numbers_reserved": _reserved,
         "span.recorded": _span,
         "rollout.annotated": _annotated,
+        "reward.scored": _scored,
         "resources.published": _published,
         "resources.replaced": _published,
         "worker.seen": _worker_seen,

@@ -20,13 +20,14 @@ from store.errors import Invalid
 from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.validation import arguments
 from store.validation.conditions import condition as check_condition
+from store.validation.scores import VersionKey, version_key
 
 Columns = Mapping[str, ColumnElement[Any]]
 """SQL expressions by column name. The expression of a column may be the column itself or a computed value."""
 Values = Mapping[str, Any]
 Operation = Literal["is", "in", "contains", "min", "max"]
 
-_PAGE = frozenset({"filter_logic", "sort_by", "sort_order", "limit", "offset"})
+_PAGE = frozenset({"filter_logic", "sort_by", "sort_order", "limit", "offset", "reward_version"})
 _UNLIMITED = 2**62
 _NO_LENGTH = 2**31
 # The value that replaces null in a sort.
@@ -87,6 +88,8 @@ class FilterQuery:
     offset: int = 0
     is_newest_first: bool = False
     """Whether rows with equal sort values, or all rows if `sort_by` is None, are in reverse order of creation."""
+    reward_version: VersionKey | None = None
+    """The version of the rewards of rollouts; None for recorded rewards."""
 
     def uses(self, field: str) -> bool:
         """Return whether the query filters or sorts by a field."""
@@ -206,6 +209,7 @@ def query(
     sort_order: str = "asc",
     limit: int = -1,
     offset: int = 0,
+    reward_version: str | None = None,
 ) -> FilterQuery:
     """Check the arguments of a query, and return the query. Conditions whose value is None are left out.
 
@@ -220,7 +224,9 @@ def query(
     arguments.page(limit, offset)
     checked = tuple(_checked(noun, condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
-    return FilterQuery(noun, checked, logic, sort_by, sort_order == "desc", limit, offset)
+    version = None if reward_version is None else version_key(reward_version)
+    descending = sort_order == "desc"
+    return FilterQuery(noun, checked, logic, sort_by, descending, limit, offset, reward_version=version)
 
 
 def of(value: PageQuery) -> FilterQuery:
@@ -297,6 +303,9 @@ def _one_of(dialect: Dialect, field: FilterField, columns: Columns, name: str) -
 def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
     """Return the values of the parameters in the condition that `where` returns."""
     values: dict[str, Any] = {}
+    version = filter_query.reward_version
+    if version is not None and filter_query.uses(REWARD):
+        values = {"reward_name": version.name, "reward_version": version.version}
     for index, condition in enumerate(filter_query.conditions):
         name = f"condition_{index}"
         if condition.operation in {"is", "min", "max"}:
@@ -320,6 +329,7 @@ def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
         filter_query.is_descending,
         filter_query.is_paged,
         filter_query.is_newest_first,
+        filter_query.reward_version is not None,
     )
 
 

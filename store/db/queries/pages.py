@@ -31,6 +31,7 @@ from store.db.queries import filters
 from store.db.queries.filters import Columns, FilterQuery
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
 from store.db.queries.rewards import final_reward
+from store.db.queries.scores import scored_reward
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
 from store.validation.json_limits import check_text
@@ -157,7 +158,8 @@ def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
     """
     columns = dict(_ROLLOUT_COLUMNS)
     if filter_query.uses(filters.REWARD):
-        columns[filters.REWARD] = final_reward(dialect).label(filters.REWARD)
+        reward = final_reward(dialect) if filter_query.reward_version is None else scored_reward()
+        columns[filters.REWARD] = reward.label(filters.REWARD)
     if filter_query.sort_by == filters.LABEL:
         label = core_tables.labels.c
         first = select(func.min(label.label)).where(label.rollout_id == rollouts_table.c.rollout_id)

@@ -28,6 +28,7 @@ from store.db.tables.core import (
     resources,
     rollouts,
     run_keys,
+    scores,
     span_counters,
     spans,
     thread_checkpoints,
@@ -207,7 +208,15 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
             ("labelled",),
             select(*labels.c).where(dialect.any_of(labels.c.rollout_id, "labelled")),
         ),
+        LoadStatement("scores", "scores", ("scores",), _scores(dialect)),
     )
+
+
+def _scores(dialect: Dialect) -> Select[Any]:
+    """Select the scores with the requested keys; of several with one key, the last score comes first."""
+    key = (scores.c.rollout_id, scores.c.attempt_id, scores.c.name, scores.c.version)
+    content = [scores.c.value, scores.c.dimensions, scores.c.error, scores.c.code_sha256]
+    return select(*key, *content).where(dialect.any_key(key, "scores")).order_by(scores.c.position.desc())
 
 
 def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:

@@ -19,6 +19,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Sequence
 from store.db.columns import BigId, Number, Str, keyed, metadata
 from store.db.tables.annotations import ANNOTATIONS, labels, notes
 from store.db.tables.runs import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
+from store.db.tables.scores import SCORES, scores
 from store.db.tables.threads import THREADS, thread_checkpoints, thread_writes, threads
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LOG",
     "PROJECTIONS",
     "RUNS",
+    "SCORES",
     "SIGNALS",
     "THREADS",
     "artifacts",
@@ -56,6 +58,7 @@ __all__ = [
     "rollouts",
     "run_events",
     "run_keys",
+    "scores",
     "settable",
     "span_counters",
     "spans",
@@ -504,5 +507,5 @@ verifications = keyed(
 )
 
 LOG = (commits, events, data_blocks, bodies, dictionaries, blobs, dropped)
-PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS)
+PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS, *SCORES)
 SIGNALS = (span_counters, model_calls, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

@@ -157,6 +157,8 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return recorded.numbers
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
+        if query.reward_version is not None:
+            raise Unsupported("query_rollouts with reward_version", type(self).__name__)
         filter_query = self._checked(query)
 
         async def read(collections: LightningCollections) -> PaginatedResult[Rollout | AttemptedRollout]:

@@ -165,6 +165,10 @@ def rewarded_attempt(row: NamedRow) -> str | None:
     return None if row.last_reward is None else row.attempt_attempt_id
 
 
+latest_attempt_id: Callable[[NamedRow], str | None] = attrgetter("attempt_attempt_id")
+"""Return the id of the latest attempt in a row of `pages.rollouts`; None if the rollout has no attempt."""
+
+
 def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
     """Return the rollout in a view, with the attempt if the view has one."""
     input_body = payload_of(view.input)

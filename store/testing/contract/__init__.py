@@ -16,7 +16,8 @@ the argument `scan_debounce_seconds`, its value must be 0:
 
 The tests require pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
 features are not part of `StoreContract`. `AnnotationsContract` contains the tests for stores that support labels and
-notes, and `RewardQueriesContract` those for stores with a log that return rewards.
+notes, `RewardQueriesContract` those for stores with a log that return rewards, and `ScoresContract` those for stores
+with versions of rewards.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from store.testing.contract.resources import ResourcesContract  # noqa: E402
 from store.testing.contract.results import ResultsContract  # noqa: E402
 from store.testing.contract.retries import RetriesContract  # noqa: E402
 from store.testing.contract.reward_queries import RewardQueriesContract  # noqa: E402
+from store.testing.contract.scores import ScoresContract  # noqa: E402
 from store.testing.contract.span_numbers import SpanNumbersContract  # noqa: E402
 from store.testing.contract.span_queries import SpanQueriesContract  # noqa: E402
 from store.testing.contract.spans import SpansContract  # noqa: E402
@@ -66,6 +68,7 @@ __all__ = [
     "RetriesContract",
     "RewardQueriesContract",
     "RolloutUpdatesContract",
+    "ScoresContract",
     "SpanNumbersContract",
     "SpanQueriesContract",
     "SpansContract",

@@ -640,16 +640,16 @@ def translate(error: Exception) -> StoreError:
     return Incompatible(f"Postgres refused a statement: {text}", "run `rollbook verify`")
 
 
-# The parameters that are lists of keys with three columns.
-_KEYS = ("spans", "model_calls")
+# The parameters that are lists of keys, with the number of columns of each key.
+_KEYS = {"spans": 3, "model_calls": 3, "scores": 4}
 
 
 def _split(params: Params) -> Params:
     """Return parameters with one more list for each column of keys, because `unnest` needs columns."""
     spread = dict(params)
-    for name in _KEYS:
+    for name, width in _KEYS.items():
         if name in params:
-            columns = list(zip(*params[name], strict=True)) or [()] * 3
+            columns = list(zip(*params[name], strict=True)) or [()] * width
             spread.update({f"{name}_{index}": list(column) for index, column in enumerate(columns)})
     return spread
 
