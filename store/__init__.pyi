@@ -12,6 +12,7 @@ from store.opening import (
     open_store as open_store,
     open_sync as open_sync,
 )
+from store.rescoring import AttemptRecord as AttemptRecord, RescoreReport as RescoreReport, rescore as rescore
 from store.server import (
     LightningStoreServer as LightningStoreServer,
     LightningStoreThreaded as LightningStoreThreaded,

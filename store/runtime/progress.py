@@ -18,6 +18,7 @@ Step = Literal[
     "searching",
     "freeing space",
     "exporting",
+    "scoring rollouts",
 ]
 
 

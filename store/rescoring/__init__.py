@@ -1,0 +1,7 @@
+"""Rescoring: versions of reward functions are run over past rollouts, in processes of their own. Decision 98."""
+
+from __future__ import annotations
+
+from store.runtime.lazy_exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__)
