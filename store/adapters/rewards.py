@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from store.adapters.tree import TraceTree
+from store.errors import Invalid
 from store.model_calls.nested import below, indexed
-from store.models import Span
-from store.semconv import LINK, OPERATION_NAME, OPERATION_SPAN, REWARD_SPAN, summarise
+from store.models import Score, Span
+from store.semconv import LINK, OPERATION_NAME, OPERATION_SPAN, PRIMARY, REWARD_SPAN, summarise
 
 __all__ = [
     "Matching",
@@ -33,12 +35,15 @@ __all__ = [
     "is_reward",
     "match",
     "match_numbered",
+    "rewards_of_scores",
 ]
 
 _LINKED_MISSING: Final = "linked_call_missing"
 _TAKEN: Final = "call_has_a_reward"
 _NO_CALL: Final = "no_call_before"
 _NOT_FINAL: Final = "not_the_last_reward"
+_AFTER_ALL: Final = 2**63 - 1
+"""A sequence id behind those of all spans."""
 
 
 class RewardMatchPolicy(StrEnum):
@@ -110,6 +115,26 @@ def find_rewards(nodes: Iterable[TraceTree]) -> list[Reward]:
         if (dimensions := summarise(node.span.name, node.span.attributes).rewards)
     ]
     return sorted(rewards, key=lambda reward: reward.node.place)
+
+
+def rewards_of_scores(scores: Iterable[Score]) -> dict[tuple[str, str], list[Reward]]:
+    """Return the scores with a value as rewards after the ends of their attempts, by rollout id and attempt id.
+
+    Raises:
+        Invalid: an attempt has several scores.
+    """
+    rewards: dict[tuple[str, str], list[Reward]] = {}
+    for score in scores:
+        if score.value is None:
+            continue
+        key = score.rollout_id, score.attempt_id
+        if key in rewards:
+            raise Invalid("scores", f"attempt {score.attempt_id} has several scores; query one reward_version")
+        ids = {"rollout_id": score.rollout_id, "attempt_id": score.attempt_id, "span_id": f"score {score.number}"}
+        span = Span.from_attributes(**ids, sequence_id=_AFTER_ALL, name=REWARD_SPAN, attributes={})
+        further = [(name, value) for name, value in score.dimensions.items() if name != PRIMARY]
+        rewards[key] = [Reward(TraceTree(span, inf, inf), ((PRIMARY, score.value), *further), ())]
+    return rewards
 
 
 def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMatchPolicy) -> Matching:

@@ -17,10 +17,19 @@ from store.adapters import strict
 from store.adapters.base import TraceAdapter
 from store.adapters.intake import Timed, Unusable, sort_in
 from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
-from store.adapters.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
+from store.adapters.rewards import (
+    Matching,
+    Reward,
+    RewardMatchPolicy,
+    find_rewards,
+    match,
+    match_numbered,
+    rewards_of_scores,
+)
 from store.adapters.selection import CallChoice, Rules, choose
 from store.adapters.tree import TraceTree, tree_of
 from store.errors import Invalid
+from store.models import Score
 
 __all__ = ["AdaptReport", "Dropped", "LlmProxyTraceToTriplet", "Lost", "TracerTraceToTriplet", "Triplet"]
 
@@ -81,34 +90,43 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
         if strict_upstream and self._policy not in _UPSTREAM_POLICIES:
             raise Invalid("reward_match", f"Agent-lightning 0.3 has no {self._policy}; leave out strict_upstream")
 
-    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+    def adapt(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> list[Triplet]:
         """Return the triplets of the spans, in the order of time.
 
         Args:
             source: spans of the store or of the OpenTelemetry SDK. If the spans belong to several attempts, each
                 attempt is converted separately.
+            scores: scores of one version of a reward, from `annotations.query_scores`. They replace the recorded
+                rewards: the score of an attempt is assigned like a last reward after all calls.
 
         Raises:
-            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise an error.
+            Invalid: the source is not a sequence; an attempt has several scores; or with `strict_upstream`,
+                Agent-lightning 0.3 would raise an error, or there are scores.
         """
-        return self.adapt_report(source).triplets
+        return self.adapt_report(source, scores).triplets
 
-    def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
+    def adapt_report(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> AdaptReport:
         """Return the triplets, the spans that were left out, and the rewards that no call got, with the reasons.
 
         Raises:
             Invalid: for the same reasons as `adapt`.
         """
         if self._strict:
+            _refuse(scores)
             return AdaptReport(strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs), [], [])
-        return _report(source, self._adapt_tree)
+        return _report(source, scores, self._adapt_tree)
 
-    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed]) -> _Adapted:
+    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed], scored: list[Reward] | None) -> _Adapted:
         if self._repairs:
             tree.repair_hierarchy(lambda node: not self._rules.is_call(node.span.name))
         chosen = choose(tree, spans, self._rules)
         choices = chosen.choices()
-        return choices, chosen.dropped, match(choices, find_rewards(tree.traverse()), self._policy)
+        if scored is None:
+            return choices, chosen.dropped, match(choices, find_rewards(tree.traverse()), self._policy)
+        # A score has no place in the tree, so it has no siblings.
+        is_sibling = self._policy == RewardMatchPolicy.FIRST_SIBLING
+        policy = RewardMatchPolicy.FIRST_OCCURRENCE if is_sibling else self._policy
+        return choices, chosen.dropped, match(choices, scored, policy)
 
 
 class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
@@ -127,38 +145,51 @@ class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
         self._strict = strict_upstream
         self._rules = Rules(is_call=_never, without_judges=False, tokens="both")
 
-    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+    def adapt(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> list[Triplet]:
         """Return the triplets of the spans, in the order of their sequence ids.
 
-        Raises:
-            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise an error.
-        """
-        return self.adapt_report(source).triplets
+        Args:
+            source: spans, as for `TracerTraceToTriplet.adapt`.
+            scores: scores that replace the recorded rewards, as for `TracerTraceToTriplet.adapt`.
 
-    def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
+        Raises:
+            Invalid: for the same reasons as `TracerTraceToTriplet.adapt`.
+        """
+        return self.adapt_report(source, scores).triplets
+
+    def adapt_report(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> AdaptReport:
         """Return the triplets, the spans that were left out, and the rewards that no call got, with the reasons.
 
         Raises:
             Invalid: for the same reasons as `adapt`.
         """
         if self._strict:
+            _refuse(scores)
             return AdaptReport(strict.from_proxy(source), [], [])
-        return _report(source, self._adapt_tree)
+        return _report(source, scores, self._adapt_tree)
 
-    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed]) -> _Adapted:
+    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed], scored: list[Reward] | None) -> _Adapted:
         chosen = choose(tree, spans, self._rules)
         choices = sorted(chosen.choices(), key=lambda choice: (choice.sequence_id, choice.node.place))
-        return choices, chosen.dropped, match_numbered(choices, find_rewards(tree.traverse()))
+        rewards = find_rewards(tree.traverse()) if scored is None else scored
+        return choices, chosen.dropped, match_numbered(choices, rewards)
 
 
 _Adapted = tuple[Sequence[CallChoice], list[Unusable], Matching]
 
 
-def _report(source: Iterable[Any], adapt: Callable[[TraceTree, Sequence[Timed]], _Adapted]) -> AdaptReport:
+def _report(
+    source: Iterable[Any],
+    scores: Iterable[Score] | None,
+    adapt: Callable[[TraceTree, Sequence[Timed], list[Reward] | None], _Adapted],
+) -> AdaptReport:
+    by_attempt = None if scores is None else rewards_of_scores(scores)
     attempts, refused = sort_in(source)
     report = AdaptReport([], [Dropped(*refusal) for refusal in refused], [])
     for attempt in attempts:
-        choices, dropped, matching = adapt(tree_of(attempt.spans), attempt.spans)
+        span = attempt.spans[0].span
+        scored = None if by_attempt is None else by_attempt.get((span.rollout_id, span.attempt_id), [])
+        choices, dropped, matching = adapt(tree_of(attempt.spans), attempt.spans, scored)
         rewarded = [(choice, matching.by_call.get(index)) for index, choice in enumerate(choices)]
         for _, pairs in groupby(rewarded, key=lambda pair: id(pair[0].call)):
             report.triplets.extend(_triplet(choice, reward) for choice, reward in reversed(list(pairs)))
@@ -204,6 +235,11 @@ def _triplet(choice: CallChoice, reward: Reward | None) -> Triplet:
         reward=None if reward is None else reward.value,
         metadata=metadata,
     )
+
+
+def _refuse(scores: Iterable[Score] | None) -> None:
+    if scores is not None:
+        raise Invalid("scores", "Agent-lightning 0.3 has no scores; leave out strict_upstream")
 
 
 def _policy(name: RewardMatchPolicy | str) -> RewardMatchPolicy:

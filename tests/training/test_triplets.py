@@ -16,7 +16,7 @@ from store.adapters.rewards import RewardMatchPolicy
 from store.adapters.tree import TraceTree
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.errors import Invalid
-from store.models import Span
+from store.models import Score, ScoreError, Span
 from tests.training.traced import agent, call, reward, span, two_agents
 
 LINK = "agentlightning.link.0"
@@ -618,3 +618,43 @@ def test_strict_takes_the_order_of_the_input_and_repairs_one_level_only() -> Non
     assert [triplet.metadata["agent_name"] for triplet in strict] == ["*", "a"]
     ours = TracerTraceToTriplet(repair_hierarchy=False).adapt(spans)
     assert [triplet.metadata["agent_name"] for triplet in ours] == ["a", "*"]
+
+
+def score(value: float | None, /, attempt: str = "at-1", **dimensions: float) -> Score:
+    error = ScoreError(type="ValueError", message="no answer") if value is None else None
+    ids = {"rollout_id": "ro-1", "attempt_id": attempt, "name": "a", "version": "v2"}
+    return Score(**ids, value=value, dimensions=dimensions, error=error, number=9, at=0.0)
+
+
+@pytest.mark.parametrize(
+    "policy, expected",
+    [
+        ("first_occurrence", [None, -2.0]),
+        ("first_sibling", [None, -2.0]),
+        ("final_only", [None, -2.0]),
+        ("broadcast", [-2.0, -2.0]),
+    ],
+)
+def test_score_replaces_the_recorded_rewards(policy: str, expected: list[float | None]) -> None:
+    spans = [call("c1", 1, 2), reward("r1", 3, 0.5), call("c2", 4, 5), reward("r2", 6, 0.75)]
+    adapter = TracerTraceToTriplet(reward_match=policy)
+    triplets = adapter.adapt(spans, [score(-2, tone=3.0)])
+    assert [triplet.reward for triplet in triplets] == expected
+    assert triplets[-1].metadata["rewards"] == {"primary": -2.0, "tone": 3.0}
+    assert [triplet.reward for triplet in adapter.adapt(spans, [score(-2, attempt="at-2")])] == [None, None]
+    assert [triplet.reward for triplet in adapter.adapt(spans, [score(None)])] == [None, None]
+
+
+def test_score_of_a_proxied_attempt_goes_to_its_last_call() -> None:
+    tokens = ([1], [2])
+    spans = [call("c1", 9, 10, tokens=tokens, number=1), call("c2", 1, 2, tokens=tokens, number=2)]
+    triplets = LlmProxyTraceToTriplet().adapt(spans, [score(1)])
+    assert [(triplet.metadata["sequence_id"], triplet.reward) for triplet in triplets] == [(1, None), (2, 1.0)]
+
+
+def test_scores_of_two_versions_and_of_a_strict_adapter_are_refused() -> None:
+    with pytest.raises(Invalid, match="reward_version"):
+        TracerTraceToTriplet().adapt([call("c1", 1, 2)], [score(1), score(2)])
+    for adapter in (TracerTraceToTriplet(strict_upstream=True), LlmProxyTraceToTriplet(strict_upstream=True)):
+        with pytest.raises(Invalid, match="strict_upstream"):
+            adapter.adapt([call("c1", 1, 2)], [score(1)])

@@ -1,0 +1,45 @@
+"""Stores with rollouts to score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from store import Span, open_store
+from store.interface.store import Store
+
+
+async def add_rollouts(store: Store, numbers: Iterable[int]) -> list[str]:
+    """Add rollouts that have ended, each with a call, the number as its input and half of it as its reward."""
+    return [await _add_rollout(store, number) for number in numbers]
+
+
+async def _add_rollout(store: Store, number: int) -> str:
+    metadata = {"rollbook.step": number // 2, "rollbook.group": f"g{number % 2}"}
+    rollout = await store.start_rollout({"n": number}, mode="train", metadata=metadata)
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    texts = {
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "say a number",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": f"it is {number}",
+    }
+    reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": number / 2}
+    await store.add_many_spans(
+        [
+            Span.from_attributes(**ids, sequence_id=1, name="openai.chat.completion", attributes=texts),
+            Span.from_attributes(**ids, sequence_id=2, name="agentlightning.annotation", attributes=reward),
+        ]
+    )
+    await store.update_attempt(rollout.rollout_id, "latest", "succeeded")
+    return rollout.rollout_id
+
+
+@pytest.fixture
+async def filled_url(durable_url: str) -> str:
+    """The URL of a store with ten rollouts that have ended and one that has not."""
+    async with await open_store(durable_url) as store:
+        await add_rollouts(store, range(10))
+        await store.start_rollout({"n": 10})
+    return durable_url
