@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from store.errors import Invalid, TooLarge
@@ -102,6 +103,16 @@ def _check_dimensions(dimensions: dict[str, float], path: str) -> None:
 
 
 def _check_word(text: str, path: str) -> None:
-    check_label(text, path)
-    if "@" in text:
+    if not _is_word(text):
+        check_label(text, path)
         raise Invalid(path, f"{text!r} contains @, which separates name and version")
+
+
+@lru_cache(maxsize=256)
+def _is_word(text: str) -> bool:
+    """Return whether a text is a name or a version. Results are cached, because the scores of a call have few words."""
+    try:
+        check_label(text, "")
+    except (Invalid, TooLarge):
+        return False
+    return "@" not in text

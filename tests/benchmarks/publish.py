@@ -11,7 +11,16 @@ from pathlib import Path
 
 from tests.benchmarks.protocol import ROOT
 
-NAMES = ("bench", "bench-http", "bench-loop", "bench-runs", "bench-dashboard", "bench-operations", "bench-exports")
+NAMES = (
+    "bench",
+    "bench-http",
+    "bench-loop",
+    "bench-runs",
+    "bench-dashboard",
+    "bench-operations",
+    "bench-exports",
+    "bench-rescoring",
+)
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,13 @@ async def scored(copy_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
 async def _score(store: Store, _: ManualClock) -> AttemptedRollout:
     first, other = await store.start_rollout({"n": 1}), await store.start_rollout({"n": 2})
     error = ScoreError(type="ValueError", message="no answer")
-    for rollout, version, fields in (
+    values: list[tuple[AttemptedRollout, str, dict[str, Any]]] = [
         (first, "v1", {"error": error, "code_sha256": "ab"}),
         (first, "v1", {"value": 0.1 + 0.2, "dimensions": {"tone": 1e-7}}),
         (other, "v2", {"value": -1e300}),
-    ):
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    ]
+    for rollout, version, fields in values:
+        ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         await store.annotations.record_scores([NewScore(**ids, name="a", version=version, **fields)])
     return first
 
