@@ -218,7 +218,8 @@ def run(directory):
     sys.argv = ["example.py"]
     sys.path[0] = directory
     try:
-        runpy.run_path("example.py", run_name="__main__")
+        # The processes that an example starts find it by its whole path.
+        runpy.run_path(os.path.join(directory, "example.py"), run_name="__main__")
         threading._shutdown()
         atexit._run_exitfuncs()
     except BaseException:

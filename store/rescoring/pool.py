@@ -28,7 +28,7 @@ _SPAWN = get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RolloutResult:
     """The result for one rollout."""
 
     rollout: AttemptedRollout
@@ -119,7 +119,7 @@ class WorkerPool:
         """Whether every rollout has its result."""
         return not self._waiting and not any(worker.pending for worker in self._workers)
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[RolloutResult]:
         """Wait until there are results, at most some seconds, and return the results.
 
         Raises:
@@ -129,7 +129,7 @@ class WorkerPool:
         for worker in self._workers:
             sources[worker.connection] = sources[worker.process.sentinel] = worker
         wait(list(sources), seconds)
-        outcomes: list[Outcome] = []
+        outcomes: list[RolloutResult] = []
         for worker in list(self._workers):
             was_alive = worker.process.is_alive()
             outcomes += self._take(worker)
@@ -145,15 +145,17 @@ class WorkerPool:
         for worker in self._workers:
             worker.kill()
 
-    def _take(self, worker: _Worker) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def _take(self, worker: _Worker) -> list[RolloutResult]:
+        outcomes: list[RolloutResult] = []
         for message in worker.received():
             if isinstance(message, StoreError):
                 raise message
             self._deaths = 0
             pending = worker.pending[0]
             is_check = pending.chunk.is_check
-            outcomes += [Outcome(pending.rollouts.pop(index), result, is_check) for index, result in message.results]
+            outcomes += [
+                RolloutResult(pending.rollouts.pop(index), result, is_check) for index, result in message.results
+            ]
             if message.is_last:
                 worker.pending.popleft()
         return outcomes
@@ -162,7 +164,7 @@ class WorkerPool:
         limit = time.monotonic() - self._order.timeout - _GRACE_SECONDS
         return [index for index, start in worker.slots.calls() if start < limit]
 
-    def _replace(self, worker: _Worker, suspects: list[int], hung: str | None) -> list[Outcome]:
+    def _replace(self, worker: _Worker, suspects: list[int], hung: str | None) -> list[RolloutResult]:
         """Replace a process that hangs or has died. Return the result of the rollout that is to blame.
 
         If several calls ran at once, each of them is repeated alone. Async calls end after their timeout, so a process
@@ -171,14 +173,14 @@ class WorkerPool:
         worker.kill()
         self._workers[self._workers.index(worker)] = _Worker(self._order)
         pending = deque(worker.pending)
-        outcomes: list[Outcome] = []
+        outcomes: list[RolloutResult] = []
         again: list[Chunk] = []
         if pending and suspects:
             current = pending[0]
             found = [current.rollouts.pop(index) for index in suspects if index in current.rollouts]
             if len(found) == 1:
                 result = self._blame(worker, hung)
-                outcomes = [Outcome(rollout, result, current.chunk.is_check) for rollout in found]
+                outcomes = [RolloutResult(rollout, result, current.chunk.is_check) for rollout in found]
             else:
                 again = [Chunk(self._number(), [rollout], current.chunk.is_check) for rollout in found]
             self._deaths = 0

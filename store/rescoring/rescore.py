@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, PaginatedResult, Rollout, Score
 from store.models.queries import MAX_ROLLOUTS, RolloutQuery
 from store.opening import open_store
-from store.rescoring.pool import Outcome, WorkerPool
+from store.rescoring.pool import RolloutResult, WorkerPool
 from store.rescoring.report import Failures, Pairs, RescoreReport, determinism, greatest
 from store.rescoring.reward_function import RewardReference, ScoreResult, code_sha256
 from store.rescoring.worker import WorkerOrder
@@ -146,7 +146,7 @@ class _Run:
         default_factory=dict[str, tuple[ScoreResult | None, ScoreResult | None]]
     )
     """For each rollout that is scored twice, the first and the second result."""
-    results: list[Outcome] = field(default_factory=list[Outcome])
+    results: list[RolloutResult] = field(default_factory=list[RolloutResult])
     """Results that are not recorded yet."""
     recorded_at: float = field(default_factory=time.monotonic)
     began: float = field(default_factory=time.monotonic)
@@ -209,7 +209,7 @@ class _Run:
                     self.conflicts += 1
         self.options.on_progress(OperationProgress("scoring rollouts", self.selected_done, self.total, "rollouts"))
 
-    async def _record_all(self, outcomes: Sequence[Outcome]) -> None:
+    async def _record_all(self, outcomes: Sequence[RolloutResult]) -> None:
         scores = [
             outcome.result.score(
                 outcome.rollout.rollout_id, outcome.rollout.attempt.attempt_id, self.reference.key, self.code

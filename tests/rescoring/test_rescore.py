@@ -24,7 +24,7 @@ async def scores_of(url: str, version: str) -> dict[int, Score]:
     return {numbers[score.rollout_id]: score for score in scores}
 
 
-async def test_each_ended_rollout_gets_a_score_with_what_the_function_returned(filled_url: str) -> None:
+async def test_ended_rollouts_get_scores_with_all_that_the_function_returned(filled_url: str) -> None:
     report = await rescore(filled_url, f"{HERE}:helpful@v1", processes=2)
     assert (report.selected, report.scored, report.failed, report.open) == (11, 10, 0, 1)
     scores = await scores_of(filled_url, "helpful@v1")
