@@ -23,7 +23,7 @@ from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
 
 _ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
-_CHUNK: Final = 100
+_CHUNK: Final = 50
 _COMMIT: Final = 1000
 _COMMIT_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.1

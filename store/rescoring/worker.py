@@ -7,6 +7,7 @@ or ends the process, is known although the process cannot report it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import signal
@@ -96,6 +97,9 @@ def run(order: WorkerOrder, connection: Connection, memory: Any) -> None:
     # What the function prints must not appear within the data that the parent prints.
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Spans are many objects without cycles. With the default threshold, the collector would often search all of them.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
     try:
         asyncio.run(_Worker(order, connection, Slots(memory)).run())
     except (EOFError, BrokenPipeError):
