@@ -177,12 +177,12 @@ class WorkerPool:
         again: list[Chunk] = []
         if pending and suspects:
             current = pending[0]
-            found = [current.rollouts.pop(index) for index in suspects if index in current.rollouts]
-            if len(found) == 1:
+            rollouts = [current.rollouts.pop(index) for index in suspects if index in current.rollouts]
+            if len(rollouts) == 1:
                 result = self._blame(worker, hung)
-                outcomes = [RolloutResult(rollout, result, current.chunk.is_check) for rollout in found]
+                outcomes = [RolloutResult(rollout, result, current.chunk.is_check) for rollout in rollouts]
             else:
-                again = [Chunk(self._number(), [rollout], current.chunk.is_check) for rollout in found]
+                again = [Chunk(self._number(), [rollout], current.chunk.is_check) for rollout in rollouts]
             self._deaths = 0
         else:
             self._deaths += 1

@@ -88,11 +88,11 @@ class RescoreReport(Frozen):
     """The number of rollouts that got a value in this run; in a dry run, those that would be scored."""
     failed: int
     """The number of rollouts whose function failed in this run."""
-    known: int
+    scored_before: int
     """The number of rollouts that had a value before."""
-    known_failures: int
+    failed_before: int
     """The number of rollouts whose function had failed before and was not called again."""
-    open: int
+    not_ended: int
     """The number of rollouts that have not ended, or have no attempt; they are not scored."""
     conflicts: int
     """The number of rollouts for which another process recorded another value meanwhile."""

@@ -136,9 +136,9 @@ class _Run:
     total: int = 0
     selected: int = 0
     scored: int = 0
-    known: int = 0
-    known_failures: int = 0
-    open: int = 0
+    scored_before: int = 0
+    failed_before: int = 0
+    not_ended: int = 0
     conflicts: int = 0
     failures: Failures = field(default_factory=Failures)
     pairs: Pairs = field(default_factory=Pairs)
@@ -228,7 +228,7 @@ class _Run:
     def selected_done(self) -> int:
         """The number of rollouts that need no more work."""
         failed = self.failures.by_type.total()
-        return self.scored + failed + self.known + self.known_failures + self.open + self.conflicts
+        return self.scored + failed + self.scored_before + self.failed_before + self.not_ended + self.conflicts
 
     async def _unscored(self) -> AsyncIterator[list[AttemptedRollout]]:
         """Yield the rollouts to score, a page at a time, and count the others."""
@@ -239,15 +239,15 @@ class _Run:
             unscored: list[AttemptedRollout] = []
             for rollout in rollouts:
                 if not isinstance(rollout, AttemptedRollout) or rollout.status not in _ENDED:
-                    self.open += 1
+                    self.not_ended += 1
                     continue
                 score = last.get((rollout.rollout_id, rollout.attempt.attempt_id))
                 if score is None or (score.value is None and self.options.retry_failures):
                     unscored.append(rollout)
                 elif score.value is None:
-                    self.known_failures += 1
+                    self.failed_before += 1
                 else:
-                    self.known += 1
+                    self.scored_before += 1
                     self.pairs.add(rollout, score.value)
             if unscored:
                 yield unscored
@@ -271,9 +271,9 @@ class _Run:
             selected=self.selected,
             scored=self.scored,
             failed=self.failures.by_type.total(),
-            known=self.known,
-            known_failures=self.known_failures,
-            open=self.open,
+            scored_before=self.scored_before,
+            failed_before=self.failed_before,
+            not_ended=self.not_ended,
             conflicts=self.conflicts,
             failures_by_type=dict(self.failures.by_type.most_common()),
             failures=self.failures.listed,

@@ -139,9 +139,8 @@ class _Worker:
 
         async def work() -> None:
             for index, rollout in numbered:
-                own = await _own_spans(store, rollout) if spans is None else spans.get(rollout.rollout_id, [])
-                of_attempt = [span for span in own if span.attempt_id == rollout.attempt.attempt_id]
-                result = await self._call(index, AttemptRecord(rollout, rollout.attempt, of_attempt))
+                record = AttemptRecord(rollout, rollout.attempt, await _spans_of_attempt(store, rollout, spans))
+                result = await self._call(index, record)
                 # Another call may have reported meanwhile, which begins a new list.
                 self._results.append((index, result))
                 self._report(chunk, is_last=False)
@@ -191,5 +190,10 @@ async def _spans_of(store: Store, rollouts: Sequence[AttemptedRollout]) -> dict[
     return spans
 
 
-async def _own_spans(store: Store, rollout: AttemptedRollout) -> list[Span]:
-    return list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+async def _spans_of_attempt(
+    store: Store, rollout: AttemptedRollout, by_rollout: dict[str, list[Span]] | None
+) -> list[Span]:
+    attempt_id = rollout.attempt.attempt_id
+    if by_rollout is None:
+        return list(await store.query_spans(rollout.rollout_id, attempt_id))
+    return [span for span in by_rollout.get(rollout.rollout_id, ()) if span.attempt_id == attempt_id]

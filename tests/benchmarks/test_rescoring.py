@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ async def _add(store: Store, numbers: range) -> list[str]:
     claimed = await store.dequeue_many_rollouts(len(numbers), "worker-1")
     spans: list[Span] = []
     for rollout in claimed:
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         for number in range(1, CALLS + 1):
             texts = {"gen_ai.prompt.0.content": words(_DICE, 400), "gen_ai.completion.0.content": words(_DICE, 200)}
             spans.append(

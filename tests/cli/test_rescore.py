@@ -42,10 +42,11 @@ def test_scores_are_printed_beside_recorded_rewards(bare: Rollbook, scored_url: 
     assert lines[-1].endswith("\t1\t0")
 
     report = bare(*order, "--json", "--reward-min", "4", "--reward-version", "helpful@v2", db=scored_url).json
-    assert (report["selected"], report["known"], report["difference"]["mean"]) == (4, 4, 0.0)
+    assert (report["selected"], report["scored_before"], report["difference"]["mean"]) == (4, 4, 0.0)
     best = bare("ls", "rollouts", "--reward-version", "helpful@v2", "--reward-min", "6", db=scored_url).table
     assert sorted(row["reward"] for row in best) == ["6", "7"]
     events = bare("history", best[0]["rollout"], db=scored_url).table
+    assert events[-1]["actor"] == "cli"
     assert "scored by helpful@v2: 7, spans 2, recorded 4.5" in events[-1]["what"]
 
 

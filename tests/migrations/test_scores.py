@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from store import open_store
@@ -20,7 +22,7 @@ async def test_upgraded_store_records_scores(isolated_url: str, clock: ManualClo
     await migrate(isolated_url)
     async with await open_store(isolated_url, clock=clock, scan_debounce_seconds=0) as store:
         rollout = await store.start_rollout({"n": 1})
-        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
         await store.annotations.record_scores([NewScore(**ids, name="a", version="v1", value=1)])
         report = await store.log.verify()
         assert report.differences == []

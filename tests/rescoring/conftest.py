@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ async def add_rollouts(store: Store, numbers: Iterable[int]) -> list[str]:
 async def _add_rollout(store: Store, number: int) -> str:
     metadata = {"rollbook.step": number // 2, "rollbook.group": f"g{number % 2}"}
     rollout = await store.start_rollout({"n": number}, mode="train", metadata=metadata)
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    ids: dict[str, Any] = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     texts = {
         "gen_ai.prompt.0.role": "user",
         "gen_ai.prompt.0.content": "say a number",

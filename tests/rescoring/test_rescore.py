@@ -26,7 +26,7 @@ async def scores_of(url: str, version: str) -> dict[int, Score]:
 
 async def test_ended_rollouts_get_scores_with_all_that_the_function_returned(filled_url: str) -> None:
     report = await rescore(filled_url, f"{HERE}:helpful@v1", processes=2)
-    assert (report.selected, report.scored, report.failed, report.open) == (11, 10, 0, 1)
+    assert (report.selected, report.scored, report.failed, report.not_ended) == (11, 10, 0, 1)
     scores = await scores_of(filled_url, "helpful@v1")
     assert {number: score.value for number, score in scores.items()} == {number: number - 2 for number in range(10)}
     assert scores[4].dimensions == {"spans": 2.0, "recorded": 2.0}
@@ -51,11 +51,11 @@ async def test_repeated_run_scores_only_new_rollouts_and_reports_all(filled_url:
     first = await rescore(filled_url, f"{HERE}:helpful@v1", query=query, processes=1)
     assert (first.selected, first.scored) == (5, 5)
     plan = await rescore(filled_url, f"{HERE}:helpful@v1", dry_run=True)
-    assert (plan.is_dry_run, plan.scored, plan.known, plan.open) == (True, 5, 5, 1)
+    assert (plan.is_dry_run, plan.scored, plan.scored_before, plan.not_ended) == (True, 5, 5, 1)
     rest = await rescore(filled_url, f"{HERE}:helpful@v1", processes=1)
-    assert (rest.scored, rest.known) == (5, 5)
+    assert (rest.scored, rest.scored_before) == (5, 5)
     again = await rescore(filled_url, f"{HERE}:helpful@v1")
-    assert (again.scored, again.known, again.difference) == (0, 10, rest.difference)
+    assert (again.scored, again.scored_before, again.difference) == (0, 10, rest.difference)
     compared = await rescore(
         filled_url, f"{HERE}:helpful@v1", query=RolloutQuery(reward_version="helpful@v1"), dry_run=True
     )
@@ -85,7 +85,7 @@ async def test_failures_are_those_of_their_rollouts_and_of_no_other(filled_url: 
     assert errors[8][0] == "Invalid"
     assert scores[9].value == 9
     kept = await rescore(filled_url, f"{HERE}:behaving@v1", processes=1)
-    assert (kept.scored, kept.failed, kept.known_failures) == (0, 0, 9)
+    assert (kept.scored, kept.failed, kept.failed_before) == (0, 0, 9)
 
 
 @ON_SQLITE
@@ -98,7 +98,7 @@ async def test_async_function_that_blocks_or_ends_its_process_costs_no_other_rol
     retried = await rescore(
         filled_url, f"{HERE}:later@v1", name="judge", processes=1, retry_failures=True, allow_changed_code=True
     )
-    assert (retried.scored, retried.known) == (3, 7)
+    assert (retried.scored, retried.scored_before) == (3, 7)
     assert [score.value for _, score in sorted((await scores_of(filled_url, "judge@v1")).items())] == [*range(10)]
 
 
@@ -134,8 +134,9 @@ async def test_version_is_not_continued_with_other_code(filled_url: str) -> None
     ],
 )
 async def test_wrong_arguments_are_refused(filled_url: str, arguments: dict[str, Any], message: str) -> None:
+    every: dict[str, Any] = {"url": filled_url, "reward": f"{HERE}:later@v1", **arguments}
     with pytest.raises(Invalid, match=message):
-        await rescore(**{"url": filled_url, "reward": f"{HERE}:later@v1", **arguments})
+        await rescore(**every)
 
 
 async def test_store_that_does_not_exist_is_not_created(durable_url: str) -> None:
@@ -153,4 +154,4 @@ async def test_rollouts_added_during_a_run_are_scored_by_the_next(filled_url: st
         again = await store.start_attempt(added)
         await store.update_attempt(added, again.attempt.attempt_id, "succeeded")
     report = await rescore(filled_url, f"{HERE}:later@v1", processes=1)
-    assert (report.scored, report.known) == (1, 10)
+    assert (report.scored, report.scored_before) == (1, 10)

@@ -622,7 +622,7 @@ def test_strict_takes_the_order_of_the_input_and_repairs_one_level_only() -> Non
 
 def score(value: float | None, /, attempt: str = "at-1", **dimensions: float) -> Score:
     error = ScoreError(type="ValueError", message="no answer") if value is None else None
-    ids = {"rollout_id": "ro-1", "attempt_id": attempt, "name": "a", "version": "v2"}
+    ids: dict[str, Any] = {"rollout_id": "ro-1", "attempt_id": attempt, "name": "a", "version": "v2"}
     return Score(**ids, value=value, dimensions=dimensions, error=error, number=9, at=0.0)
 
 

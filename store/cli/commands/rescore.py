@@ -87,9 +87,11 @@ def rescore(
 ) -> None:
     """Run a reward function over past rollouts; the values are recorded under a version, and compared."""
     from store.rescoring import rescore
+    from store.runtime import context
 
     async def work() -> RescoreReport:
         await check_server(db)
+        context.actor.set("cli")
         return await rescore(
             db,
             reward,
@@ -124,9 +126,9 @@ def _print(report: RescoreReport) -> None:
         f"{report.scored:,} {verb}",
         *_counted(report.failed, "failed"),
         *_counted(report.conflicts, "with another value from another process"),
-        *_counted(report.known, "scored before"),
-        *_counted(report.known_failures, "failed before (--retry-failures calls the function again)"),
-        *_counted(report.open, "not ended"),
+        *_counted(report.scored_before, "scored before"),
+        *_counted(report.failed_before, "failed before (--retry-failures calls the function again)"),
+        *_counted(report.not_ended, "not ended"),
     ]
     line(f"rollouts    {report.selected:,}: {', '.join(counts)}; {duration(report.seconds)}")
     for kind, count in report.failures_by_type.items():
@@ -153,7 +155,7 @@ def _print_comparison(report: RescoreReport) -> None:
     line(f"mean        {difference.recorded:.4g} before, {difference.scored:.4g} now, {difference.rollouts:,} rollouts")
     line(f"difference  {difference.mean:+.4g}{interval}")
     heading("By step" if report.by_step else "In the order of creation")
-    print_table(_CURVE, report.curve)
+    print_table(_curve("step" if report.by_step else "part"), report.curve)
     if report.sign_changes:
         heading(f"Another sign: {report.sign_changes:,} rollouts")
         _print_changes(report.sign_changed, report.sign_changes, "before", "now")
@@ -174,14 +176,15 @@ def _number(value: float | None) -> str:
     return "failed" if value is None else f"{value:g}"
 
 
+def _curve(title: str) -> list[Column[CurvePoint]]:
+    return [
+        Column(title, _point),
+        Column("rollouts", lambda point: f"{point.rollouts}", right=True),
+        Column("before", lambda point: f"{point.recorded:.4g}", right=True),
+        Column("now", lambda point: f"{point.scored:.4g}", right=True),
+        Column("difference", lambda point: f"{point.scored - point.recorded:+.4g}", right=True),
+    ]
+
+
 def _point(point: CurvePoint) -> str:
     return f"{point.step}" if point.mode is None else f"{point.mode} {point.step}"
-
-
-_CURVE: Final[list[Column[CurvePoint]]] = [
-    Column("step", _point),
-    Column("rollouts", lambda point: f"{point.rollouts}", right=True),
-    Column("before", lambda point: f"{point.recorded:.4g}", right=True),
-    Column("now", lambda point: f"{point.scored:.4g}", right=True),
-    Column("difference", lambda point: f"{point.scored - point.recorded:+.4g}", right=True),
-]

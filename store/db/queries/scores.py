@@ -92,7 +92,7 @@ async def versions(session: ReadSession, until: int | None) -> list[RewardVersio
             .subquery("of_attempt")
         )
         attempt = of_attempt.c
-        shown: list[ColumnElement[Any]] = [
+        columns: list[ColumnElement[Any]] = [
             attempt.name,
             attempt.version,
             attempt.code_sha256,
@@ -100,7 +100,7 @@ async def versions(session: ReadSession, until: int | None) -> list[RewardVersio
             func.sum(attempt.values_of_attempt).label("scores"),
         ]
         return (
-            select(*shown)
+            select(*columns)
             .group_by(attempt.name, attempt.version, attempt.code_sha256)
             .order_by(attempt.name, attempt.version, attempt.code_sha256)
         )
