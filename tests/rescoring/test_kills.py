@@ -20,6 +20,7 @@ from tests.torture import IS_TORTURE, rounds
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(900)]
 
+POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
 ROLLOUTS = 400 if IS_TORTURE else 120
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "store", "rescore", "--reward", "tests.rescoring.rewards:slow@v1", "--processes", "2"]
@@ -36,7 +37,8 @@ async def scored(url: str) -> int:
         return sum(version.scores for version in await store.annotations.query_reward_versions())
 
 
-@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+# The database is not killed, and a rescoring takes the same steps on each.
+@pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_IN_TORTURE], indirect=True)
 async def test_killed_rescoring_is_continued(durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         await add_rollouts(store, range(ROLLOUTS))
