@@ -46,6 +46,7 @@ WORKING = {
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
+    "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
     "tail": ("tail",),
     "stats": ("stats",),
     "ls rollouts": ("ls", "rollouts"),

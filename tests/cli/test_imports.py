@@ -72,15 +72,15 @@ def test_the_help_imports_no_command() -> None:
 
 
 def test_the_help_of_a_command_imports_neither_a_store_nor_models() -> None:
-    names = get_group(app).commands.keys() - {"ls", "export"}
+    names = get_group(app).commands.keys() - {"ls", "export", "rescore"}
     modules = imported(*([name, "--help"] for name in sorted(names)))
     assert modules & {*ELSEWHERE, *STORE, "store.models", "store.domain.events"} == set()
 
 
-def test_the_help_of_lists_and_exports_imports_models_but_no_store() -> None:
+def test_the_help_of_commands_that_filter_imports_models_but_no_store() -> None:
     # Their options are the fields of queries.
     lists = (["ls", "--help"], ["ls", "rollouts", "--help"], ["ls", "spans", "--help"])
-    modules = imported(*lists, ["export", "--help"], ["export", "parquet", "--help"])
+    modules = imported(*lists, ["export", "--help"], ["export", "parquet", "--help"], ["rescore", "--help"])
     assert "store.models" in modules
     assert modules & (ELSEWHERE | STORE) == set()
 

@@ -37,6 +37,7 @@ from store.domain.commands import (
 )
 from store.domain.events import Body
 from store.domain.run_commands import AppendToRun, Fork, MoveHead, RetractArtifact
+from store.domain.scores import RecordScores
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, PruneThread
 from store.errors import QuotaExceeded, RateLimited, Unavailable
 from store.interface.store import Store
@@ -310,6 +311,7 @@ ADDING: set[type[Command]] = {
     NumberSpans,
     AppendToRun,
     PublishResources,
+    RecordScores,
     KeepInThread,
     CopyThread,
 }
