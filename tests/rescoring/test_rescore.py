@@ -84,8 +84,8 @@ async def test_failures_are_those_of_their_rollouts_and_of_no_other(filled_url: 
     assert errors[7] == ("TimeoutError", "no result within 1 s")
     assert errors[8][0] == "Invalid"
     assert scores[9].value == 9
-    kept = await rescore(filled_url, f"{HERE}:behaving@v1", processes=1)
-    assert (kept.scored, kept.failed, kept.failed_before) == (0, 0, 9)
+    repeated = await rescore(filled_url, f"{HERE}:behaving@v1", processes=1)
+    assert (repeated.scored, repeated.failed, repeated.failed_before) == (0, 0, 9)
 
 
 @ON_SQLITE

@@ -67,7 +67,7 @@ class ScoresContract:
         assert await store.annotations.query_scores(other.rollout_id) == []
         await store.annotations.record_scores([score(rollout, 2, version="v2"), score(rollout, 2, name="other")])
         assert [
-            (each.name, each.version, each.value) for each in await store.annotations.query_scores(rollout.rollout_id)
+            (item.name, item.version, item.value) for item in await store.annotations.query_scores(rollout.rollout_id)
         ] == [
             ("helpful", "v1", 1.0),
             ("helpful", "v2", 2.0),
@@ -81,11 +81,11 @@ class ScoresContract:
             await store.annotations.record_scores([score(rollout, error=error)])
         (failed,) = await store.annotations.query_scores(rollout.rollout_id)
         assert (failed.value, failed.error) == (None, later)
-        assert [(each.scores, each.failures) for each in await store.annotations.query_reward_versions()] == [(0, 1)]
+        assert [(item.scores, item.failures) for item in await store.annotations.query_reward_versions()] == [(0, 1)]
         await store.annotations.record_scores([score(rollout, 0.5)])
         (valued,) = await store.annotations.query_scores(rollout.rollout_id)
         assert (valued.value, valued.error) == (0.5, None)
-        assert [(each.scores, each.failures) for each in await store.annotations.query_reward_versions()] == [(1, 0)]
+        assert [(item.scores, item.failures) for item in await store.annotations.query_reward_versions()] == [(1, 0)]
         before = (await store.log.history(rollout.rollout_id))[-2].position
         assert await store.annotations.query_scores(rollout.rollout_id, as_at=before) == [failed]
 
@@ -156,7 +156,7 @@ class ScoresContract:
         ]
         assert await store.annotations.query_reward_versions(as_at=0) == []
         assert [
-            each.name for each in await store.annotations.query_scores(rollouts[2].rollout_id, reward_version="a@v1")
+            item.name for item in await store.annotations.query_scores(rollouts[2].rollout_id, reward_version="a@v1")
         ] == ["a"]
 
     async def test_score_needs_an_existing_attempt(self, store: Store) -> None:
