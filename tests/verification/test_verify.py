@@ -39,9 +39,8 @@ async def test_untampered_store_is_sound(store: Store, clock: ManualClock) -> No
         "resources": 2,
         "workers": 2,
         "queue": 3,
-        **dict.fromkeys(
-            [table.name for table in (*core_tables.RUNS, *core_tables.THREADS, *core_tables.ANNOTATIONS)], 0
-        ),
+        **{table.name: 0 for table in (*core_tables.RUNS, *core_tables.THREADS, *core_tables.ANNOTATIONS)},
+        **{table.name: 0 for table in core_tables.SCORES},
     }
     assert not report.seal_checked
 
