@@ -26,6 +26,7 @@ from store.db.schema import triggers
 from store.db.tables.core import metadata
 from store.errors import Corrupt
 from store.interface.store import Store
+from store.models import NewScore, ScoreError
 from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.testing import ManualClock
 from tests.journal.database_helpers import fill
@@ -53,6 +54,10 @@ async def _fill(url: str) -> None:
         first = await fill(store, clock)
         await run(store)
         await store.annotations.annotate(first.rollout_id, "odd", add_labels=["new"])
+        ids: dict[str, Any] = {"rollout_id": first.rollout_id, "attempt_id": first.attempt.attempt_id}
+        error = ScoreError(type="ValueError", message="no answer")
+        await store.annotations.record_scores([NewScore(**ids, name="a", version="v1", error=error, code_sha256="ab")])
+        await store.annotations.record_scores([NewScore(**ids, name="a", version="v1", value=1, dimensions={"b": 2})])
         await store.get_next_span_sequence_id(first.rollout_id, "any")
         await store.update_attempt(first.rollout_id, first.attempt.attempt_id, last_heartbeat_time=clock.seconds)
         typed = ("json", b"{}")
