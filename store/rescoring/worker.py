@@ -22,6 +22,7 @@ from typing import Any, Final
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout, Span
+from store.opening import open_store
 from store.rescoring.attempt_record import AttemptRecord
 from store.rescoring.reward_function import RewardReference, ScoreResult, is_async
 from store.validation.scores import check
@@ -124,9 +125,6 @@ class _Worker:
         self._reported = time.monotonic()
 
     async def run(self) -> None:
-        # The module is imported by the function `open_store` for each kind of store.
-        from store.opening import open_store
-
         async with open_store(self._order.url, create=False, read_only=True) as store:
             while True:
                 chunk: Chunk = await asyncio.to_thread(self._connection.recv)
