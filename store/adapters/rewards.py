@@ -130,7 +130,11 @@ def rewards_of_scores(scores: Iterable[Score]) -> dict[tuple[str, str], list[Rew
         key = score.rollout_id, score.attempt_id
         if key in rewards:
             raise Invalid("scores", f"attempt {score.attempt_id} has several scores; query one reward_version")
-        ids = {"rollout_id": score.rollout_id, "attempt_id": score.attempt_id, "span_id": f"score {score.number}"}
+        ids: dict[str, Any] = {
+            "rollout_id": score.rollout_id,
+            "attempt_id": score.attempt_id,
+            "span_id": f"score {score.number}",
+        }
         span = Span.from_attributes(**ids, sequence_id=_AFTER_ALL, name=REWARD_SPAN, attributes={})
         further = [(name, value) for name, value in score.dimensions.items() if name != PRIMARY]
         rewards[key] = [Reward(TraceTree(span, inf, inf), ((PRIMARY, score.value), *further), ())]
