@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 from agentlightning import Algorithm, LitAgentRunner, OtelTracer, PromptTemplate, Trainer, rollout
-from agentlightning.store.opening import InMemoryLightningStore
+from agentlightning.store.memory import InMemoryLightningStore
 
 from tests.benchmarks.protocol import serve
 from tests.postgres import free_port

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from agentlightning.store.opening import InMemoryLightningStore
+from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.types import Span
 
 from tests.benchmarks.protocol import serve
