@@ -183,6 +183,7 @@ class InMemoryLightningStore(SQLStore):
         except BaseException:
             self.core.thread.leave()
             raise
+        self.store_id = self.core.store_id
         atexit.register(_call_if_alive, WeakMethod(self.core.flush_at_exit))
 
 

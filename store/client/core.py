@@ -63,6 +63,8 @@ class HTTPCore:
         self.transport = transport
         self.read_only = read_only
         self.server_checked = False
+        self.has_finish_attempt = True
+        """Whether the server may have the call `finish_attempt`."""
         self.store_id = ""
 
     async def check_server(self, operation: str) -> None:

@@ -36,6 +36,7 @@ from store.models.calls import (
     ChangingCall,
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
+    FinishAttemptCall,
     ForkCall,
     RecordScoresCall,
     UpdateAttemptCall,
@@ -189,6 +190,24 @@ def _fields_body(call: ChangingCall[Any]) -> bytes:
 def _optional_fields(kind: type[ChangingCall[Any]]) -> frozenset[str]:
     """Return the fields of a call whose default is None."""
     return frozenset(name for name, value in vars(kind).items() if value is None)
+
+
+def of_finish(call: FinishAttemptCall, spans: Sequence[bytes]) -> tuple[str, bytes]:
+    """Return the path and the body of a call that ends an attempt with these encoded spans.
+
+    Raises:
+        Invalid: JSON cannot represent a field.
+    """
+    ids = {field: name(getattr(call, field), field) for field in ids_of(FinishAttemptCall)}
+    fields = body(
+        status=call.status,
+        metadata=call.metadata,
+        error=call.error,
+        **({"number": True} if call.number else {}),
+        **given(claim_as=call.claim_as),
+    )
+    where = path(path_of(FinishAttemptCall), **ids)
+    return where, b'{"spans":[' + b",".join(spans) + b"]," + fields[1:] if spans else fields
 
 
 def _events_body(call: AppendEventsCall) -> bytes:

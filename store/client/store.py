@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from store.client import requests
 from store.client.annotations import HTTPAnnotations
 from store.client.core import FULL_WAIT, HTTPCore
+from store.client.finishing import finish
 from store.client.log import HTTPLog
 from store.client.reads import HTTPReads
 from store.client.retrying import Retries
@@ -33,6 +34,7 @@ from store.models.calls import (
     DequeueRolloutCall,
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
+    FinishAttemptCall,
 )
 from store.models.enums import build_models
 from store.models.spans import with_ids
@@ -105,6 +107,8 @@ class HTTPStore(HTTPReads, Store):
         self._log = HTTPLog(self.core)
         self._runs = HTTPRuns(self.core)
         self._annotations = HTTPAnnotations(self.core)
+        self.store_id = ""
+        """The id of the server's database; empty unless `open` returned the store, and for other servers."""
 
     @classmethod
     async def open(cls, url: str, **settings: Any) -> Self:
@@ -123,17 +127,13 @@ class HTTPStore(HTTPReads, Store):
         try:
             try:
                 await store.core.check_server("open_store")
+                store.store_id = store.core.store_id
             except Incompatible:
                 await store.core.transport.send(reading("open_store", paths.HEALTH))
         except BaseException:
             await store.close()
             raise
         return store
-
-    @property
-    def store_id(self) -> str:
-        """The id of the server's database; empty until the server has answered."""
-        return self.core.store_id
 
     @property
     def log(self) -> HTTPLog:
@@ -161,6 +161,8 @@ class HTTPStore(HTTPReads, Store):
         return self.core.transport.address.otlp_traces
 
     async def call(self, call: ChangingCall[T]) -> T:
+        if isinstance(call, FinishAttemptCall):
+            return cast("T", await finish(self, self.core, call))
         if isinstance(call, EnqueueRolloutCall):
             return cast("T", await _enqueue(self.core, call))
         if isinstance(call, DequeueRolloutCall):

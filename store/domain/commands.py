@@ -6,7 +6,7 @@ means to assign the next free number.
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from store.domain.body import Body
@@ -153,6 +153,30 @@ class Command:
     def request_rows(self, request: LoadRequest) -> None:
         """Add to `request` the rows that must be loaded before this command is decided."""
         raise NotImplementedError
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandGroup(Command):
+    """Commands of one call, which are decided in their order and committed together. Decision 102.
+
+    The result is a list with the result or the error of each command. A refused command does not affect the others.
+    """
+
+    parts: list[Command]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def identify(self, actor: str | None, idempotency: Idempotency | None) -> None:
+        """Set the caller of the commands, and the caller's key.
+
+        Each command gets a key of its own, because a repeat of the call decides those again that were refused.
+        """
+        for number, part in enumerate(self.parts):
+            part.actor = part.actor or actor
+            if idempotency is not None:
+                part.idempotency = replace(idempotency, key=f"{idempotency.key}.{number}")
 
 
 @dataclass(slots=True)

@@ -208,13 +208,20 @@ def _waits(rollout_id: str, working_set: WorkingSet) -> bool:
 
 
 def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
-    """Return a claimed rollout to its old place in the queue, unless its attempt has changed since the claim."""
+    """Return a claimed rollout to its old place in the queue, unless its attempt has changed since the claim.
+
+    Return whether the claim is released, by this command or an earlier one.
+    """
     key = None if command.claim_key is None else (command.claim_key.scope, command.claim_key.key)
     if key is not None and (answered := working_set.answered.get(key)) is not None and answered.is_repeated:
         return False
     state = working_set.rollouts.get(command.rollout_id)
-    attempt = None if state is None else state.attempt(command.attempt_id)
-    if state is None or attempt is None or state.latest is not attempt or state.status != "preparing":
+    attempt = None if state is None else state.attempts.get(command.attempt_id)
+    if state is None or attempt is None:
+        return False
+    if attempt.released_position is not None:
+        return True
+    if state.latest is not attempt or state.status != "preparing":
         return False
     if attempt.last_position != command.claim_position or attempt.signal_stamped_at is not None:
         return False

@@ -19,6 +19,7 @@ from store.models.calls import (
     ClaimRunsCall,
     ForkCall,
     MoveHeadCall,
+    ReleaseClaimCall,
     ResumeCall,
     RetractArtifactCall,
     SaveArtifactCall,
@@ -498,6 +499,14 @@ class StoreRuns:
             return []
         return await self.call(ClaimRunsCall(ids, limit, worker_id, wait_seconds))
 
+    async def release_claim(self, rollout_id: str, attempt_id: str) -> bool:
+        """Undo the claim of a rollout of any kind whose attempt has not begun, and return whether it is undone.
+
+        The rollout returns to its old place in the queue, and the attempt does not count. The result is False if the
+        attempt has changed since its claim, for example by a span or a heartbeat, or if no claim started it.
+        """
+        return await self.call(ReleaseClaimCall(rollout_id, attempt_id))
+
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
@@ -543,6 +552,7 @@ class SyncRuns(Blocking[StoreRuns]):
     fork = blocking(StoreRuns.fork)
     resume = blocking(StoreRuns.resume)
     claim = blocking(StoreRuns.claim)
+    release_claim = blocking(StoreRuns.release_claim)
     move_head = blocking(StoreRuns.move_head)
     list_lineage = blocking(StoreRuns.list_lineage)
     compare_attempts = blocking(StoreRuns.compare_attempts)

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from store.errors import Unsupported
 from store.interface.annotations import StoreAnnotations, SyncAnnotations
+from store.interface.finishing import finish_by_parts
 from store.interface.log import StoreLog, SyncLog
 from store.interface.runs import AsAt, StoreRuns, SyncRuns
 from store.interface.threads import StoreThreads, SyncThreads
@@ -49,6 +50,7 @@ from store.models.calls import (
     DequeueRolloutCall,
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
+    FinishAttemptCall,
     NextSpanCall,
     NextSpansCall,
     StartAttemptCall,
@@ -58,6 +60,7 @@ from store.models.calls import (
     UpdateRolloutCall,
     UpdateWorkerCall,
 )
+from store.models.finished_attempts import FinishedAttempt
 from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime.blocking import Blocking, CallThread, blocking
 from store.validation import arguments
@@ -501,6 +504,43 @@ class Store(abc.ABC):
             UpdateAttemptCall(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, error)
         )
 
+    async def finish_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus,
+        *,
+        spans: Sequence[Span] = (),
+        number: bool = False,
+        metadata: Mapping[str, Any] | Unset = UNSET,
+        error: AttemptError | Unset = UNSET,
+        claim_as: str | None = None,
+    ) -> FinishedAttempt:
+        """Store the last spans of an attempt, set its status, and claim the next rollout. Sweeps.
+
+        The three parts are executed in this order, with the effects of `add_many_spans`, `update_attempt` and
+        `dequeue_rollout`. A span or a part that is refused does not affect the others; the result contains its error.
+        A SQL store commits all parts together; for reads of the past, each part is a call. Other stores may execute
+        some parts and raise `Unavailable`; the call can be repeated. The method is not part of Agent-lightning 0.3.
+
+        Args:
+            rollout_id: the rollout of the attempt.
+            attempt_id: the id of the attempt, not "latest".
+            status: the new status of the attempt.
+            spans: spans of the attempt.
+            number: whether the spans get the next numbers of the rollout, instead of their own sequence ids.
+            metadata: any JSON object; by default the metadata does not change.
+            error: the reason for a status failed, timeout or unresponsive.
+            claim_as: the worker that claims the rollout at the head of the queue; None to claim none. An empty queue is
+                reported at once.
+
+        Raises:
+            Invalid: the status, the metadata, the error or the worker is invalid, or there are too many spans.
+        """
+        call = FinishAttemptCall(rollout_id, attempt_id, status, spans, number, metadata, error, claim_as)
+        # A store that defines methods instead of `call` may lack this method.
+        return await (finish_by_parts(self, call) if type(self).call is Store.call else self.call(call))
+
     async def query_spans(
         self,
         rollout_id: str | Sequence[str],
@@ -759,6 +799,7 @@ class SyncStore(Blocking[Store]):
     find_attempts = blocking(Store.find_attempts)
     get_latest_attempt = blocking(Store.get_latest_attempt)
     update_attempt = blocking(Store.update_attempt)
+    finish_attempt = blocking(Store.finish_attempt)
     query_spans = blocking(Store.query_spans)
     find_spans = blocking(Store.find_spans)
     add_resources = blocking(Store.add_resources)

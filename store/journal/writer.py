@@ -28,7 +28,7 @@ from sqlalchemy.types import Text
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
 from store.db.queries.pages import TOTALS
 from store.db.tables import core as core_tables
-from store.domain.commands import Command
+from store.domain.commands import Command, CommandGroup
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once, is_repeat
 from store.domain.log_time import SHORT_WAIT, WRITE, LogTime
@@ -50,6 +50,7 @@ _RETRY_SECONDS = 20.0
 # The maximum time to wait for the event loops of the callers, for each call of the batch.
 _CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
+_FAR_AHEAD_MICROS = 60_000_000
 _PRUNE_MICROS = 60_000_000
 _PRUNED_PER_CALL = 8
 """The number of expired rows that a batch may delete from a table for each of its calls. A call adds one at most."""
@@ -364,7 +365,7 @@ class Writer:
 
     async def _finish(self, calls: list[PendingCommand]) -> None:
         """Commit a batch, and give each call its result or its error."""
-        began = time.monotonic()
+        began, ahead = time.monotonic(), self.statistics.floor_ahead_micros
         try:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
@@ -377,6 +378,9 @@ class Writer:
         except Exception as error:  # noqa: BLE001 (a bug that one command triggers must not fail the other calls)
             await self._isolate(calls, error)
             return
+        if ahead <= _FAR_AHEAD_MICROS < self.statistics.floor_ahead_micros:
+            seconds = self.statistics.floor_ahead_micros / 1e6
+            logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", seconds)
         if self.limiter is not None:
             self.limiter.committed(decided.added)
         self.statistics.calls += len(calls)
@@ -476,19 +480,19 @@ class Writer:
             raise error
 
     async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
-        ahead = tail.recorded_at - tail.now
-        if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
-            logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
-        self.statistics.floor_ahead_micros = max(ahead, 0)
-        commands = [call.command for call in calls]
+        self.statistics.floor_ahead_micros = max(tail.recorded_at - tail.now, 0)
+        commands = [
+            part
+            for call in calls
+            for part in (call.command.parts if isinstance(call.command, CommandGroup) else (call.command,))
+        ]
         working_set = await self._loader.load(session, tail, commands, self._log_time)
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
             working_set = await self._loader.load(session, tail, commands, self._log_time)
         added = 0
-        for ordinal, call in enumerate(calls):
-            command = call.command
-            call.reply = call.error = None
+        outcomes: deque[Any] = deque()
+        for ordinal, command in enumerate(commands):
             working_set.begin(ordinal)
             while True:
                 try:
@@ -496,7 +500,7 @@ class Writer:
                     if self.limiter is not None and not is_repeat(command, working_set):
                         events = tail.totals[_EVENTS] + len(working_set.events)
                         self.limiter.admit(command, events, added)
-                    call.reply = (
+                    outcomes.append(
                         decide(command, working_set)
                         if command.idempotency is None
                         else decide_once(command, working_set)
@@ -512,8 +516,12 @@ class Writer:
                     # A row contradicts the log. The error is not only an error of this call, so the batch must fail.
                     raise
                 except StoreError as refused:
-                    call.error = refused
+                    outcomes.append(refused)
                 break
+        for call in calls:
+            group = call.command.parts if isinstance(call.command, CommandGroup) else None
+            call.reply = outcomes.popleft() if group is None else [outcomes.popleft() for _ in group]
+            call.error = call.reply if isinstance(call.reply, StoreError) else None
         return _Decided(calls, working_set, added)
 
     def _note_loss(self) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from store.models.annotations import AnnotateResult
 from store.models.enums import UNSET, AttemptStatus, RolloutMode, RolloutStatus, TaskInput, Unset
+from store.models.finished_attempts import FinishedAttempt
 from store.models.phases import PhaseGraph
 from store.models.resources import ResourcesUpdate, ResourceUnion
 from store.models.rollouts import (
@@ -28,6 +29,7 @@ from store.models.rollouts import (
 )
 from store.models.runs import ArtifactRef, CheckpointRef, ForkResult, OnActive, OnMissing, RunEvent
 from store.models.scores import NewScore
+from store.models.spans import Span
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -109,6 +111,45 @@ class NextSpans(BaseModel):
     """The response to POST /spans/next/batch."""
 
     sequence_ids: list[int]
+
+
+class StoredSpan(BaseModel):
+    """A new span in the response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/finish."""
+
+    index: int
+    """The index of the span in the request."""
+    sequence_id: int
+    span_id: str
+    parent_id: str | None
+
+
+class RefusedSpan(BaseModel):
+    """A span that was not stored, in the response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/finish."""
+
+    index: int
+    """The index of the span in the request."""
+    error: dict[str, Any]
+
+
+class FinishResponse(BaseModel):
+    """The response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/finish.
+
+    Each error has the form of the response to a request that fails with this error.
+    """
+
+    spans: list[StoredSpan]
+    """The new spans. A span that is missing here and in `refused_spans` was stored already."""
+    refused_spans: list[RefusedSpan]
+    attempt: Attempt | None
+    attempt_error: dict[str, Any] | None
+    claimed: AttemptedRollout | None
+    claim_error: dict[str, Any] | None
+
+
+class Released(BaseModel):
+    """The response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/release."""
+
+    released: bool
 
 
 @_value
@@ -244,6 +285,54 @@ class UpdateAttemptCall(ChangingCall[Attempt]):
     last_heartbeat_time: float | Unset = UNSET
     metadata: Mapping[str, Any] | Unset = UNSET
     error: AttemptError | Unset = UNSET
+
+
+@_value
+class FinishAttemptCall(ChangingCall[FinishedAttempt]):
+    """Store the last spans of an attempt, set its status, and claim the next rollout.
+
+    Not part of Agent-lightning 0.3.
+    """
+
+    method: ClassVar = "finish_attempt"
+    route: ClassVar = CallRoute(
+        path="/rollouts/{rollout_id}/attempts/{attempt_id}/finish",
+        role="runner",
+        tag="Attempts",
+        response=FinishResponse,
+        is_addition=True,
+    )
+
+    rollout_id: str
+    attempt_id: str
+    status: AttemptStatus
+    spans: Sequence[Span] = ()
+    number: bool = False
+    metadata: Mapping[str, Any] | Unset = UNSET
+    error: AttemptError | Unset = UNSET
+    claim_as: str | None = None
+
+
+@_value
+class ReleaseClaimCall(ChangingCall[bool]):
+    """Undo the claim of a rollout whose attempt has not begun.
+
+    Not part of Agent-lightning 0.3.
+    """
+
+    method: ClassVar = "runs.release_claim"
+    route: ClassVar = CallRoute(
+        path="/rollouts/{rollout_id}/attempts/{attempt_id}/release",
+        role="runner",
+        tag="Attempts",
+        response=Released,
+        key="released",
+        is_addition=True,
+        is_body_optional=True,
+    )
+
+    rollout_id: str
+    attempt_id: str
 
 
 @_value

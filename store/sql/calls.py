@@ -16,6 +16,7 @@ from store.models.calls import (
     DequeueRolloutCall,
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
+    FinishAttemptCall,
     NextSpanCall,
     NextSpansCall,
     StartAttemptCall,
@@ -25,9 +26,12 @@ from store.models.calls import (
     UpdateRolloutCall,
     UpdateWorkerCall,
 )
+from store.models.finished_attempts import FinishedAttempt
+from store.runtime import context
 from store.sql import replies
 from store.sql.commands import rollouts as commands
 from store.sql.core import SQLCore
+from store.sql.finishing import Finishing
 from store.sql.lost_workers import LostWorkers
 from store.sql.mapping import rollouts as mapping
 from store.sql.queries import SQLReads
@@ -104,6 +108,13 @@ async def dequeue(store: CallingStore, call: DequeueRolloutCall) -> AttemptedRol
     return claimed[0] if claimed else None
 
 
+async def finish_attempt(store: CallingStore, call: FinishAttemptCall) -> FinishedAttempt:
+    """Store the last spans of an attempt, end it and claim a rollout."""
+    finishing = Finishing(store.core, store.queue, call)
+    finishing.command.identify(context.actor.get(), context.idempotency_key.get())
+    return await finishing.result(await store.core.swept_call(finishing.command))
+
+
 async def update_worker(store: CallingStore, call: UpdateWorkerCall) -> Worker:
     """Record a heartbeat of a worker, and search for lost workers."""
     worker = await COMMANDS[UpdateWorkerCall](store, call)
@@ -115,6 +126,7 @@ CALLS: Final[dict[type[ChangingCall[Any]], Callable[[Any, Any], Coroutine[Any, A
     **COMMANDS,
     DequeueRolloutCall: dequeue,
     DequeueManyRolloutsCall: dequeue_many,
+    FinishAttemptCall: finish_attempt,
     UpdateWorkerCall: update_worker,
 }
 """The functions that execute calls, by the type of the call. Each takes the store and the call."""

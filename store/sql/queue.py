@@ -10,11 +10,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from store.db.dialect import ReadSession
+from store.db.queries import log as log_queries
 from store.db.queries import pages
-from store.domain.commands import Claim, Command, Idempotency, ReleaseClaim
+from store.domain.commands import Claim, Command, CommandGroup, Idempotency, ReleaseClaim
 from store.domain.idempotency import Repeat
 from store.domain.views import ClaimView
 from store.errors import Closed, StoreError
+from store.journal.as_at import moment
+from store.journal.state_view import StateView
 from store.models import AttemptedRollout
 from store.runtime import context
 from store.runtime.limited_log import LimitedLog
@@ -101,6 +105,21 @@ class SQLQueue:
         undoing = [undo for attempt_id in ids if (undo := self._undo.pop(attempt_id, None)) is not None]
         await self.core.thread.run(self._release_all(undoing))
 
+    async def release(self, rollout_id: str, attempt_id: str) -> bool:
+        """Release a claim that any process made, and return whether the claim is released.
+
+        The rollout returns to its old place in the queue, and its attempt does not count. A claim is not released if
+        its attempt has changed since.
+        """
+        undo = await self.core.read(lambda session: _undo_of(session, rollout_id, attempt_id), snapshot=True)
+        if undo is None:
+            return False
+        self._undo.pop(attempt_id, None)
+        is_released: bool = await self.core.call(undo)
+        if is_released:
+            self.core.thread.call_soon(self.core.waiting.pass_on)
+        return is_released
+
     async def wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
         """Wait until those of these rollouts that exist have ended, at most the given number of seconds."""
         self.core.check()
@@ -182,7 +201,10 @@ class SQLQueue:
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
         """Release claims whose caller has disconnected. The writer calls this method in any loop."""
-        if isinstance(command, Claim) and reply:
+        if isinstance(command, CommandGroup):
+            for part, answer in zip(command.parts, reply, strict=True):
+                self._on_undelivered(part, answer)
+        elif isinstance(command, Claim) and reply and not isinstance(reply, StoreError):
             self.core.thread.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
@@ -256,6 +278,24 @@ class _WaitingRuns:
             claims = await execute(rollout_commands.claim(self._limit, self._worker_id, ids))
             if claims or not ids:
                 return claims
+
+
+async def _undo_of(session: ReadSession, rollout_id: str, attempt_id: str) -> ReleaseClaim | None:
+    """Return the command that releases the claim of an attempt; None if no claim started the attempt."""
+    started = await log_queries.start_of_attempt(session, rollout_id, attempt_id)
+    if started is None:
+        return None
+    before = await StateView(session, await moment(session, started - 1)).rollout(rollout_id)
+    if before is None or before.queued_position is None:
+        return None
+    return ReleaseClaim(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        claim_position=started,
+        status_before=before.status,
+        queued_at=before.queued_position,
+        actor="store",
+    )
 
 
 def _undoing(claim: ClaimView) -> ReleaseClaim:

@@ -20,6 +20,7 @@ from store.models.calls import (
     ClaimRunsCall,
     ForkCall,
     MoveHeadCall,
+    ReleaseClaimCall,
     ResumeCall,
     RetractArtifactCall,
     SaveArtifactCall,
@@ -139,6 +140,11 @@ async def claim(runs: CallingRuns, call: ClaimRunsCall) -> list[AttemptedRollout
     return runs.queue.hand_out(claims) if claims else []
 
 
+async def release_claim(runs: CallingRuns, call: ReleaseClaimCall) -> bool:
+    """Undo a claim."""
+    return await runs.queue.release(call.rollout_id, call.attempt_id)
+
+
 APPEND_EVENTS: Final = CommandCall(run_changes.append, attrgetter("versions"), replies.versions, sweeps=False)
 
 CALLS: Final[dict[type[ChangingCall[Any]], Callable[[Any, Any], Coroutine[Any, Any, Any]]]] = {
@@ -150,5 +156,6 @@ CALLS: Final[dict[type[ChangingCall[Any]], Callable[[Any, Any], Coroutine[Any, A
     ResumeCall: resume,
     MoveHeadCall: CommandCall(run_changes.move_head, rollout_mapping.rollout_of_view, replies.rollout),
     ClaimRunsCall: claim,
+    ReleaseClaimCall: release_claim,
 }
 """The functions that execute the calls of runs, by the type of the call. Each takes the runs and the call."""

@@ -65,6 +65,8 @@ class SQLStore(SQLReads, Store):
             url.partition, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, thread=thread
         )
         super().__init__(core)
+        self.store_id = ""
+        """The id of the database, which was generated when the database was created."""
         self.queue = SQLQueue(self.core)
         self.spans = SQLSpans(self.core)
         self.accepts_commands = type(self) is SQLStore
@@ -101,6 +103,7 @@ class SQLStore(SQLReads, Store):
         except BaseException:
             store.core.thread.leave()
             raise
+        store.store_id = store.core.store_id
         _flush_at_exit(store)
         return store
 
@@ -108,11 +111,6 @@ class SQLStore(SQLReads, Store):
         if self._url.path is None and self._url.dsn is None:
             raise TypeError("a memory:// store cannot be pickled: no other process can reach it; use sqlite:///run.db")
         return _reopen, (self._url.text, self._settings)
-
-    @property
-    def store_id(self) -> str:
-        """The id of the database, which was generated when the database was created."""
-        return self.core.store_id
 
     @property
     def database(self) -> SQLStore:

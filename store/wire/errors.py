@@ -13,6 +13,7 @@ to a body of the wrong shape is 422 with a list of faults, as in FastAPI.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import orjson
@@ -108,13 +109,9 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
         call: the method and the path, for the message of an error without a better description.
     """
     fields = _object(body)
-    kind = _BY_NAME.get(str(fields.get("error_type")))
-    if kind is not None and isinstance(fields.get("detail"), str):
-        # The class is not called, because the message is already complete.
-        error = kind.__new__(kind, fields["detail"])
-        error.args = (fields["detail"],)
-        error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})
-        return error
+    named = named_error(fields)
+    if named is not None:
+        return named
     if status == 422:
         return _of_faults(cast("list[dict[str, Any]]", fields.get("detail")))
     text = str(fields.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
@@ -127,6 +124,18 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
     if status in {404, 405}:
         return Incompatible(f"{call} failed with status {status}: {text}", "check the URL; is it a Rollbook server's?")
     return Invalid(call, f"failed with status {status}: {text}")
+
+
+def named_error(fields: Mapping[str, Any]) -> StoreError | None:
+    """Return the error that `error_body` converted to a JSON object; None for any other object."""
+    kind = _BY_NAME.get(str(fields.get("error_type")))
+    if kind is None or not isinstance(fields.get("detail"), str):
+        return None
+    # The class is not called, because the message is already complete.
+    error = kind.__new__(kind, fields["detail"])
+    error.args = (fields["detail"],)
+    error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})
+    return error
 
 
 def _object(body: bytes) -> dict[str, Any]:

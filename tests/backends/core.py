@@ -51,6 +51,12 @@ CORE: dict[type, tuple[str, ...]] = {
         "test_none_is_not_accepted_as_an_error",
         "test_an_active_rollout_follows_an_attempt_that_failed_with_an_error",
     ),
+    contract.FinishingContract: (
+        "test_an_attempt_ends_with_its_last_spans_and_the_next_claim",
+        "test_refused_spans_are_reported_one_by_one_and_stop_nothing_else",
+        "test_an_unknown_attempt_is_reported_and_the_next_rollout_claimed",
+        "test_an_end_with_wrong_arguments_is_invalid",
+    ),
     contract.RetriesContract: (
         "test_attempts_are_retried_up_to_max_attempts",
         "test_a_late_success_removes_a_pending_retry_from_the_queue",

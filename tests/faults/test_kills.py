@@ -15,7 +15,7 @@ import pytest
 from store import open_store
 from tests import databases
 from tests.faults import processes
-from tests.faults.work import Acknowledged, work, work_copying
+from tests.faults.work import LAST_SPAN, Acknowledged, work, work_copying
 from tests.torture import Rounds
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -34,6 +34,11 @@ MISPLACED = (
     " <> EXISTS (SELECT 1 FROM queue q WHERE q.rollout_id = r.rollout_id)"
 )
 """Rollouts that wait and are not in the queue, or the other way round."""
+UNENDED = (
+    "SELECT a.attempt_id FROM attempts a JOIN spans s ON s.rollout_id = a.rollout_id AND s.attempt_id = a.attempt_id"
+    f" WHERE s.name = '{LAST_SPAN}' AND a.status <> 'succeeded'"
+)
+"""Attempts that have the span with which they ended, but not the end."""
 
 
 async def test_killed_writers_lose_nothing_they_acknowledged(durable_url: str, rounds: Rounds, tmp_path: Path) -> None:
@@ -112,6 +117,7 @@ async def _assert_sound(url: str, acknowledged: Acknowledged) -> None:
         assert await acknowledged.missing(database) == []
         assert await database.rows(f"SELECT rollout_id, status FROM rollouts WHERE status NOT IN {STATUSES}") == []
         assert await database.rows(MISPLACED) == []
+        assert await database.rows(UNENDED) == []
     finally:
         await database.close()
     async with await open_store(url, read_only=True) as store:

@@ -19,7 +19,7 @@ from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.sql.store import SQLStore
 from store.sql.waiters import WaitingCalls
 from tests.faults.conftest import ON_SQLITE
-from tests.faults.sessions import Trouble, until
+from tests.faults.sessions import Trouble, taken, until
 from tests.torture import Rounds
 
 WORKERS = ("w1", "w2", None)
@@ -104,6 +104,29 @@ async def test_abandoned_claim_returns_to_its_old_place_without_an_attempt(
     assert [(attempt.worker_id, attempt.sequence_id) for attempt in attempts] == [("w2", 1)]
     report = await troubled.log.verify()
     assert report.ok, report.differences
+
+
+async def test_a_claim_at_the_end_of_an_attempt_is_released_if_the_caller_leaves(
+    troubled: SQLStore, trouble: Trouble
+) -> None:
+    for number in range(2):
+        await troubled.enqueue_rollout(number)
+    first = await troubled.dequeue_rollout("w1")
+    assert first is not None
+    call = troubled.finish_attempt(first.rollout_id, first.attempt.attempt_id, "succeeded", claim_as="w1")
+    finishing = await taken(trouble, call)
+    finishing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await finishing
+    trouble.holds = False
+    async with asyncio.timeout(10):
+        async for event in troubled.log.tail(follow=True, types=["claim.released"]):
+            assert event.stream != f"rollout/{first.rollout_id}"
+            break
+    claimed = await troubled.dequeue_rollout("w2")
+    assert claimed is not None
+    assert (claimed.input, claimed.attempt.sequence_id) == (1, 1)
+    assert (await troubled.query_rollouts(status_in=["succeeded"])).total == 1
 
 
 @ON_SQLITE

@@ -18,12 +18,14 @@ import orjson
 
 from store.db.drivers.sqlite import checkpoint
 from store.interface.store import Store
-from store.models import Attempt
+from store.models import Attempt, AttemptedRollout
 from store.opening import open_store
 from store.testing.samples import make_span
 from tests.databases import Database
 
 _CALLERS = 6
+LAST_SPAN = "last"
+"""The name of the span that is stored in the commit that ends its attempt."""
 COPIED_FRAMES = 30
 
 
@@ -129,9 +131,26 @@ async def _work(store: Store, ledger: Ledger, worker_id: str) -> None:
         await store.update_worker(worker_id, {"beat": turn})
         ledger.note("beat", worker_id, turn)
         # Every third stays open, as those of a crashed runner do.
-        if turn % 3:
+        if turn % 3 == 1:
+            await _finish(store, ledger, attempt)
+        elif turn % 3:
             ended = await store.update_attempt(attempt.rollout_id, attempt.attempt_id, status="succeeded")
             ledger.note("end", ended.rollout_id, ended.attempt_id, ended.status)
+
+
+async def _finish(store: Store, ledger: Ledger, attempt: Attempt) -> None:
+    """End an attempt together with its last span and the claim of another rollout, which stays open."""
+    last = make_span(attempt, 5, name=LAST_SPAN)
+    finished = await store.finish_attempt(
+        attempt.rollout_id, attempt.attempt_id, "succeeded", spans=[last], claim_as=attempt.worker_id
+    )
+    assert finished.spans == [last]
+    assert isinstance(finished.attempt, Attempt)
+    ledger.note("span", last.rollout_id, last.attempt_id, last.span_id)
+    ledger.note("end", last.rollout_id, last.attempt_id, finished.attempt.status)
+    if isinstance(finished.claimed, AttemptedRollout):
+        claimed = finished.claimed.attempt
+        ledger.note("dequeue", claimed.rollout_id, claimed.attempt_id, claimed.sequence_id)
 
 
 async def use_pickled(pickled: bytes, inputs: Path) -> None:

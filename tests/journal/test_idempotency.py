@@ -61,6 +61,14 @@ CALLS: dict[str, Call] = {
     "end attempt": lambda store, rollout: store.update_attempt(
         rollout.rollout_id, rollout.attempt.attempt_id, status="failed"
     ),
+    "finish": lambda store, rollout: store.finish_attempt(
+        rollout.rollout_id,
+        rollout.attempt.attempt_id,
+        "succeeded",
+        spans=[make_span(rollout.attempt, 0, span_id="a" * 16)],
+        number=True,
+        claim_as="w5",
+    ),
     "spans": lambda store, rollout: store.add_many_spans([make_span(rollout.attempt, 7, span_id="a" * 16)]),
     "span of the SDK": lambda store, rollout: store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, SPAN),
     "number": lambda store, rollout: store.get_next_span_sequence_id(rollout.rollout_id, rollout.attempt.attempt_id),
@@ -72,7 +80,7 @@ CALLS: dict[str, Call] = {
 }
 
 
-ON_POSTGRES = {"enqueue", "dequeue", "spans", "number"}
+ON_POSTGRES = {"enqueue", "dequeue", "finish", "spans", "number"}
 """The calls that `make test` makes on Postgres too. The others find and store their answers by the same code."""
 
 

@@ -45,6 +45,11 @@ _CALLS: tuple[tuple[str, Any], ...] = (
     ("/spans/next", {"rollout_id": "{rollout}", "attempt_id": "{attempt}"}),
     ("/rollouts/{rollout}/attempts/{attempt}/events", {"events": [{"kind": "log", "own": None}, {"kind": "result"}]}),
     ("/rollouts/{rollout}/attempts/{attempt}", {"status": "succeeded"}),
+    (
+        "/rollouts/{rollout}/attempts/{attempt}/finish",
+        {"status": "failed", "spans": [a_span("{rollout}", "{attempt}", span_id="b")], "number": True, "claim_as": "w"},
+    ),
+    ("/rollouts/{rollout}/attempts/at-unknown/finish", {"status": "succeeded"}),
     ("/rollouts/{rollout}/attempts/latest", {"last_heartbeat_time": 1.5}),
     ("/rollouts/{rollout}/attempts/at-unknown/events", {"events": [{"kind": "log"}]}),
     ("/spans", a_span("{rollout}", "at-unknown")),
@@ -188,6 +193,26 @@ async def test_a_claim_that_its_client_does_not_read_is_released(store: SQLStore
         assert claimed is not None
         assert claimed.rollout_id == created.rollout_id
         assert "claim.released" in [event.type for event in await store.log.history(created.rollout_id)]
+        assert len(served.seen) == (not has_fast_path)
+
+
+@pytest.mark.parametrize("has_fast_path", [True, False])
+async def test_a_claim_at_the_end_of_an_attempt_is_released_if_it_is_not_read(
+    store: SQLStore, has_fast_path: bool
+) -> None:
+    for number in range(2):
+        await store.enqueue_rollout(number)
+    first = await store.dequeue_rollout("w")
+    assert first is not None
+    path = f"/rollouts/{first.rollout_id}/attempts/{first.attempt.attempt_id}/finish"
+    async with serving(store, has_fast_path=has_fast_path) as served:
+        with socket.create_connection(served.address) as leaver:
+            leaver.sendall(posted(path, {"status": "succeeded", "claim_as": "w"}))
+        await _once(lambda: served.metrics.families()[0].samples)
+        claimed = await store.dequeue_rollout(wait_seconds=60)
+        assert claimed is not None
+        assert (claimed.input, claimed.attempt.sequence_id) == (1, 1)
+        assert "claim.released" in [event.type for event in await store.log.history(claimed.rollout_id)]
         assert len(served.seen) == (not has_fast_path)
 
 

@@ -43,6 +43,16 @@ async def test_nothing_is_started_twice(api: Api) -> None:
     assert (await api.get(path)).ok()["total"] == 2
 
 
+async def test_an_attempt_is_ended_once_with_its_spans_and_the_next_claim(api: Api) -> None:
+    rollout_id, attempt_id = await api.claimed()
+    await api.enqueue(1, 2)
+    body = {"status": "succeeded", "spans": [a_span(rollout_id, attempt_id)], "number": True, "claim_as": "w"}
+    first, second = await _twice(api, f"/rollouts/{rollout_id}/attempts/{attempt_id}/finish", body)
+    assert first.ok() == second.ok()
+    assert (len(first.json["spans"]), first.json["claimed"]["input"]) == (1, 1)
+    assert len(await api.dequeue(limit=5)) == 1
+
+
 async def test_a_span_that_was_new_is_new_again(api: Api) -> None:
     span = a_span(*await api.claimed())
     first, second = await _twice(api, "/spans", span)

@@ -299,6 +299,20 @@ async def position_of(session: ReadSession, stream: str, version: int) -> int | 
     return rows[0].position if rows else None
 
 
+async def start_of_attempt(session: ReadSession, rollout_id: str, attempt_id: str) -> int | None:
+    """Return the position of the event that started an attempt; None if there is no such attempt."""
+
+    def build() -> Select[Any]:
+        attempt = core_tables.attempts.c
+        return select(attempt.first_position).where(
+            attempt.rollout_id == _text("of_rollout"), attempt.attempt_id == _text("of_attempt")
+        )
+
+    params = {"of_rollout": rollout_id, "of_attempt": attempt_id}
+    rows = await session.fetch(compiled(session, "start_of_attempt", build), params)
+    return rows[0].first_position if rows else None
+
+
 async def event_sizes(
     session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[NamedRow]:

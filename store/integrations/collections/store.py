@@ -30,6 +30,7 @@ from store.errors import Closed, StoreError, Unsupported, WrongProcess
 from store.integrations.collections.interface import Collection, LightningCollections, SortOptions, T
 from store.integrations.collections.plan_keys import PlanKeyIndex
 from store.integrations.collections.transaction import Decision, Transaction, latest_attempt
+from store.interface.finishing import finish_by_parts
 from store.interface.runs import AsAt
 from store.interface.store import Store
 from store.models import (
@@ -43,7 +44,7 @@ from store.models import (
     Span,
     Worker,
 )
-from store.models.calls import ChangingCall, DequeueManyRolloutsCall, DequeueRolloutCall
+from store.models.calls import ChangingCall, DequeueManyRolloutsCall, DequeueRolloutCall, FinishAttemptCall
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime import process
 from store.runtime.clock import Clock, system_clock
@@ -121,6 +122,8 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         if isinstance(call, DequeueRolloutCall):
             claimed = await self._dequeue(1, call.worker_id, call.wait_seconds)
             return cast("R", claimed[0] if claimed else None)
+        if isinstance(call, FinishAttemptCall):
+            return cast("R", await finish_by_parts(self, call))
         execution = COMMANDS[type(call)]
         return execution.result(await self._call(execution.command(call), sweeps=execution.sweeps))
 

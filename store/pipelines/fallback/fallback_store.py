@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, cast
 from store.errors import Closed, Invalid, StoreError, Unavailable
 from store.interface.calls import perform
 from store.interface.delegating import DelegatingStore
+from store.interface.finishing import finish_by_parts
 from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import (
@@ -31,7 +32,7 @@ from store.models import (
     Span,
     Unset,
 )
-from store.models.calls import ChangingCall, UpdateAttemptCall
+from store.models.calls import ChangingCall, FinishAttemptCall, UpdateAttemptCall
 from store.pipelines.fallback.fallback_journal import Journal, JournalDirectory, JournalHead
 from store.pipelines.fallback.fallback_replay import Replay
 from store.pipelines.fallback.fallback_runs import UNKNOWN, Execution, FallbackRuns, Unknown
@@ -430,6 +431,9 @@ class FallbackStore(DelegatingStore):
     async def call(self, call: ChangingCall[T]) -> T:
         if isinstance(call, UpdateAttemptCall):
             return cast("T", await self._update_attempt(call))
+        if isinstance(call, FinishAttemptCall):
+            # Each part is recorded by itself if the store is unavailable.
+            return cast("T", await finish_by_parts(self, call))
         return await perform(self._target, call)
 
     async def _update_attempt(self, call: UpdateAttemptCall) -> Attempt:

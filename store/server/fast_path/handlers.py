@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from store.domain.commands import Command, Idempotency, RecordSpans, SpansOutcome
 from store.domain.views import ClaimView
-from store.models import Span
+from store.models import AttemptedRollout, Span
 from store.models.calls import (
     AppendEventsCall,
     ChangingCall,
     DequeueManyRolloutsCall,
     EnqueueManyRolloutsCall,
+    FinishAttemptCall,
     NextSpanCall,
     UpdateAttemptCall,
 )
@@ -23,13 +24,15 @@ from store.sql.calls import COMMANDS, CommandCall
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands.spans import record_spans, stored_span
 from store.sql.database import database_of
+from store.sql.finishing import Finishing
 from store.sql.run_calls import APPEND_EVENTS
 from store.validation.json_limits import MAX_CALL_ITEMS
-from store.wire import paths
+from store.wire import finished_attempts, paths
 from store.wire.calls import body_of, call_of, path_of, route_of
 from store.wire.encoding import dumps
 
 _SPAN: Final[Any] = Span.__pydantic_validator__
+_FINISH: Final[Any] = body_of(FinishAttemptCall).__pydantic_validator__
 _DEQUEUE: Final[Any] = body_of(DequeueManyRolloutsCall).__pydantic_validator__
 
 
@@ -94,11 +97,31 @@ def _end_add_span(_: Call, submitted: tuple[Span, RecordSpans], recorded: SpansO
     return dumps(stored_span(span, command.items[0])) if recorded.numbers else None
 
 
+def _begin_finish(request: Call, body: bytes) -> tuple[Command, tuple[Finishing, Idempotency | None]]:
+    database = database_of(request.store)
+    assert database is not None  # the fast path has a database
+    call = call_of(FinishAttemptCall, request.ids, _FINISH.validate_json(body))
+    finishing, idempotency = Finishing(database.core, database.queue, call), request.idempotency(body)
+    admitted = request.scope.get("rollbook.admission")
+    finishing.command.identify(None if admitted is None else admitted.actor, idempotency)
+    return finishing.command, (finishing, idempotency)
+
+
+def _end_finish(call: Call, submitted: tuple[Finishing, Idempotency | None], answers: list[Any]) -> bytes | None:
+    finishing, idempotency = submitted
+    # The application answers a call that is repeated.
+    finished = finishing.first_result(answers)
+    if finished is not None and isinstance(finished.claimed, AttemptedRollout):
+        release_if_unread(call, [finished.claimed], idempotency)
+    return None if finished is None else finished_attempts.encode(finished)
+
+
 HANDLERS: Final = {
     path_of(EnqueueManyRolloutsCall): _of_command(
         EnqueueManyRolloutsCall, COMMANDS[EnqueueManyRolloutsCall], "rollouts"
     ),
     path_of(DequeueManyRolloutsCall): Handler(_begin_dequeue, _end_dequeue),
+    path_of(FinishAttemptCall): Handler(_begin_finish, _end_finish),
     path_of(UpdateAttemptCall): _of_command(UpdateAttemptCall, COMMANDS[UpdateAttemptCall]),
     paths.SPANS: Handler(_begin_add_span, _end_add_span),
     path_of(NextSpanCall): _of_command(NextSpanCall, COMMANDS[NextSpanCall]),

@@ -18,6 +18,7 @@ from store.models.calls import (
     ChangingCall,
     ClaimRunsCall,
     DequeueManyRolloutsCall,
+    FinishAttemptCall,
     ForkCall,
     ResumeCall,
     UpdateWorkerCall,
@@ -30,7 +31,7 @@ from store.server.call import Call, refuse_null
 from store.server.pending import Parked
 from store.server.routing import Created, Id, OwnStatusRoute, StoreRoute, needs
 from store.server.unread_claims import release_if_unread
-from store.wire import paths
+from store.wire import finished_attempts, paths
 from store.wire.calls import (
     body_of,
     call_of,
@@ -73,6 +74,13 @@ async def _claim(request: Call, call: DequeueManyRolloutsCall | ClaimRunsCall) -
     return dumps(claimed)
 
 
+async def _finish(request: Call, call: FinishAttemptCall) -> Response:
+    finished = await perform(request.store, call)
+    if isinstance(finished.claimed, AttemptedRollout):
+        release_if_unread(request, [finished.claimed], context.idempotency_key.get())
+    return finished_attempts.encode(finished)
+
+
 async def _update_worker(request: Call, call: UpdateWorkerCall) -> Response:
     return dumps(ObservedWorker.of(await perform(request.store, call), time.time()))
 
@@ -100,6 +108,7 @@ def request_id(stated_id: str | None = None) -> str | None:
 _RESPONSES: Final[dict[type[ChangingCall[Any]], Callable[[Call, Any], Awaitable[Response]]]] = {
     DequeueManyRolloutsCall: _claim,
     ClaimRunsCall: _claim,
+    FinishAttemptCall: _finish,
     UpdateWorkerCall: _update_worker,
     ForkCall: _start,
     ResumeCall: _start,

@@ -36,6 +36,7 @@ from store.testing.contract.attempts import AttemptsContract, RolloutUpdatesCont
 from store.testing.contract.bad_input import BadInputContract  # noqa: E402
 from store.testing.contract.closing import ClosingContract  # noqa: E402
 from store.testing.contract.concurrency import ConcurrencyContract  # noqa: E402
+from store.testing.contract.finishing import FinishingContract  # noqa: E402
 from store.testing.contract.plan_keys import PlanKeyContract  # noqa: E402
 from store.testing.contract.queries import QueriesContract  # noqa: E402
 from store.testing.contract.queue import QueueContract  # noqa: E402
@@ -60,6 +61,7 @@ __all__ = [
     "BadInputContract",
     "ClosingContract",
     "ConcurrencyContract",
+    "FinishingContract",
     "PlanKeyContract",
     "QueriesContract",
     "QueueContract",
@@ -88,6 +90,7 @@ class StoreContract(
     RolloutUpdatesContract,
     AttemptsContract,
     AttemptErrorsContract,
+    FinishingContract,
     RetriesContract,
     WatchdogContract,
     SpansContract,
