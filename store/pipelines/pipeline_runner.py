@@ -94,6 +94,8 @@ class PipelineRunner(Runner[Any]):
         self._requests: _OpenRequests | None = None
         self._graphs: _GraphResources | None = None
         self._claims_by_kind = True
+        # A re-run that was requested comes before the next run of the queue, and a fallback records each call.
+        self.ends_in_one_call = False
         self._orphans_checked_at = float("-inf")
         self._left_failed: set[str] = set()
         self._fallback_dir = fallback_dir
@@ -132,7 +134,7 @@ class PipelineRunner(Runner[Any]):
             rollout = await start(self.label)
             await rerun_requests.limit_silence(store, rollout, self._silence)
             self._begin([rollout])
-            return await desk.run(rollout)
+            return (await desk.run(rollout)).outcome
 
     @contextlib.asynccontextmanager
     async def _with_fallback(self, store: Store, worker_id: int) -> AsyncGenerator[None]:

@@ -50,7 +50,9 @@ def worker_name(number: int, pid: int | None = None) -> str:
         number: the number of the worker in its process.
         pid: the id of the worker's process; None for this process.
     """
-    return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{number}"
+    # The host's name is cached, because a runner asks for its name several times in each attempt.
+    this = owner()
+    return f"{this['host']}-{this['pid'] if pid is None else pid}-{number}"
 
 
 def started_at(pid: int) -> int | None:

@@ -21,7 +21,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Span as LiveSpan
 
-from store.errors import Invalid, WrongProcess
+from store.errors import Invalid, StoreError, WrongProcess
 from store.model_calls.attributes import CALL_SPAN
 from store.models import Span, TraceStatus
 from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
@@ -321,6 +321,40 @@ class Tracer:
             recorded = await recorder.close(self._spool_seconds if wait_seconds is None else wait_seconds)
         else:
             recorded = RecordedSpans(cast("LocalRecorder", recorder).spans())
+        return self._keep_last_trace(recorded)
+
+    def take_last_spans(self, scope: AttemptScope) -> RecordedSpans | None:
+        """Stop recording, and return the recorded spans with the last ones, which the caller stores.
+
+        Return None if `close_scope` has to store the spans, because earlier spans are not stored yet. After a result,
+        the caller reports what became of the last spans to `keep_last_spans`.
+        """
+        recorder = scope.recorder
+        assert isinstance(recorder, StoreRecorder)  # the scope of an attempt
+        scope.is_open = False
+        self._processor.forget(scope)
+        return recorder.take_last()
+
+    async def keep_last_spans(
+        self, scope: AttemptScope, unsent: Sequence[Span], results: Sequence[Span | StoreError | None] | None
+    ) -> RecordedSpans:
+        """Return the recorded spans of a scope after the call that was to store its last spans.
+
+        Args:
+            scope: the scope.
+            unsent: the last spans.
+            results: the result for each of them, as in `FinishedAttempt`; None if the call failed. Spans that are not
+                stored yet are stored now, if possible.
+        """
+        recorder = scope.recorder
+        assert isinstance(recorder, StoreRecorder)  # the scope of an attempt
+        if results is None:
+            recorded = await recorder.store_last(unsent, self._spool_seconds)
+        else:
+            recorded = await recorder.note_last(unsent, results, self._spool_seconds)
+        return self._keep_last_trace(recorded)
+
+    def _keep_last_trace(self, recorded: RecordedSpans) -> RecordedSpans:
         self._last_trace = recorded.spans
         _last_trace.set(recorded.spans)
         return recorded

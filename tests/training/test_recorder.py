@@ -30,7 +30,7 @@ def unreliable(memory: Store) -> Unreliable:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a store that is gone waits for a tenth of the time."""
-    monkeypatch.setattr(recording, "_WRITE_SECONDS", 0.5)
+    monkeypatch.setattr(recording, "WRITE_SECONDS", 0.5)
     monkeypatch.setattr(recording, "_RETRY_SECONDS", 0.05)
 
 
@@ -117,7 +117,7 @@ async def test_a_store_that_does_not_answer_holds_the_agent_up_once(
             scope = current_scope()
             assert scope is not None
             emit_reward(1.0)
-            monkeypatch.setattr(recording, "_WRITE_SECONDS", 60.0)
+            monkeypatch.setattr(recording, "WRITE_SECONDS", 60.0)
             tried = unreliable.tried
             await until(lambda: asyncio.sleep(0.01, unreliable.tried > tried))
             # Now the store is being tried again, and does not answer for a minute.

@@ -360,7 +360,7 @@ async def test_a_span_with_the_id_of_another_stored_span_is_stored_under_a_deriv
 async def test_spooled_spans_are_repaired_too(
     memory: Store, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
-    monkeypatch.setattr(recording, "_WRITE_SECONDS", 0.5)
+    monkeypatch.setattr(recording, "WRITE_SECONDS", 0.5)
     monkeypatch.setattr(recording, "_RETRY_SECONDS", 0.05)
     unreliable = Unreliable(memory)
     attempt = await started(memory)

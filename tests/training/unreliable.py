@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from store.errors import Invalid, Unavailable
 from store.interface.delegating import DelegatingStore
+from store.interface.finishing import finish_by_parts
 from store.interface.store import Store
 from store.models import Attempt, LightningStoreCapabilities, Span
+from store.models.calls import ChangingCall, FinishAttemptCall
+
+T = TypeVar("T")
 
 
 class Unreliable(DelegatingStore):
@@ -44,6 +48,12 @@ class Unreliable(DelegatingStore):
     def capabilities(self) -> LightningStoreCapabilities:
         """Those of the store behind it."""
         return self._target.capabilities
+
+    async def call(self, call: ChangingCall[T]) -> T:
+        """End an attempt by the methods below, so that they fail as told."""
+        if isinstance(call, FinishAttemptCall):
+            return cast("T", await finish_by_parts(self, call))
+        return await super().call(call)
 
     async def get_many_span_sequence_ids(self, *args: Any, **kwargs: Any) -> list[int]:
         """Fail as told."""

@@ -20,11 +20,13 @@ from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedRes
 from store.runtime.lenient_json import safe_text, storable_text
 from store.training.running.agent import AgentRunner
 from store.training.running.agent_threads import AgentThreads, future_of
+from store.training.running.claims import Claims
 from store.training.running.hooks import HookCalls
 from store.training.running.outages import unreachable_part
 from store.training.running.outcome import Outcome, Reason
 from store.training.running.return_value import record_returned
 from store.training.tracing.core_fields import type_name
+from store.training.tracing.recorder import WRITE_SECONDS, RecordedSpans
 from store.training.tracing.scope import AttemptScope, entered
 
 logger = logging.getLogger("store.training.attempt")
@@ -57,6 +59,8 @@ class AttemptRunner(AgentRunner, Protocol):
     sync_in_thread: bool
     hooks_before_status: bool
     grace_seconds: float
+    ends_in_one_call: bool
+    """Whether the last spans, the end of an attempt and the next claim are one call of the store."""
 
 
 class AttemptRun:
@@ -66,10 +70,20 @@ class AttemptRun:
         runner: provides the agent, the tracer and the hooks.
         rollout: the claimed rollout.
         resources_of: function that returns the resources with an id, or the latest resources for None.
+        claims: the rollouts that the runner may claim at the end of the attempt; None to claim none.
     """
 
-    def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout, resources_of: FindResources) -> None:
+    def __init__(
+        self,
+        runner: AttemptRunner,
+        rollout: AttemptedRollout,
+        resources_of: FindResources,
+        claims: Claims | None = None,
+    ) -> None:
         self._runner = runner
+        self._claims = claims
+        self.next_rollout: AttemptedRollout | None = None
+        """The rollout that was claimed at the end of this attempt; None if none was."""
         self._resources_of = resources_of
         self._rollout = rollout
         self._store = runner.store
@@ -207,7 +221,7 @@ class AttemptRun:
 
     async def _finish(self) -> None:
         outcome = self.outcome
-        lost = 0
+        recorded = RecordedSpans([])
         if outcome.reason in {"error", "timeout"} and outcome.error is not None:
             outcome.unreachable = await unreachable_part(outcome.error, self._resources)
             if outcome.unreachable is not None:
@@ -217,23 +231,87 @@ class AttemptRun:
             # running again. The report with this status ends the attempt again.
             outcome.status = await self._status_in_store() or outcome.status
         if self._scope is not None:
-            wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
-            recorded = await self._runner.tracer.close_scope(self._scope, wait)
-            outcome.spans, lost = recorded.spans, recorded.lost
-            if recorded.left:
-                outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
+            recorded = await self._close(self._scope)
         if outcome.reason is None and self._stop_reason.done() and not await self._was_revived():
             # The rollout was cancelled or decided elsewhere while the last spans of the agent were being stored.
             outcome.fail(self._stop_reason.result())
         if outcome.error is not None:
-            outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
+            spans = [*outcome.spans, *recorded.unsent]
+            outcome.error_span_id = _span_of(outcome.error, spans) or outcome.error_span_id
         if self._runner.hooks_before_status:
             await self._call_end()
-        await self._report(lost)
+        if not self._ends_in_one_call or not await self._end(recorded):
+            await self._end_by_parts(recorded)
         if not self._runner.hooks_before_status:
             await self._call_end()
 
-    async def _report(self, lost: int) -> None:
+    async def _close(self, scope: AttemptScope) -> RecordedSpans:
+        """Stop recording, and store the spans, except the last ones if they are stored with the end of the attempt."""
+        tracer = self._runner.tracer
+        recorded: RecordedSpans | None = None
+        if self._ends_in_one_call and not self._runner.hooks_before_status:
+            recorded = tracer.take_last_spans(scope)
+        if recorded is None:
+            wait = INTERRUPTED_SECONDS if self.outcome.kind == "interrupted" else None
+            recorded = await tracer.close_scope(scope, wait)
+        self._note(recorded)
+        return recorded
+
+    async def _end_by_parts(self, recorded: RecordedSpans) -> None:
+        """Store the spans that are left, then report the status."""
+        if recorded.unsent and self._scope is not None:
+            recorded = await self._runner.tracer.keep_last_spans(self._scope, recorded.unsent, None)
+            self._note(recorded)
+        await self._report(recorded.lost)
+
+    def _note(self, recorded: RecordedSpans) -> None:
+        self.outcome.spans = recorded.spans
+        if recorded.left:
+            self.outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
+
+    @property
+    def _ends_in_one_call(self) -> bool:
+        return self._runner.ends_in_one_call and self.outcome.kind != "interrupted" and not self._stop_reason.done()
+
+    async def _end(self, recorded: RecordedSpans) -> bool:
+        """Store the last spans, report the status and claim the next rollout in one call of the store.
+
+        Return False if the call fails. Its parts are then repeated one by one.
+        """
+        attempt, claims = self._rollout.attempt, self._claims
+        claims_next = claims is not None and self.outcome.reason != "infrastructure" and claims.take_next()
+        try:
+            async with asyncio.timeout(WRITE_SECONDS):
+                finished = await self._store.finish_attempt(
+                    attempt.rollout_id,
+                    attempt.attempt_id,
+                    spans=recorded.unsent,
+                    number=True,
+                    claim_as=self._runner.label if claims_next else None,
+                    **self._fields(recorded.lost),
+                )
+        except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the runner
+            reason = str(error) or f"no answer within {WRITE_SECONDS:g} s"
+            logger.warning("the end of attempt %s is reported again: %s", attempt.attempt_id, reason)
+            finished = None
+        if finished is not None and isinstance(finished.claimed, AttemptedRollout):
+            self.next_rollout = finished.claimed
+        elif claims_next and claims is not None:
+            claims.give_back()
+        if finished is None:
+            return False
+        if isinstance(finished.attempt, StoreError):
+            self._log_unreported(finished.attempt)
+        if self._scope is not None:
+            stored = await self._runner.tracer.keep_last_spans(self._scope, recorded.unsent, finished.spans)
+            self.outcome.spans = stored.spans
+            if stored.left or stored.lost > recorded.lost:
+                self._note(stored)
+                await self._report(stored.lost)
+        return True
+
+    def _fields(self, lost: int) -> dict[str, Any]:
+        """Return the arguments with which the end of the attempt is reported."""
         outcome, attempt = self.outcome, self._rollout.attempt
         fields: dict[str, Any] = {"status": outcome.status}
         notes: dict[str, Any] = {} if outcome.reason is None else {"reason": outcome.reason}
@@ -243,6 +321,15 @@ class AttemptRun:
             fields["metadata"] = {**(attempt.metadata or {}), **notes}
         if outcome.reason is not None:
             fields["error"] = self._error(outcome)
+        return fields
+
+    def _log_unreported(self, error: StoreError) -> None:
+        attempt_id, status = self._rollout.attempt.attempt_id, self.outcome.status
+        logger.error("attempt %s ended as %s, but could not be reported", attempt_id, status, exc_info=error)
+
+    async def _report(self, lost: int) -> None:
+        outcome, attempt = self.outcome, self._rollout.attempt
+        fields = self._fields(lost)
         deadline = self._loop.time() + REPORT_SECONDS
         while True:
             try:
@@ -252,9 +339,7 @@ class AttemptRun:
                 if error.retryable and self._loop.time() < deadline:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     continue
-                logger.exception(
-                    "attempt %s ended as %s, but could not be reported", attempt.attempt_id, outcome.status
-                )
+                self._log_unreported(error)
             return
 
     async def _status_in_store(self) -> AttemptStatus | None:

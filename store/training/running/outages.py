@@ -126,6 +126,11 @@ class Pause:
         elif outcome.reason in {None, "error"}:
             self._failures, self._failed = 0, None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the runner has to wait before its next claim."""
+        return self._failed is not None
+
     async def wait(self, stopping: asyncio.Future[Any]) -> None:
         """Wait until rollouts may be claimed, or the runner is stopped."""
         failed, self._failed = self._failed, None

@@ -32,6 +32,7 @@ from store.runtime.limited_log import LimitedLog
 from store.runtime.process import worker_name
 from store.training.running.agent import LitAgent
 from store.training.running.attempt import AttemptRun, Exit, returning_exits
+from store.training.running.claims import Claims
 from store.training.running.heartbeat import Beating, Heartbeat, LaunchMode
 from store.training.running.hooks import Hook, HookCalls
 from store.training.running.outages import Pause
@@ -140,6 +141,7 @@ class Runner(Generic[T]):
         self._name = name
         self._announce = announce
         self._mismatch_pause = _FIRST_PAUSE_SECONDS
+        self.ends_in_one_call = True
         self._without_graph = set[str]()
         """Ids of resources that no run uses. They are read once to check this."""
         self._agent: LitAgent[T] | None = None
@@ -284,7 +286,7 @@ class Runner(Generic[T]):
             rollout = await desk.started(
                 store.start_rollout(input, mode=mode, resources_id=resources_id, worker_id=self.label)
             )
-            outcome = await desk.run(rollout)
+            outcome = (await desk.run(rollout)).outcome
         if outcome.kind == "error" and outcome.error is not None:
             raise outcome.error
         ended = await store.get_rollout_by_id(rollout.rollout_id)
@@ -329,23 +331,31 @@ class Runner(Generic[T]):
         stopped: asyncio.Event,
     ) -> None:
         """Claim and start attempts until `max_rollouts` is reached or the runner is stopped."""
-        left = self._max_rollouts
+
+        def is_stopped() -> bool:
+            return stopped.is_set() or (event is not None and event.is_set())
+
+        claims = Claims(self._max_rollouts, is_stopped, lambda: desk.pause.is_due)
         pause = _FIRST_PAUSE_SECONDS
         limited = LimitedLog(logger)
         stopping = asyncio.ensure_future(stopped.wait())
         try:
             await self._await_resources(stopping)
-            while not stopped.is_set() and not (event and event.is_set()) and (left is None or left > 0):
+            while True:
                 _forget_done(running)
-                free = self._concurrency - len(running)
-                if not free:
+                if is_stopped() or (claims.is_over and not running):
+                    break
+                limit = claims.limit(self._concurrency - len(running))
+                if not limit:
                     await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 await desk.pause.wait(stopping)
                 if stopping.done():
                     break
+                claimed: list[AttemptedRollout] = []
+                claims.take(limit)
                 try:
-                    claimed = await self._claim(desk, free if left is None else min(free, left), running, stopping)
+                    claimed = await self._claim(desk, limit, running, stopping)
                     pause = _FIRST_PAUSE_SECONDS
                 except StoreError as error:
                     if not error.retryable:
@@ -354,10 +364,39 @@ class Runner(Generic[T]):
                     await asyncio.wait({stopping}, timeout=pause)
                     pause = min(2 * pause, max(self._poll_interval, _FIRST_PAUSE_SECONDS))
                     continue
-                running.update(asyncio.create_task(returning_exits(desk.run(rollout))) for rollout in claimed)
-                left = None if left is None else left - len(claimed)
+                finally:
+                    claims.take(len(claimed) - limit)
+                running.update(asyncio.create_task(self._work(desk, rollout, claims, stopping)) for rollout in claimed)
         finally:
             stopping.cancel()
+
+    async def _work(
+        self, desk: Desk, rollout: AttemptedRollout, claims: Claims, stopping: asyncio.Future[Any]
+    ) -> Outcome | Exit:
+        """Run an attempt, and those that are claimed one after the other at the ends of attempts."""
+        while True:
+            # Each attempt has a task of its own, because agents and hooks may set context variables.
+            running = asyncio.create_task(returning_exits(desk.run(rollout, claims)))
+            try:
+                ended = await running
+            except asyncio.CancelledError:
+                # The attempt may have ended, with a claim, in the same iteration of the event loop.
+                if running.done() and not running.cancelled() and running.exception() is None:
+                    late = running.result()
+                    if isinstance(late, AttemptRun) and late.next_rollout is not None:
+                        await desk.give_back(late.next_rollout)
+                raise
+            if isinstance(ended, Exit):
+                return ended
+            if ended.next_rollout is None:
+                return ended.outcome
+            if claims.is_stopped():
+                await desk.give_back(ended.next_rollout)
+                return ended.outcome
+            if not await self._matching(desk, [ended.next_rollout], stopping):
+                claims.give_back()
+                return ended.outcome
+            rollout = ended.next_rollout
 
     async def _await_resources(self, stopping: asyncio.Future[Any]) -> None:
         """Wait until the store has resources that the agent can use, or the runner is stopped."""
@@ -413,7 +452,7 @@ class Runner(Generic[T]):
                 _forget_done(running)
         except BaseException:
             for rollout in await _give_up(claiming):
-                await desk.refuse(rollout)
+                await desk.give_back(rollout)
             raise
         claimed = claiming.result() if claiming.done() else await _give_up(claiming)
         return await self._matching(desk, claimed, stopping)
@@ -441,7 +480,7 @@ class Runner(Generic[T]):
                 del unchecked[0]
         except BaseException:
             for rollout in (*matching, *unchecked):
-                await desk.refuse(rollout)
+                await desk.give_back(rollout)
             raise
         if matching:
             self._mismatch_pause = _FIRST_PAUSE_SECONDS
@@ -549,9 +588,23 @@ class Desk:
         """Report an attempt that was claimed too late to run."""
         await AttemptRun(self._runner, rollout, self._resources_of).refuse()
 
-    async def run(self, rollout: AttemptedRollout) -> Outcome:
-        """Run one attempt."""
-        attempt = AttemptRun(self._runner, rollout, self._resources_of)
+    async def give_back(self, rollout: AttemptedRollout) -> None:
+        """Undo the claim of a rollout; if this is not possible, report its attempt as interrupted."""
+        try:
+            if await self._runner.store.runs.release_claim(rollout.rollout_id, rollout.attempt.attempt_id):
+                return
+        except StoreError as error:
+            logger.info("the claim of rollout %s cannot be undone: %s", rollout.rollout_id, error)
+        await self.refuse(rollout)
+
+    async def run(self, rollout: AttemptedRollout, claims: Claims | None = None) -> AttemptRun:
+        """Run one attempt, and return it after its end.
+
+        Args:
+            rollout: the claimed rollout.
+            claims: the rollouts that the runner may claim at the end of the attempt; None to claim none.
+        """
+        attempt = AttemptRun(self._runner, rollout, self._resources_of, claims)
         loop = asyncio.get_running_loop()
         began = loop.time()
         self._runner.announce(f"claimed {rollout.rollout_id}, attempt {rollout.attempt.sequence_id}")
@@ -563,6 +616,10 @@ class Desk:
             outcome = await attempt.run()
             status = outcome.status
             self.pause.note(rollout, outcome)
+        except BaseException:
+            if attempt.next_rollout is not None:
+                await self.give_back(attempt.next_rollout)
+            raise
         finally:
             metrics.ended(status, loop.time() - began)
             self._watch.end(rollout)
@@ -577,7 +634,7 @@ class Desk:
             reward,
         )
         self._runner.announce(_end_of(rollout, outcome, seconds, reward))
-        return outcome
+        return attempt
 
 
 def _end_of(rollout: AttemptedRollout, outcome: Outcome, seconds: float, reward: float | None) -> str:

@@ -45,7 +45,9 @@ FLUSH_SECONDS: Final = 10.0
 LOOP_SECONDS: Final = 2.0
 """`FLUSH_SECONDS` for waits that block an event loop. It is short, because the store's server may run in this loop."""
 
-_WRITE_SECONDS: Final = 5.0
+WRITE_SECONDS: Final = 5.0
+"""A call of the store that writes spans may take at most this many seconds."""
+
 _RETRY_SECONDS: Final = 0.5
 # A call of the store may have 16 MiB, in which the JSON of a span has other names for some fields.
 _SPAN_BYTES: Final = MAX_CALL_BYTES - 64 * 1024
@@ -91,6 +93,8 @@ class RecordedSpans:
     """The number of spans that the store refused or that could not be converted or spooled."""
     left: int = 0
     """The number of spans that are still in the spool file."""
+    unsent: list[Span] = field(default_factory=list[Span])
+    """The last spans, without numbers, which the caller stores."""
 
 
 @runtime_checkable
@@ -213,6 +217,8 @@ class StoreRecorder:
         self._lock = threading.RLock()
         self._is_awaited = False
         self._is_open = True
+        self._is_writing = False
+        """Whether spans were taken from the queue that are not stored yet."""
         self._progress = _Progress()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -292,6 +298,54 @@ class StoreRecorder:
         """
         await asyncio.wrap_future(self._thread.submit(self._add(spans)))
 
+    def take_last(self) -> RecordedSpans | None:
+        """Stop accepting spans, and return the result with the last spans, which the caller stores.
+
+        Return None if earlier spans are not stored yet, or too many spans are left for one call; then use `close`.
+        """
+        with self._lock:
+            self._is_open = False
+            if self._is_writing or self._file.waiting or self._progress.is_unsure or len(self._queue) > BATCH:
+                return None
+            unsent = self._take()
+        return RecordedSpans(self._progress.spans, self._progress.lost, unsent=unsent)
+
+    async def store_last(self, unsent: Sequence[Span], wait_seconds: float) -> RecordedSpans:
+        """Store the last spans after a call that was to store them failed; return the result as `close` does."""
+
+        async def work() -> RecordedSpans:
+            async with self._writing:
+                if not await self._try(list(unsent)):
+                    self._spool_batch(list(unsent))
+            return await self._close(wait_seconds)
+
+        return await asyncio.wrap_future(self._thread.submit(work()))
+
+    async def note_last(
+        self, unsent: Sequence[Span], results: Sequence[Span | StoreError | None], wait_seconds: float
+    ) -> RecordedSpans:
+        """Note the results of the call that stored the last spans, and return the result as `close` does.
+
+        Spans that the store has refused are changed and stored, if possible.
+        """
+        stored = [span for span in results if isinstance(span, Span)]
+        if len(stored) == len(unsent):
+            self._progress.spans += stored
+            return RecordedSpans(self._progress.spans, self._progress.lost)
+
+        async def work() -> RecordedSpans:
+            self._progress.spans += stored
+            self._progress.is_unsure |= None in results
+            async with self._writing:
+                for span, error in zip(unsent, results, strict=True):
+                    if isinstance(error, SpanConflict):
+                        await self._resolve([span], 0)
+                    elif isinstance(error, StoreError):
+                        await self._isolate([span], error, 0)
+            return await self._close(wait_seconds)
+
+        return await asyncio.wrap_future(self._thread.submit(work()))
+
     async def close(self, wait_seconds: float) -> RecordedSpans:
         """Stop accepting spans, and return the result for the accepted spans.
 
@@ -338,6 +392,7 @@ class StoreRecorder:
             taken = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             if not self._queue:
                 self._is_awaited = False
+            self._is_writing = bool(taken)
         batch: list[Span] = []
         for span in taken:
             try:
@@ -357,14 +412,14 @@ class StoreRecorder:
         """
         conflicts: list[Span] = []
         try:
-            async with asyncio.timeout(_WRITE_SECONDS):
+            async with asyncio.timeout(WRITE_SECONDS):
                 numbers = await record(self._store, batch)
         except SpanConflict as error:
             conflicts = [batch[index] for index in error.indexes]
             numbers = [(index, number) for index, number in error.recorded]
         except (ConnectionError, TimeoutError, Closed) as error:
             if not self._file.waiting:
-                reason = str(error) or f"no answer within {_WRITE_SECONDS:g} s"
+                reason = str(error) or f"no answer within {WRITE_SECONDS:g} s"
                 logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, reason)
             return False
         except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the agent
@@ -449,7 +504,7 @@ class StoreRecorder:
     async def _close(self, wait_seconds: float) -> RecordedSpans:
         deadline = self._thread.loop.time() + wait_seconds
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(max(deadline, self._thread.loop.time() + _WRITE_SECONDS)):
+            async with asyncio.timeout_at(max(deadline, self._thread.loop.time() + WRITE_SECONDS)):
                 await self._drain()
                 while self._work and self._file.waiting:
                     await asyncio.wait(set(self._work), timeout=_RETRY_SECONDS)
