@@ -157,7 +157,7 @@ class Command:
 
 @dataclass(slots=True, kw_only=True)
 class CommandGroup(Command):
-    """Commands of one call, which are decided in their order and committed together. Decision 102.
+    """Commands of one call, which are decided in their order and committed together. Decision 95.
 
     The result is a list with the result or the error of each command. A refused command does not affect the others.
     """

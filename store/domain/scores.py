@@ -1,4 +1,4 @@
-"""Scores: values that versions of reward functions give to attempts after their end. Decision 98."""
+"""Scores: values that versions of reward functions give to attempts after their end. Decision 94."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

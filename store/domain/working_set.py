@@ -127,7 +127,7 @@ class WorkingSet:
     run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
     """The events of earlier calls, by rollout and by the key of the call."""
     scores: dict[ScoreKey, RewardScored] = field(default_factory=dict[ScoreKey, RewardScored])
-    """The last scores of the requested keys. Decision 98."""
+    """The last scores of the requested keys. Decision 94."""
     blobs: set[str] = field(default_factory=set[str])
     """The hashes of the blobs that exist, among the requested hashes. A blob is a value stored once under its hash."""
     artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(

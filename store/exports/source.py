@@ -1,4 +1,4 @@
-"""Source of an export: the rollouts that a query matches at one position of the log, with their parts. Decision 95.
+"""Source of an export: the rollouts that a query matches at one position of the log, with their parts. Decision 93.
 
 Rollouts come in the order of their creation. A store lists them as they are now, because it can page through that order
 at any length. They are then read as they were at the position, some at a time: a query of a past state has a limit of

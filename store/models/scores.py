@@ -1,4 +1,4 @@
-"""Scores: values of versioned rewards, which reward functions give to attempts after their end. Decision 98."""
+"""Scores: values of versioned rewards, which reward functions give to attempts after their end. Decision 94."""
 
 from __future__ import annotations
 

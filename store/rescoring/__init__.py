@@ -1,4 +1,4 @@
-"""Rescoring: versions of reward functions are run over past rollouts, in processes of their own. Decision 98."""
+"""Rescoring: versions of reward functions are run over past rollouts, in processes of their own. Decision 94."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of an attempt, with its last spans and the next claim, as one group of commands. Decision 102."""
+"""The end of an attempt, with its last spans and the next claim, as one group of commands. Decision 95."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of scores, which versions of reward functions gave to attempts. Decision 98."""
+"""Reads of scores, which versions of reward functions gave to attempts. Decision 94."""
 
 from __future__ import annotations
 

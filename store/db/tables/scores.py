@@ -1,4 +1,4 @@
-"""Table of scores, which versions of reward functions gave to attempts after their end. Decision 98."""
+"""Table of scores, which versions of reward functions gave to attempts after their end. Decision 94."""
 
 from sqlalchemy import BigInteger, Column
 
