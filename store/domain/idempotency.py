@@ -34,7 +34,7 @@ class Repeat:
     """The result of a repeated call: the stored reply to the first call."""
 
     position: int
-    """The position of the last event in the log when the first call had been decided."""
+    """The position of the last event in the log right after the first call was decided."""
     reply: Json
     """The ids and numbers of the first call's result. The rest of the result is read again at `position`."""
 
@@ -63,8 +63,8 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
             f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
         )
     if isinstance(command, Claim) and not earlier.is_repeated:
-        # The claim of a caller that has stopped waiting is undone. Now another call with the key gets the claim, so the
-        # reply is marked, and the claim is kept.
+        # A claim is undone if its caller stops waiting. But here a repeat of the call receives the claim. The mark in
+        # the reply prevents that the claim is undone.
         working_set.keep_answer(
             key, Answered(earlier.request_hash, earlier.position, earlier.reply | {"repeated": True})
         )
@@ -78,7 +78,7 @@ def is_repeat(command: Command, working_set: WorkingSet) -> bool:
 
 
 def is_keyed(command: Command) -> bool:
-    """Return whether the command needs a key, because two executions can change more than one execution.
+    """Return whether the command needs a key, because two executions can have more effect than one.
 
     A heartbeat, for example, needs no key.
     """
@@ -111,7 +111,7 @@ _REPLIES: dict[type[Command], Callable[[Any, Any], Json | None]] = {
     PublishResources: lambda command, _: {"resources": command.resources_id},
     AppendToRun: lambda _, events: {"first": events.first, "last": events.last, "kind": events.kind},
     MoveHead: _opened,
-    # The labels may be too long for a stored reply. For a repeat, the labels are read as they were after the event with
-    # this number.
+    # The labels may be too long for a stored reply. A repeat reads the labels as they were after event `number` of the
+    # rollout.
     AnnotateRollout: lambda command, view: {"rollout": command.rollout_id, "number": view.version},
 }

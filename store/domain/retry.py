@@ -49,8 +49,8 @@ def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> O
     Args:
         rollout: the rollout.
         now: the current timestamp of the log.
-        log_time: the relation of timestamps to the time that this process observed. If it is None, the timestamps are
-            compared with `now`.
+        log_time: tells how long ago an event was recorded, as this process measured it. If it is None, the timestamps
+            are compared with `now`.
     """
     attempt = rollout.latest
     left = _remaining(rollout, now, log_time)
@@ -97,7 +97,7 @@ def _remaining(rollout: RolloutState, now: int, log_time: LogTime | None) -> tup
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return the timestamp after which the latest attempt exceeds a limit if timestamps advance in real time.
+    """Return the timestamp after which the latest attempt is overdue if the clock of the log is correct.
 
     Return None if the attempt has no limit, or if the rollout is not active.
     """
@@ -114,7 +114,7 @@ def check_at(rollout: RolloutState) -> int | None:
 
 
 def heartbeat_of(attempt: AttemptState) -> tuple[int, int]:
-    """Return the timestamp at which the last sign of life was recorded, and the time of this sign of life.
+    """Return when the log recorded the last sign of life, and the time that its sender stated.
 
     Without a sign of life, the start of the attempt counts.
     """

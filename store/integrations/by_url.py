@@ -26,8 +26,8 @@ class StoreByURL:
 
     Args:
         url: the URL of the database, as for `open_store`.
-        scan_debounce_seconds: the minimum time between two checks for overdue attempts by calls marked *Sweeps* in
-            `Store`; at 0, each of these calls checks.
+        scan_debounce_seconds: Calls marked *Sweeps* in `Store` also look for overdue attempts, at most once in this
+            time. At 0, each of these calls looks.
 
     Raises:
         Invalid: the URL is invalid.
@@ -78,7 +78,7 @@ class StoreByURL:
     async def call(
         self, method: Callable[Concatenate[Store, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call the method of the opened store that has the name of `method`, and return its result."""
+        """Call the method with the same name as `method` on the opened store, and return its result."""
         while True:
             store = await self.opened()
             bound: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
@@ -106,7 +106,7 @@ class StoreByURL:
 
         SQLite keeps the state of its locks in the memory of the process, and a fork copies that memory. After a fork
         during a commit, the file would stay locked for ever in the child. After a fork during a read, the child would
-        read without a lock. So the driver interrupts reads that still run, and `call` repeats these reads. No call can
+        read without a lock. So closing the store interrupts the running reads, and `call` repeats them. No call can
         open the store during the fork.
         """
         self._opening.acquire()
@@ -167,7 +167,7 @@ def _after_fork_in_child() -> None:
 if hasattr(os, "register_at_fork"):
     # `concurrent.futures.thread` registers a function that stops thread pools during a fork. `_before_fork` must run
     # earlier, because it waits until a store is open, and opening a file uses a thread pool. Python calls these
-    # functions in the reverse order of their registration, so that module is imported before `_before_fork` is
+    # functions in the reverse order of their registration. So the module is imported before `_before_fork` is
     # registered.
     importlib.import_module("concurrent.futures.thread")
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

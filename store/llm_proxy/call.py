@@ -112,10 +112,12 @@ class ProxiedCall:
         if self.endpoint is Endpoint.MODELS:
             return
         if not self._is_exact or not self._is_object:
-            raise Refusal(400, "the body is not a JSON object in UTF-8; send one, with the field model", "invalid_body")
+            raise Refusal(
+                400, "the body is not a JSON object in UTF-8; send a JSON object with the field 'model'", "invalid_body"
+            )
         model = self.request.get("model")
         if model is not None and not isinstance(model, str):
-            raise Refusal(400, "the field model is not text; send the name of a model", "invalid_model")
+            raise Refusal(400, "the field 'model' is not text; send the name of a model", "invalid_model")
 
     def body_for(self, backend: Backend) -> bytes:
         """Return the body for a backend.
@@ -150,8 +152,8 @@ class ProxiedCall:
         Args:
             status: the HTTP status.
             content_type: the media type, which determines whether the body is read as a stream.
-            content_encoding: the encoding of the body. An encoded body is forwarded but not recorded, because the proxy
-                requested a body without encoding.
+            content_encoding: the encoding of the body. The proxy asks for a body without encoding. If the body is
+            encoded anyway, it is forwarded but not recorded.
             limit: the maximum number of bytes of the response to keep.
         """
         self.status = status

@@ -74,7 +74,7 @@ def as_ids(value: Any) -> list[int]:
 
 
 def first_text(fields: Mapping[str, Any], *names: str) -> str | None:
-    """Return the value of the first of the fields that is text and not empty, or None."""
+    """Return the first value among these fields that is text and not empty; None if there is none."""
     return next((text for name in names if isinstance(text := fields.get(name), str) and text), None)
 
 
@@ -98,7 +98,8 @@ def to_json(value: object, *, is_sorted: bool = False) -> str:
 def compact(item: Mapping[str, Any]) -> Json:
     """Return an item without null fields at any depth, and without top-level fields that are an empty list or object.
 
-    The objects of a client have such fields even if the response lacks them. Arguments and schemas are unchanged.
+    The objects of a client library have such fields even if the server did not send them. Arguments and schemas are
+    unchanged.
     """
     try:
         fields = _without_nulls(item)
@@ -110,7 +111,7 @@ def compact(item: Mapping[str, Any]) -> Json:
 _FREE_FORM: Final = frozenset({
     "arguments", "env", "input", "input_schema", "parameters", "schema", "structured_content", "value",
 })  # fmt: skip
-"""Fields with values of the program or the model, in which null has a meaning."""
+"""Fields whose values the program or the model chose. A null in these values has a meaning."""
 
 
 def _without_nulls(value: Any) -> Any:
@@ -125,7 +126,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of a request's value as JSON: a client's objects as objects, and classes as their names.
+    """Return a value of a request as JSON. An object of a client library becomes a JSON object, and a class its name.
 
     Iterators are left out, because an iterator can be read only once, and the client reads it. Arguments that the
     client counts as omitted are left out too.

@@ -47,11 +47,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "conversation": "conversation",
     "suffix": "suffix",
 }
-"""Names below `gen_ai.request.`, by the names in requests."""
+"""For each field of a request: the part of its attribute name after `gen_ai.request.`."""
 
 
 def read_call(protocol: Protocol, request: Json, response: Json, *, is_incomplete: bool = False) -> ModelCall:
-    """Return a call as a value. Malformed fields are left out; no exception is raised.
+    """Return a call as a `ModelCall`. Malformed fields are left out; no exception is raised.
 
     Args:
         protocol: the protocol of the call.
@@ -182,7 +182,7 @@ def _as_in_chat(logprobs: Json) -> Json:
 
 
 def _ids_in(logprobs: Json) -> list[int]:
-    """Return the token ids from the tokens of log probabilities; empty if some token is not an id.
+    """Return the token ids that stand in place of the tokens in log probabilities; empty if any token is not an id.
 
     vLLM writes `token_id:<id>` in place of each token if the request contains `return_tokens_as_token_ids`.
     """

@@ -64,7 +64,7 @@ class StreamReader(abc.ABC):
     def has_end_mark(self) -> bool:
         """Whether the stream's end mark was received. After the mark, no usage follows.
 
-        The usage may follow if only `is_complete` is True.
+        If `is_complete` is True and this is False, the usage may still follow.
         """
         return self._has_end_mark
 
@@ -101,7 +101,9 @@ def stream_reader(protocol: Protocol, limit: int) -> StreamReader:
 
 
 def _merged(usage: Any, event: Any) -> Json:
-    """Return the usage with the numbers of a later event. Events may have null in place of earlier numbers."""
+    """Return the usage with the numbers of a later event. A null in the later event does not replace an earlier
+    number.
+    """
     return {**as_object(usage), **{name: value for name, value in as_object(event).items() if value is not None}}
 
 
@@ -185,8 +187,8 @@ class _Choice:
     def _tool_of(self, delta: Json) -> Json:
         """Return the tool call that a delta continues or begins.
 
-        Some servers leave out the index, or send the same index for all calls. In their streams, a delta with another
-        id begins a call, and any other delta continues the last call.
+        Some servers leave out the index, or send the same index for all calls. In their streams, a delta with a new id
+        begins a call, a delta with a known id continues that call, and a delta without an id continues the last call.
         """
         text = delta.get("index")
         index = as_count(int(text) if isinstance(text, str) and text.isdecimal() else text)
@@ -229,7 +231,7 @@ def _text_item(pieces: list[str]) -> list[Json]:
 
 
 def _joined_items(items: list[Any]) -> list[Any]:
-    """Return content items in which adjacent pieces of one text or of one reasoning are joined."""
+    """Return content items. Adjacent text items are joined, and so are adjacent items of reasoning."""
     joined: list[Any] = []
     for item in items:
         fields, last = as_object(item), as_object(joined[-1]) if joined else {}
@@ -311,7 +313,7 @@ class _ResponseReader(StreamReader):
         "custom_tool_call_input": "input",
         "code_interpreter_call_code": "code",
     }
-    """The field that the deltas of an event type extend. It is a field of an item, or of a part of the item."""
+    """For each type of event: the field to which its deltas are appended, in an item or in a part of the item."""
     _PARTS: Final = frozenset({"content_part", "reasoning_summary_part", "output_text.annotation"})
 
     def __init__(self, limit: int) -> None:
@@ -347,7 +349,8 @@ class _ResponseReader(StreamReader):
             return
         subject, _, stage = kind.rpartition(".")
         if subject == "output_item":
-            # The last event of an item contains the complete item. Some servers omit fields whose deltas they sent.
+            # The last event of an item should contain the complete item. Some servers omit fields that they sent as
+            # deltas.
             self._items[index] = {**self._items.get(index, {}), **_present(as_object(event.get("item")))}
             return
         if subject not in self._TEXT_FIELDS and subject not in self._PARTS:

@@ -33,7 +33,7 @@ class RunFrame(Frozen):
     To continue later, pass this version as `after`.
     """
     until: int | None = None
-    """If this is not None, the reader is receiving the view of this version and has only a part of the view.
+    """If this is not None, the reader is still receiving the view as it was at this version, and has a part of it.
 
     To continue later, pass this version as `until`, together with `seq` as `after`.
     """
@@ -56,7 +56,7 @@ class RunFrame(Frozen):
     masks: list[Mask] | None = None
     """fork: the masks, which select the events of the base that the fork hides."""
     plan: Fork | None = None
-    """fork: the whole plan."""
+    """fork: the complete plan; `base`, `base_seq` and `masks` repeat parts of it."""
     attempt_status: AttemptStatus | None = None
     """hello and status: the status of the attempt."""
     rollout_status: RolloutStatus | None = None

@@ -1,7 +1,8 @@
 """Functions that move the data of events into blocks. Other processes may write meanwhile. Decision 72.
 
 The data of an event is its JSON text without payload. A block contains the data of 128 events, compressed together.
-Between these events may be events whose data stays in its row. Each transaction is short: it stores one block, and
+Other events may lie between these events; their data stays in their rows. Each transaction is short: it stores one
+block, and
 replaces the data of the events by references to the block. So a call that is stopped at any moment leaves a correct
 store, and the next call continues after the last block.
 

@@ -29,7 +29,7 @@ from store.domain.run_events import (
 )
 
 APPEND_KEY = "events"
-"""The `kind` of a row of `run_keys` if its call appended run events.
+"""The `kind` in `run_keys` of a key whose call appended run events.
 
 For other calls, `kind` is the type of the event.
 """
@@ -57,7 +57,7 @@ class RunRows:
     artifacts: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
     """The rows of artifacts by rollout id and artifact id."""
     retracted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """The retractions of artifacts that earlier events saved, so that their rows are not in `artifacts`.
+    """Retractions of artifacts whose rows are not in `artifacts`, because earlier commits saved them.
 
     The keys are rollout id and artifact id. The values are the versions of the events that retracted the artifacts.
     """

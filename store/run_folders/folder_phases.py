@@ -98,5 +98,5 @@ TA: Final = _graph("tradingagents", None)
 TA_COMPAT: Final = _graph("tradingagents-compat", CascadeMask(nodes=["review_holdings", "make_pm_decision"]))
 """The phase graph with which a re-run for a ticker hides only the events of two nodes of the portfolio phase.
 
-Events of nodes that ran under these two nodes stay visible.
+Events whose parent node is one of these two nodes stay visible.
 """

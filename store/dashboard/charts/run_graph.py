@@ -72,14 +72,14 @@ class DrawnScope:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The scopes of a run, each with its position in the drawing."""
+    """The scopes of a run, each with its place in the drawing."""
 
     scopes: list[DrawnScope]
     left_out: int
     """The number of nodes that are not drawn."""
 
     def at(self, place: Place) -> list[DrawnScope]:
-        """Return the scopes at a position."""
+        """Return the scopes at a place of the drawing."""
         return [scope for scope in self.scopes if scope.place == place]
 
 
@@ -94,7 +94,7 @@ def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -
 
     Args:
         graph: the scopes and nodes of the run.
-        phases: the phases of the run, which decide the positions of scopes; None if the run has no phase graph.
+        phases: the phases of the run, which decide the places of scopes; None if the run has no phase graph.
         times: the times at which events were recorded, in microseconds since the epoch, by version.
     """
     tools: dict[tuple[str | None, str], list[str]] = {}
@@ -112,7 +112,7 @@ def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -
 
 
 def _place(column: GraphColumn, phases: PhaseGraph | None) -> Place:
-    """Return the position of a scope.
+    """Return the place of a scope in the drawing.
 
     A scope that depends on other scopes (a portfolio, a book) is drawn below them. A shared scope (the market) and a
     scope without a name are drawn above the other scopes.

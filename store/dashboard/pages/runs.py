@@ -78,7 +78,7 @@ class Branch:
 
 @pages.get("/ui/runs/{rollout_id}")
 async def run(request: PageRequest) -> PageContent:
-    """Show one view of a run as a graph, the attempts of the run, and the events of the selected node.
+    """Show the graph of one view of a run, the list of its attempts, and the events of the selected node.
 
     The parameters are `view`, `at` (the number of the last event to include), `scope` and `node`.
     """

@@ -86,7 +86,7 @@ def prepare_sqlite(
         create: whether to create a missing file.
         read_only: whether to change nothing.
         clock: a function that returns microseconds since the epoch.
-        place: the partition that the file contains; None to store no membership in the file.
+        place: the partition that the file contains, which the file then records; None to record nothing.
         mode: the permissions of a new file, before the umask is applied.
 
     Raises:
@@ -94,8 +94,8 @@ def prepare_sqlite(
             contain the partition.
         Invalid: the path is a directory.
         Incompatible: the file is on a network file system, is not a store, is newer than this program, is older and
-            opened only for reading, has a second name and is opened for writing, or has the name of a partition that
-            has to be created.
+            opened only for reading, has a second name (such as a hard link) and is opened for writing, or is in the
+            place of a partition that would be created.
         ReadOnly: `read_only` is False, but the file or its directory cannot be written.
         Unavailable: the disk is full, or another process has worked on the file for a minute.
     """
@@ -209,7 +209,7 @@ def check_membership(path: Path, place: PartitionPlace, *, create: bool) -> Stor
     elif file.membership.partition == DEFAULT_PARTITION:
         content = "a store of its own"
     else:
-        content = f"the partition {file.membership.partition} of another database or name"
+        content = f"the partition {file.membership.partition}, which belongs to another database or has another name"
     text = f"the file {path} is {content}, and not the partition {place.partition} of {place.main.name}"
     if create:
         raise Incompatible(text, f"use another name, or rename the file, or open it by its own URL: {sqlite_url(path)}")
@@ -264,7 +264,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
 
     Raises:
         Incompatible: the file is a database but not a store, or a newer program wrote it.
-        Corrupt: the tables with the description do not have exactly one row each.
+        Corrupt: `alembic_version` or `store_info` does not have exactly one row.
     """
     if not path.exists() or not path.stat().st_size:
         return None
@@ -331,7 +331,9 @@ def _copy(path: Path) -> Path:
 
 @contextmanager
 def migrating_sqlite(path: Path) -> Generator["Connection"]:
-    """Open a connection for alembic in one transaction, which includes changes of the schema. Commit at the end."""
+    """Open a connection for alembic and begin a transaction, which includes changes of the schema. Commit at the
+    end.
+    """
     from sqlalchemy import StaticPool, create_engine
 
     with closing(connect(path)) as connection:
@@ -345,7 +347,7 @@ def migrating_sqlite(path: Path) -> Generator["Connection"]:
 def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
     """Delete the files of a partition and revoke the keys that are valid only for it.
 
-    The keys are revoked first. If the call is stopped, the same call deletes the remaining files.
+    The keys are revoked first. If the call is stopped, a repeat of the call deletes the remaining files.
 
     Args:
         path: the file of the partition.
@@ -363,7 +365,7 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         Unavailable: a file cannot be used at the moment.
     """
     check_place(path)
-    # SQLite keeps its other files beside the actual file.
+    # If the path is a symbolic link, SQLite keeps its other files beside the target of the link.
     actual = path.resolve()
     other_files = [actual.with_name(actual.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
     if not any(file.exists() for file in (actual, *other_files)):
@@ -375,7 +377,8 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
     with store_errors(path), file_lock(path), _exclusive(actual):
         revoked = _revoke_keys(main, partition)
         size = sum(file.stat().st_size for file in (actual, *other_files) if file.exists())
-        # The database file is deleted first, because without its log it would contain an older state of the store.
+        # The database file is deleted first, because without its write-ahead log it would contain an older state of the
+        # store.
         for file in (actual, *other_files, path):
             file.unlink(missing_ok=True)
         flush(actual.parent)

@@ -19,7 +19,7 @@ READ_SECONDS: Final = 60.0
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The largest size of the request line and the headers together."""
 
-# The paths whose queries may also be the body of a POST.
+# The paths whose query parameters can also be sent as the body of a POST.
 _SEARCHED: Final = re.compile(
     rb"(?:/p/[^/]+)?(?:%b|%b|%b|%b)"
     % tuple(
@@ -75,7 +75,8 @@ class Connection(HttpToolsProtocol):
         """The number of bytes of a refused request that were discarded; None if no request was refused."""
         self._is_in_body = False
         self._unsent: float = math.inf
-        # Other applications have no fast path, and it may be switched off in Rollbook's application.
+        # The fast path answers some requests without the application. Only Rollbook's application has one, and it can
+        # be switched off.
         self._fast_path: DirectPath | None = getattr(getattr(self._application, "state", None), "fast_path", None)
         self._direct: DirectRequest | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
@@ -267,8 +268,8 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         super().eof_received()
-        # A peer that receives data after closing sends a reset. The reset has arrived too, although a read reports only
-        # the end of the stream.
+        # A peer that receives data after closing sends a reset. The reset has already arrived, even if a read reports
+        # only the end of the stream.
         if self._unread is not None and self._socket_events() & _RESET:
             self._undo_unread()
 

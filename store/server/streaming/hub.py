@@ -1,6 +1,6 @@
 """One reader of a log for all streams of the log.
 
-At the end of the log, two hundred streams cost the database as much as one stream.
+Once the streams have reached the end of the log, two hundred of them cost the database as much as one.
 
 A stream first reads earlier events from pages of the log. Streams at the same cursor share a page. When a stream has
 reached the events that the hub has read, it reads the following events from the hub's memory, which contains a few
@@ -27,8 +27,9 @@ from store.sql.database import StoreDatabase, database_of
 # A hub keeps at least this many events in memory (fewer if they are large), and at most twice as many.
 REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 16 * 1024 * 1024
-# This is the pause between wake-ups per stream. It is twice the time of a write to one stream, so under load each
-# stream gets several events at once, and other requests do not wait for all streams after each commit.
+# The pause between two wake-ups is this time multiplied by the number of streams, at most `_PAUSE_SECONDS`. It is twice
+# the time of the writes to all streams. So under load a stream gets several events at once, and the server has time for
+# other requests.
 _STREAM_SECONDS: Final = 0.0002
 _PAUSE_SECONDS: Final = 0.1
 
@@ -157,8 +158,8 @@ class Hubs:
         types = None if query.types is None else frozenset(query.types)
         async with self.use(database) as hub:
             while True:
-                # All events up to this position were committed before the log is read below. A reader may be ahead of
-                # the hub.
+                # All events up to this position are committed, so the read below returns them. The reader's cursor may
+                # be later than the hub's position.
                 position = max(hub.position, 0 if query.after is None else parse(query.after).position)
                 async with aclosing(hub.past.after(query, position)) as facts:
                     async for fact in facts:

@@ -23,7 +23,7 @@ _PASSED: Final = {
     "on_trace_end": ("agent", "runner", "tracer", "rollout"),
     "on_rollout_end": ("agent", "runner", "rollout", "spans", "outcome"),
 }
-"""The arguments that `**kwargs` of each method receives."""
+"""For each method: the arguments that a parameter `**kwargs` receives."""
 
 _BY_NAME: Final = ("tracer", "task")
 """Further arguments of each method, passed only to parameters of these names."""
@@ -35,10 +35,10 @@ class Hook:
     """Base class of hooks, called when an attempt and its trace start and end. Exceptions are logged and ignored.
 
     A hook need not derive from this class. A hook may define any of the four methods, async or not. A method may
-    declare any of the arguments below, by keyword or by position, and also `tracer` and `task`, the input of the
-    rollout. `on_rollout_end` may also declare `status`, the status of the attempt, `outcome`, its result, and `error`,
-    the exception that ended the attempt or None. The parameters are inspected once, when the hook is passed to a runner
-    or trainer, which refuses a parameter of another name without a default.
+    declare each argument that the same method has below, and also `tracer` and `task` (the input of the rollout), by
+    keyword or by position. `on_rollout_end` may also declare `status` (of the attempt), `outcome` (its result) and
+    `error` (the exception that ended the attempt, or None). The runner or trainer inspects the parameters once, when it
+    receives the hook. It refuses a parameter that has another name and no default.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
@@ -67,7 +67,7 @@ class Hook:
 
 
 class HookCalls:
-    """The methods of hooks in the order of the calls, and the arguments that they declare.
+    """The methods of the hooks in the order in which they are called, and the arguments that each of them declares.
 
     Args:
         hooks: the hooks; a hook need not define all methods.
