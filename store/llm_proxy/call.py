@@ -153,7 +153,7 @@ class ProxiedCall:
             status: the HTTP status.
             content_type: the media type, which determines whether the body is read as a stream.
             content_encoding: the encoding of the body. The proxy asks for a body without encoding. If the body is
-            encoded anyway, it is forwarded but not recorded.
+                encoded anyway, it is forwarded but not recorded.
             limit: the maximum number of bytes of the response to keep.
         """
         self.status = status

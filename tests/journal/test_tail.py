@@ -69,7 +69,7 @@ async def read(store: Store, after: str | None = None, limit: int | None = None,
     return received
 
 
-async def test_the_whole_log_comes_in_order(filled: Store) -> None:
+async def test_the_complete_log_is_read_in_order(filled: Store) -> None:
     events = await read(filled)
     report = await filled.log.verify()
     assert [event.position for event in events] == list(range(1, report.events + 1))
@@ -91,27 +91,27 @@ async def test_an_empty_log_has_no_events(store: Store) -> None:
     assert await read(store) == []
 
 
-async def test_a_reader_resumes_at_every_cursor_without_loss_or_double(filled: Store) -> None:
+async def test_a_reader_resumes_at_every_cursor_without_loss_or_repetition(filled: Store) -> None:
     events = await read(filled)
     for index, event in enumerate(events):
         assert await read(filled, after=event.cursor) == events[index + 1 :]
 
 
 @ON_SQLITE
-async def test_pages_join_without_a_seam(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_pages_give_the_same_events_as_one_page(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     events = await read(filled)
     monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 3)
     assert await read(filled) == events
 
 
-async def test_only_the_types_asked_for_come(filled: Store) -> None:
+async def test_a_reader_receives_only_the_requested_types(filled: Store) -> None:
     events = await read(filled)
     spans = await read(filled, types=["span.recorded", "worker.seen"])
     assert spans == [event for event in events if event.type in {"span.recorded", "worker.seen"}]
     assert await read(filled, types=[]) == []
 
 
-async def test_only_the_rollout_asked_for_comes(filled: Store) -> None:
+async def test_a_reader_receives_only_events_of_the_requested_rollout(filled: Store) -> None:
     events = await read(filled)
     name = next(event.stream for event in events if event.type == "span.recorded")
     of_one = await read(filled, rollout_id=name.removeprefix("rollout/"))
@@ -126,7 +126,7 @@ async def test_a_filtered_reader_can_resume_unfiltered(filled: Store) -> None:
     assert await read(filled, after=first.cursor) == events[first.position :]
 
 
-async def test_a_filtered_reader_that_missed_everything_goes_on_from_there(
+async def test_a_filtered_follower_skips_other_events_and_receives_the_next_match(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 2)
@@ -155,7 +155,7 @@ async def until_waiting(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("no_slow_poll")
-async def test_a_follower_hears_of_a_commit_at_once(store: Store) -> None:
+async def test_a_follower_receives_a_commit_at_once(store: Store) -> None:
     async with following(store, follow=True) as events:
         for number in range(5):
             waiting = asyncio.ensure_future(anext(events))
@@ -167,7 +167,7 @@ async def test_a_follower_hears_of_a_commit_at_once(store: Store) -> None:
             assert event.body["input"] == {"number": number}
 
 
-async def test_a_follower_misses_nothing_of_many_writers(store: Store) -> None:
+async def test_a_follower_receives_all_events_of_many_writers(store: Store) -> None:
     async def write(worker: int) -> None:
         for number in range(10):
             started = await store.start_rollout({"worker": worker, "number": number})
@@ -232,7 +232,7 @@ async def test_a_cursor_of_another_store_is_refused(filled: Store) -> None:
 
 @ON_SQLITE
 @pytest.mark.parametrize("part, value", [(2, "99999"), (3, "f" * 16), (4, "99999")])
-async def test_a_cursor_of_another_history_is_refused(filled: Store, part: int, value: str) -> None:
+async def test_a_cursor_that_does_not_match_the_log_is_refused(filled: Store, part: int, value: str) -> None:
     parts = (await read(filled))[10].cursor.split(".")
     parts[part] = value
     with pytest.raises(Incompatible, match="restored or replaced"):
@@ -275,7 +275,7 @@ async def test_history_contains_the_cause_of_an_event(filled: Store) -> None:
     assert all(history[event.cause].position < event.position for event in caused if event.cause in history)
 
 
-async def test_history_as_at_ends_there(store: Store) -> None:
+async def test_history_as_at_a_position_ends_at_this_position(store: Store) -> None:
     await store.add_resources({})
     rollout = await store.enqueue_rollout({"q": 1})
     await store.update_rollout(rollout.rollout_id, metadata={"a": 1})
@@ -293,7 +293,7 @@ async def test_the_history_of_an_unknown_rollout_is_not_found(filled: Store) -> 
     assert not await is_there(filled, "ro-nobody")
 
 
-async def test_a_long_history_is_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_history_is_complete(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 7)
     (rollout,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={})])
     for number in range(20):
@@ -308,7 +308,7 @@ async def two_stores(durable_url: str) -> AsyncIterator[tuple[Store, Store]]:
         yield one, two
 
 
-async def test_one_reader_can_go_on_where_another_stopped(two_stores: tuple[Store, Store]) -> None:
+async def test_a_reader_can_continue_at_the_cursor_of_another_reader(two_stores: tuple[Store, Store]) -> None:
     one, two = two_stores
     for number in range(6):
         await one.enqueue_rollout({"number": number})

@@ -44,7 +44,7 @@ ANTHROPIC_STREAM: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-async def test_messages_of_anthropic_pass_and_are_recorded(
+async def test_anthropic_messages_are_forwarded_and_recorded(
     agent: Agent, model: ModelServer, http: aiohttp.ClientSession, is_stream: bool
 ) -> None:
     raw = b"".join(
@@ -101,7 +101,9 @@ RESPONSE: dict[str, Any] = {
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.slow
-async def test_the_responses_api_passes_and_is_recorded(agent: Agent, model: ModelServer, is_stream: bool) -> None:
+async def test_responses_api_calls_are_forwarded_and_recorded(
+    agent: Agent, model: ModelServer, is_stream: bool
+) -> None:
     stream: list[Any] = [
         {"type": "response.created", "sequence_number": 0, "response": {**RESPONSE, "output": [], "usage": None}},
         {"type": "response.output_text.delta", "sequence_number": 1, "delta": "It is 42."},
@@ -136,7 +138,7 @@ async def test_the_responses_api_passes_and_is_recorded(agent: Agent, model: Mod
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-async def test_plain_completions_pass_and_are_recorded(agent: Agent, model: ModelServer, is_stream: bool) -> None:
+async def test_plain_completions_are_forwarded_and_recorded(agent: Agent, model: ModelServer, is_stream: bool) -> None:
     def choice(text: str, ids: list[int], finish: str | None, **more: Any) -> dict[str, Any]:
         values = {"tokens": ["t"] * len(ids), "token_logprobs": [-0.5] * len(ids)}
         said = {"index": 0, "text": text, "token_ids": ids, "finish_reason": finish, "logprobs": values, **more}
@@ -160,7 +162,7 @@ async def test_plain_completions_pass_and_are_recorded(agent: Agent, model: Mode
     assert len(orjson.loads(str(attributes["logprobs.content"]))) == 3
 
 
-async def test_embeddings_pass_and_are_recorded_without_their_vectors(agent: Agent, model: ModelServer) -> None:
+async def test_embeddings_are_forwarded_and_recorded_without_their_vectors(agent: Agent, model: ModelServer) -> None:
     vector = {"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}
     usage = {"prompt_tokens": 2, "total_tokens": 2}
     model.will(replies({"object": "list", "data": [vector], "model": MODEL, "usage": usage}))

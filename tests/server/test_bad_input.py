@@ -101,12 +101,12 @@ async def test_malformed_request_is_refused_and_the_connection_closed(
             assert (await api.get("/health")).status == 200
 
 
-async def test_a_method_that_no_path_has_is_not_allowed(api: Api) -> None:
+async def test_a_method_that_no_route_supports_is_refused(api: Api) -> None:
     for method in ("PATCH", "TRACE", "PROPFIND", "MKCOL", "SUBSCRIBE"):
         assert (await api.send(method, "/rollouts")).detail == "Method Not Allowed", method
 
 
-async def test_a_body_longer_than_announced_is_no_second_request(api: Api, store: Store) -> None:
+async def test_bytes_beyond_the_announced_length_are_not_read_as_a_second_request(api: Api, store: Store) -> None:
     smuggled = BODY + _posted(b"Content-Length: 26")
     statuses, _ = await _exchange(api, _posted(b"Content-Length: 10", body=smuggled))
     assert 201 not in statuses
@@ -133,7 +133,7 @@ async def test_older_clients_and_proxies_are_served(api: Api, line: bytes) -> No
     assert (statuses, said.endswith(b'{"status":"ok"}')) == ([200], True)
 
 
-async def test_a_compressed_body_is_never_opened(api: Api) -> None:
+async def test_a_compressed_body_is_not_decompressed(api: Api) -> None:
     bomb = gzip.compress(b'{"rollouts":[' + b" " * (8 * MEBIBYTE) + b"]}")
     answer = await api.post("/queues/rollouts/enqueue", bomb, headers={"Content-Encoding": "gzip"})
     assert (answer.status, answer.detail[0]["type"]) == (422, "json_invalid")
@@ -175,7 +175,7 @@ async def test_end_of_the_head_may_arrive_with_a_large_body(api: Api, store: Sto
 
 
 @pytest.mark.slow
-def test_headers_after_a_body_and_beside_its_chunks_are_forgotten() -> None:
+def test_trailers_and_chunk_extensions_are_discarded() -> None:
     with serving("serve", "--db", "memory://", "--port", "0", "--log-level", "error") as (process, url):
         port = int(url.rpartition(":")[2])
         begin = _posted(b"Transfer-Encoding: chunked", body=b"1a;" + b"e" * MEBIBYTE + b"\r\n" + BODY + b"\r\n0\r\n")
@@ -231,27 +231,27 @@ async def test_an_odd_id_finds_nothing_or_is_refused(api: Api, subtests: pytest.
 
 
 @pytest.mark.parametrize("name", ["a slash", "steps upwards", "two dots", "a percent sign", "the longest"])
-async def test_an_odd_id_names_one_thing_and_no_other(api: Api, name: str) -> None:
+async def test_an_odd_id_identifies_exactly_one_worker(api: Api, name: str) -> None:
     worker = (await api.post(f"/workers/{ODD_IDS[name]}")).ok()
     assert (await api.get(f"/workers/{ODD_IDS[name]}")).ok() == worker
     assert [entry["worker_id"] for entry in (await api.get("/workers")).ok()["items"]] == [worker["worker_id"]]
 
 
-async def test_an_empty_id_is_no_path(api: Api) -> None:
+async def test_a_path_with_an_empty_id_does_not_exist(api: Api) -> None:
     for path in ("/rollouts/", "/rollouts//attempts", "/workers/", "/resources/", "/rollouts//history"):
         assert (await api.get(path)).status == 404, path
         assert (await api.post(path, {})).status == 405, path
 
 
 @pytest.mark.parametrize("field", ["limit", "offset"])
-async def test_a_page_beyond_every_number_is_refused(api: Api, field: str) -> None:
+async def test_a_limit_or_offset_beyond_64_bits_is_refused(api: Api, field: str) -> None:
     for number in (2**63, 10**40):
         assert (await api.get(f"/workers?{field}={number}")).status == 422
         assert (await api.post("/rollouts/search", {field: 2**63})).status == 422
     assert (await api.get(f"/workers?{field}={2**63 - 1}")).ok()["items"] == []
 
 
-async def test_of_a_parameter_given_a_thousand_times_the_last_counts(api: Api) -> None:
+async def test_the_last_value_of_a_repeated_parameter_is_used(api: Api) -> None:
     await api.enqueue(1, 2, 3)
     page = (await api.get("/rollouts?" + "&".join(["limit=3"] * 1000 + ["limit=2"]))).ok()
     assert (len(page["items"]), page["limit"]) == (2, 2)

@@ -28,7 +28,7 @@ from tests.torture import IS_TORTURE, rounds
 
 @pytest.mark.slow
 @pytest.mark.postgres
-async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stopped(
+async def test_a_server_shows_exported_run_folders_while_postgres_is_stopped(
     private_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with (
@@ -62,7 +62,7 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
 
 @pytest.mark.slow
 @pytest.mark.postgres
-async def test_folders_are_readable_with_the_last_keys_throughout_an_outage(
+async def test_keys_read_before_an_outage_can_read_folders_during_it(
     private_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     Written().write(tmp_path)
@@ -90,7 +90,7 @@ async def test_folders_are_readable_with_the_last_keys_throughout_an_outage(
         assert (await keyed.ask(key)).status == 200
 
 
-def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_path: Path) -> None:
+def test_layouts_have_the_precedence_flow_legacy_flat_and_runs_are_listed_newest_first(tmp_path: Path) -> None:
     Written(events=lines([event("log", "n", "RIG", message="flow")])).write(tmp_path)
     Written(
         layout="legacy", status="running", files={}, events=lines([event("log", "n", "RIG", message="legacy")])
@@ -113,7 +113,7 @@ def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_pat
         listed_runs(tmp_path / "missing")
 
 
-def test_the_command_lists_the_folders_of_a_store_that_is_away(tmp_path: Path) -> None:
+def test_the_runs_command_lists_folders_if_the_store_is_unavailable(tmp_path: Path) -> None:
     Written().write(tmp_path)
     url = "postgresql://postgres@127.0.0.1:1/postgres"
     result = CliRunner().invoke(app, ["runs", "--db", url, "--fallback", str(tmp_path), "--json"])
@@ -123,7 +123,9 @@ def test_the_command_lists_the_folders_of_a_store_that_is_away(tmp_path: Path) -
     assert missing.exit_code != 0
 
 
-async def test_lists_show_the_times_of_an_imported_run_until_it_goes_on(store: Store, tmp_path: Path) -> None:
+async def test_lists_show_the_original_end_of_an_imported_run_until_its_next_attempt(
+    store: Store, tmp_path: Path
+) -> None:
     Written(run_id=OTHER, flow_id="0ther", created_at=1775000000.0).write(tmp_path / "a")
     Written(status="running").write(tmp_path / "b")
     for part in ("a", "b"):

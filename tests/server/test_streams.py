@@ -120,7 +120,9 @@ async def test_without_the_wish_for_events_the_log_is_a_page(client: Client, fil
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_only_the_types_asked_for_come(store: Store, client: Client, filled: list[LoggedEvent], way: str) -> None:
+async def test_a_reader_receives_only_the_requested_types(
+    store: Store, client: Client, filled: list[LoggedEvent], way: str
+) -> None:
     events = [event for event in filled if event.type in {"span.recorded", "worker.seen"}]
     async with client.follow(way, None, ("type", "span.recorded"), ("type", "worker.seen")) as stream:
         hello = await stream.frame()
@@ -133,7 +135,7 @@ async def test_only_the_types_asked_for_come(store: Store, client: Client, fille
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_only_the_rollout_asked_for_comes(
+async def test_a_reader_receives_only_events_of_the_requested_rollout(
     store: Store, client: Client, filled: list[LoggedEvent], way: str
 ) -> None:
     name = next(event.stream for event in filled if event.type == "span.recorded")

@@ -104,7 +104,7 @@ ADAPTERS = [
 @pytest.mark.torture
 @EXAMPLES
 @given(TRACES, st.sampled_from(ADAPTERS), st.randoms(use_true_random=False))
-def test_any_spans_give_one_answer_whatever_their_order(
+def test_the_report_does_not_depend_on_the_order_of_the_spans(
     spans: list[Any], adapter: TracerTraceToTriplet | LlmProxyTraceToTriplet, lot: random.Random
 ) -> None:
     report = adapter.adapt_report(spans)
@@ -117,7 +117,7 @@ def test_any_spans_give_one_answer_whatever_their_order(
 @pytest.mark.torture
 @EXAMPLES
 @given(TRACES)
-def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_once(spans: list[Any]) -> None:
+def test_every_call_is_a_triplet_or_dropped_and_no_reward_is_used_twice(spans: list[Any]) -> None:
     report = TracerTraceToTriplet().adapt_report(spans)
     keys = {
         (triplet.metadata["attempt_id"], triplet.metadata["span_ids"][0], triplet.metadata.get("choice"))
@@ -145,7 +145,7 @@ def test_any_spans_give_messages_and_rows(spans: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_answer_is_the_same_in_any_process() -> None:
+def test_the_report_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "import json, sys; from store.models import Span; from store.adapters.triplets import TracerTraceToTriplet\n"
         "report = TracerTraceToTriplet().adapt_report([Span(**each) for each in json.load(sys.stdin)])\n"
@@ -169,7 +169,7 @@ def test_the_answer_is_the_same_in_any_process() -> None:
 
 @pytest.mark.parametrize("depth", [5_000])
 @pytest.mark.slow
-def test_a_chain_of_thousands_of_spans_is_no_deeper_than_one(depth: int) -> None:
+def test_a_chain_of_thousands_of_spans_causes_no_recursion_error(depth: int) -> None:
     chain = [span(f"s{number}", number, depth, parent=f"s{number - 1}" if number else None) for number in range(depth)]
     report = TracerTraceToTriplet().adapt_report([*chain, call("x", depth, parent=f"s{depth - 1}")])
     assert len(report.triplets) == 1

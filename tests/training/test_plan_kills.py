@@ -54,7 +54,7 @@ async def train_with_kills(url: str) -> int:
 
 # The database is not killed, and a plan takes the same steps on each.
 @pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_IN_TORTURE], indirect=True)
-async def test_an_algorithm_killed_at_any_instant_goes_on_where_it_was(durable_url: str) -> None:
+async def test_an_algorithm_that_is_killed_continues_its_plan(durable_url: str) -> None:
     killed = 0
     for number in range(rounds(20, few=1)):
         url = f"{durable_url[:-3]}{number}.db" if durable_url.startswith("sqlite") else f"{durable_url}{number}"

@@ -40,13 +40,13 @@ async def content(filled: Filled) -> dict[str, list[list[str]]]:
 
 
 @ON_SQLITE
-async def test_untampered_annotations_are_sound(annotated: Filled) -> None:
+async def test_verify_reports_no_difference_in_unchanged_annotations(annotated: Filled) -> None:
     report = await annotated.report()
     assert report.differences == []
     assert {name: report.rows[name] for name in TABLES} == {"labels": 3, "notes": 2}
 
 
-async def test_deleted_rows_come_back_as_they_were(annotated: Filled) -> None:
+async def test_rebuild_restores_deleted_rows(annotated: Filled) -> None:
     before = await content(annotated)
     await run_sql(annotated.url, *(f"DELETE FROM {table}" for table in TABLES))
     assert {difference.check for difference in await annotated.differences()} == set(TABLES)
@@ -59,7 +59,7 @@ async def test_deleted_rows_come_back_as_they_were(annotated: Filled) -> None:
     "table,column,value", [("labels", "position", "position + 1"), ("notes", "position", "position - 1")]
 )
 @ON_SQLITE
-async def test_edited_rows_are_named_and_become_right_again(
+async def test_verify_reports_edited_rows_and_rebuild_corrects_them(
     annotated: Filled, table: str, column: str, value: str
 ) -> None:
     before = await content(annotated)
@@ -69,7 +69,7 @@ async def test_edited_rows_are_named_and_become_right_again(
     assert await content(annotated) == before
 
 
-async def test_rows_that_no_event_accounts_for_go(annotated: Filled) -> None:
+async def test_rebuild_deletes_rows_without_an_event(annotated: Filled) -> None:
     before = await content(annotated)
     for owner in (annotated.first.rollout_id, "ro-nobody"):
         await run_sql(
@@ -83,7 +83,7 @@ async def test_rows_that_no_event_accounts_for_go(annotated: Filled) -> None:
 
 
 @ON_SQLITE
-async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotations(
+async def test_annotations_of_a_large_rollout_are_compared_in_batches(
     annotated: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 12):
@@ -104,7 +104,7 @@ async def test_a_rollout_with_many_spans_is_compared_in_pieces_with_its_annotati
     assert await content(annotated) == before
 
 
-async def test_labels_written_by_another_process_are_seen(annotated: Filled) -> None:
+async def test_labels_written_through_another_store_object_are_read(annotated: Filled) -> None:
     rollout_id = annotated.first.rollout_id
     # The store keeps the labels that it has read.
     await annotated.store.annotations.annotate(rollout_id, add_labels=["new"])

@@ -59,7 +59,7 @@ async def test_an_empty_store_is_left_as_it_is(store: Store) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 @ON_SQLITE
-async def test_deleted_rows_come_back_as_they_were(filled: Filled, table: str) -> None:
+async def test_rebuild_restores_deleted_rows(filled: Filled, table: str) -> None:
     before = await filled.content()
     await run_sql(filled.url, f"DELETE FROM {table}")
     report = await filled.store.log.rebuild()

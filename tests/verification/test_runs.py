@@ -103,7 +103,7 @@ async def test_rows_of_all_run_tables_become_right_again_on_postgres(played: Fil
     assert await content(played) == before
 
 
-async def test_rows_that_no_event_accounts_for_go(played: Filled) -> None:
+async def test_rebuild_deletes_rows_without_an_event(played: Filled) -> None:
     before = await content(played)
     rollout_id = played.first.rollout_id
     for owner in (rollout_id, "ro-nobody"):
