@@ -1,9 +1,12 @@
 """Context variables for the store calls that an asyncio task makes: their actor and their idempotency key."""
 
-from contextvars import ContextVar
-from typing import Final
+from __future__ import annotations
 
-from store.domain.commands import Idempotency
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from store.domain.commands import Idempotency
 
 actor: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
 """The person or program that makes the calls, as the log records it: `key:<id>`, `dashboard` …; None if unknown.

@@ -16,6 +16,7 @@ from agentlightning.adapter import TraceAdapter
 from agentlightning.types import Triplet
 
 from store.adapters import messages, triplets
+from store.models import Score
 
 __all__ = ["LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet"]
 
@@ -23,17 +24,17 @@ __all__ = ["LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet"]
 class TracerTraceToTriplet(triplets.TracerTraceToTriplet, TraceAdapter):
     """`store.training.TracerTraceToTriplet` as a subclass of `TraceAdapter` of Agent-lightning."""
 
-    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+    def adapt(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> list[Triplet]:
         """Return the result of `store.training.TracerTraceToTriplet.adapt` as triplets of Agent-lightning."""
-        return _converted(super().adapt(source))
+        return _converted(super().adapt(source, scores))
 
 
 class LlmProxyTraceToTriplet(triplets.LlmProxyTraceToTriplet, TraceAdapter):
     """`store.training.LlmProxyTraceToTriplet` as a subclass of `TraceAdapter` of Agent-lightning."""
 
-    def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
+    def adapt(self, source: Iterable[Any], /, scores: Iterable[Score] | None = None) -> list[Triplet]:
         """Return the result of `store.training.LlmProxyTraceToTriplet.adapt` as triplets of Agent-lightning."""
-        return _converted(super().adapt(source))
+        return _converted(super().adapt(source, scores))
 
 
 class TraceToMessages(messages.TraceToMessages, TraceAdapter):

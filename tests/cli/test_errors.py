@@ -47,6 +47,10 @@ WORKING = {
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
+    **{
+        f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
+        for name in ("parquet", "jsonl", "hf", "sft")
+    },
     "tail": ("tail",),
     "stats": ("stats",),
     "ls rollouts": ("ls", "rollouts"),
