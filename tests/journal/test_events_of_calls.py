@@ -48,6 +48,9 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     await store.enqueue_rollout("task")
     claimed = await store.dequeue_many_rollouts(1)
     await measure("a claim whose client has disconnected", lambda: store.queue.release_claims(claimed))
+    (claimed,) = await store.dequeue_many_rollouts(1)
+    attempt = claimed.attempt
+    await measure("runs.release_claim", lambda: store.runs.release_claim(attempt.rollout_id, attempt.attempt_id))
     await measure("dequeue_rollout, new worker", lambda: store.dequeue_rollout("busy"))
 
     silent = RolloutConfig(unresponsive_seconds=10.0)
@@ -97,6 +100,14 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     published = await store.add_resources(RESOURCES)
     await measure("add_resources", lambda: store.add_resources(RESOURCES))
     await measure("update_resources, known id", lambda: store.update_resources(published.resources_id, RESOURCES))
+    last = await store.start_rollout("task")
+    await store.add_span(make_span(last.attempt, 1))
+    await measure(
+        "finish_attempt with a span and a status",
+        lambda: store.finish_attempt(
+            last.rollout_id, last.attempt.attempt_id, "succeeded", spans=[make_span(last.attempt, 2)]
+        ),
+    )
     await measure("any read", store.query_rollouts)
 
     stated = table()

@@ -173,6 +173,7 @@ _YOUNGER_PAGES = {
     "/ui/admin/checks",
     "/ui/admin/payload",
     "/ui/rollouts/{rollout_id}/payload",
+    "GET /v1/agl/log/position",
     "GET /v1/agl/scores/versions",
 }
 """Pages that are younger than the recording."""
