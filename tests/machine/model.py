@@ -63,6 +63,8 @@ class Model:
         self.run_events: list[Json] = []
         self.labels: dict[str, set[str]] = {}
         """By rollout."""
+        self.scores: list[Json] = []
+        """The recorded scores in the order of the log."""
         self.notes: list[str] = []
         """For each note, whose it is."""
         self.resources: dict[str, Json] = {}
@@ -501,6 +503,20 @@ class Model:
         self.labels[rollout_id] = after
         return sorted(after)
 
+    def record_score(self, rollout_id: str, attempt_id: str, value: float) -> bool:
+        """Record the value of the only version of the only reward, and return whether it is new."""
+        self._begin()
+        if rollout_id not in self.rollouts or self._attempt(rollout_id, attempt_id) is None:
+            raise Refused("NotFound")
+        key = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        before = next((row["value"] for row in self.scores if row.items() >= key.items()), None)
+        if before not in {None, value}:
+            raise Refused("Conflict")
+        if before is None:
+            self._fact()
+            self.scores.append({**key, "name": "exact", "version": "v1", "value": value})
+        return before is None
+
     def _record(self, key: tuple[str, str, str], span: Json, attempt: Json) -> None:
         # The first fact of a call has the call's stamp; each later span comes after what was recorded before it.
         self._begin()
@@ -728,6 +744,7 @@ class Model:
                 for rollout_id in sorted(self.labels)
                 for label in sorted(self.labels[rollout_id])
             ],
+            "scores": sorted(self.scores, key=lambda row: row["rollout_id"]),
             "notes": [{"rollout_id": rollout_id} for rollout_id in sorted(self.notes)],
         }
         return {

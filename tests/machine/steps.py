@@ -21,6 +21,7 @@ from store.models import (
     UNSET,
     EnqueueRolloutRequest,
     NamedResources,
+    NewScore,
     OtelResource,
     RolloutConfig,
     RunEvent,
@@ -162,6 +163,7 @@ _ANNOTATE = _step(
     labels=st.dictionaries(st.sampled_from(["good", "bad", "réseau"]), st.booleans(), min_size=1),
     note=st.sampled_from([None, None, "seen"]),
 )
+_RECORD_SCORE = _step("record_score", rollout=ROLLOUTS, attempt=ATTEMPTS, value=st.sampled_from([0.0, 0.5]))
 _OTEL_SPAN = _step("add_otel_span", rollout=ROLLOUTS, attempt=ATTEMPTS)
 _NUMBERS = _step("number_spans", rollouts=st.lists(ROLLOUTS, min_size=1, max_size=4))
 _PUBLISH = _step("publish", resources_id=st.one_of(st.none(), RESOURCES_IDS), model=st.sampled_from(["a", "b"]))
@@ -174,7 +176,7 @@ WRITES = st.one_of(
     *(_ENQUEUE, _START, _DEQUEUE, _DEQUEUE, _DEQUEUE_MANY, _CLAIM, _CLAIM, _RELEASE, _RELEASE, _START_ATTEMPT),
     *(_UPDATE_ROLLOUT, _UPDATE_ROLLOUT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _UPDATE_ATTEMPT, _BEAT),
     *(_SPANS, _ONE_SPAN, _ONE_SPAN, _OTEL_SPAN, _NUMBERS, _PUBLISH, _WORKER, _SWEEP, _SWEEP),
-    *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD, _ANNOTATE),
+    *(_RUN_EVENTS, _RUN_EVENTS, _MOVE_HEAD, _ANNOTATE, _RECORD_SCORE),
 )
 """Steps that give the writer one command, and so may share a commit."""
 CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NONE)
@@ -328,6 +330,19 @@ def _annotate(args: Json, model: Model, *_: Any) -> Op:
     return Op(call, lambda model, _: model.annotate(rollout_id, added, removed, note), sweeps=False)
 
 
+def _record_score(args: Json, model: Model, *_: Any) -> Op:
+    rollout_id = rollout_of(model, args["rollout"])
+    attempt_id = attempt_of(model, rollout_id, args["attempt"])
+    score = NewScore(rollout_id=rollout_id, attempt_id=attempt_id, name="exact", version="v1", value=args["value"])
+
+    async def call(store: Store) -> bool:
+        # The number of its event counts facts of all kinds, which the model has not numbered.
+        (number,) = await store.annotations.record_scores([score])
+        return number is not None
+
+    return Op(call, lambda model, _: model.record_score(rollout_id, attempt_id, args["value"]), sweeps=False)
+
+
 def _span(drawn: Json, model: Model) -> Span:
     rollout_id = rollout_of(model, drawn["rollout"])
     attributes: dict[str, Any] = {}
@@ -447,6 +462,7 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
     "append_run_events": _append_run_events,
     "move_head": _move_head,
     "annotate": _annotate,
+    "record_score": _record_score,
     "add_otel_span": _add_otel_span,
     "number_spans": _number_spans,
     "publish": _publish,
