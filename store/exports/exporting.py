@@ -75,8 +75,9 @@ async def export_store(
         store: the store.
         format: `parquet`, `jsonl`, `hf` or `sft`.
         directory: a new or empty directory, or that of a call to continue.
-        query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log. The order, the
-            limit and the offset are ignored.
+        query: the conditions on rollouts, `as_at` and `reward_version`, whose scores replace the recorded rewards in
+            all tables but `rewards`, which has both; None for all rollouts at the end of the log. The order, the limit
+            and the offset are ignored.
         tables: the names of the tables; None for all tables of the format.
         split: the fraction of the groups that each split gets; see `Splits`.
         split_by: the field whose values are the splits.
@@ -191,6 +192,7 @@ def _command(
         "tables": [table.name for table in plan.tables],
         "conditions": conditions,
         "filter_logic": query.filter_logic,
+        "reward_version": query.reward_version,
         "split": dict(split or {}),
         "split_by": split_by,
         "redact": sorted(set(redact)),

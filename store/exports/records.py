@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from store.adapters.intake import AttemptSpans, sort_in
-from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Span
+from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Score, Span
 from store.models.flat_spans import EMPTY_LIST, FlatSpan
 from store.models.trusted import span_model
 from store.semconv import GROUP_KEY, STEP_KEY
@@ -27,9 +27,12 @@ class RolloutRecord:
     rollout: Rollout
     offset: int
     """The number of listed rollouts up to this one, from which a later call can continue."""
+    reward_version: str | None = None
+    """The version of the reward that the export reads; None for the recorded rewards."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[FlatSpan] = field(default_factory=list[FlatSpan])
     events: list[HistoryEvent] = field(default_factory=list[HistoryEvent])
+    scores: list[Score] = field(default_factory=list[Score])
     is_first: bool = True
     is_last: bool = True
 
@@ -44,6 +47,15 @@ class RolloutRecord:
         """The step in the rollout's metadata."""
         step = self._metadata.get(STEP_KEY)
         return step if isinstance(step, int) and not isinstance(step, bool) else None
+
+    @cached_property
+    def version_scores(self) -> dict[str, Score]:
+        """The scores with a value of the version that the export reads, by attempt."""
+        return {
+            score.attempt_id: score
+            for score in self.scores
+            if f"{score.name}@{score.version}" == self.reward_version and score.value is not None
+        }
 
     @property
     def latest_attempt(self) -> Attempt | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from store.exports.records import RolloutRecord
 from store.interface.store import Store
-from store.models import Attempt, AttemptedRollout, Rollout
+from store.models import Attempt, AttemptedRollout, Rollout, Score
 from store.models.flat_spans import FlatSpan
 from store.models.queries import AttemptQuery, RolloutQuery, SpanQuery
 
@@ -33,6 +33,7 @@ _FIXED: Final = ("rollout_id_in", "rollout_id_contains", "group_in", "step_in")
 SPANS: Final = "spans"
 ATTEMPTS: Final = "attempts"
 EVENTS: Final = "events"
+SCORES: Final = "scores"
 
 
 @dataclass
@@ -43,7 +44,7 @@ class ExportSource:
         store: the store.
         query: the conditions. The order, the limit and the offset are ignored.
         position: the position of the log at which everything is read.
-        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`.
+        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `SCORES`.
         needs_whole_rollouts: whether all spans of a rollout must be in one record.
     """
 
@@ -66,7 +67,8 @@ class ExportSource:
         while page := await self._list(offset):
             chosen = await self._at_position(page)
             places = {rollout.rollout_id: place for place, rollout in enumerate(page, start=offset + 1)}
-            records = [RolloutRecord(rollout, places[rollout.rollout_id]) for rollout in chosen]
+            version = self.query.reward_version
+            records = [RolloutRecord(rollout, places[rollout.rollout_id], version) for rollout in chosen]
             async for batch in self._with_parts(records):
                 yield batch
             offset += len(page)
@@ -78,7 +80,10 @@ class ExportSource:
             return ()
         names = _FIXED if self.query.filter_logic == "and" else ()
         conditions = {name: value for name in names if (value := getattr(self.query, name)) is not None}
-        page = await self.store.find_rollouts(RolloutQuery.of(**conditions, limit=_LISTED_AT_ONCE, offset=offset))
+        query = RolloutQuery.of(
+            **conditions, reward_version=self.query.reward_version, limit=_LISTED_AT_ONCE, offset=offset
+        )
+        page = await self.store.find_rollouts(query)
         self.listed = self.listed or page.total
         return page.items
 
@@ -103,7 +108,11 @@ class ExportSource:
             if "rollout_id_in" in alternative:
                 names = frozenset(alternative["rollout_id_in"])
                 listed_ids = [rollout_id for rollout_id in ids if rollout_id in names]
-            query = RolloutQuery.of(**{**alternative, "rollout_id_in": listed_ids}, as_at=self.position)
+            query = RolloutQuery.of(
+                **{**alternative, "rollout_id_in": listed_ids},
+                reward_version=self.query.reward_version,
+                as_at=self.position,
+            )
             matches |= {rollout.rollout_id: rollout for rollout in await self.store.find_rollouts(query)}
         return [matches[rollout_id] for rollout_id in ids if rollout_id in matches]
 
@@ -112,6 +121,8 @@ class ExportSource:
         if ATTEMPTS in self.reads:
             for record in records:
                 record.attempts = await self._attempts(record.rollout)
+        if SCORES in self.reads:
+            await self._read_scores(records)
         async for batch in self._with_spans(records):
             if EVENTS in self.reads:
                 await self._read_events([record for record in batch if record.is_first])
@@ -181,6 +192,12 @@ class ExportSource:
         if latest is None and rollout.status == "queuing":
             return []
         return list(await self.store.find_attempts(rollout.rollout_id, AttemptQuery.of(as_at=self.position)))
+
+    async def _read_scores(self, records: Sequence[RolloutRecord]) -> None:
+        scores: dict[str, list[Score]] = {record.rollout.rollout_id: record.scores for record in records}
+        if scores:
+            for score in await self.store.annotations.query_scores([*scores], as_at=self.position):
+                scores[score.rollout_id].append(score)
 
     async def _read_events(self, records: Sequence[RolloutRecord]) -> None:
         for start in range(0, len(records), _CALLS_AT_ONCE):

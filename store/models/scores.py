@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from store.models.enums import Frozen
+from store.semconv import PRIMARY
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -37,6 +38,11 @@ class NewScore(Frozen):
     """The hash of the source of the function, in hex."""
     explanation: str | None = None
     """A text about the value, up to 64 KiB. It is payload, so it can be removed later."""
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The value as `primary` and the dimensions by name; empty without a value."""
+        return {} if self.value is None else {PRIMARY: self.value} | self.dimensions | {PRIMARY: self.value}
 
 
 class Score(NewScore):

@@ -11,6 +11,7 @@ from store.models import (
     AttemptedRollout,
     EnqueueRolloutRequest,
     Event,
+    NewScore,
     OtelResource,
     RolloutConfig,
     Span,
@@ -105,7 +106,7 @@ def _request(number: int) -> EnqueueRolloutRequest:
 
 
 async def fill(url: str) -> None:
-    """Fill a store: finished rollouts of several groups, the first of them with a retry, and a last one that waits."""
+    """Fill a store: finished rollouts of several groups with scores, the first with a retry, and one that waits."""
     async with await open_store(url) as store:
         await store.enqueue_many_rollouts([_request(number) for number in range(ROLLOUTS - 1)])
         for number, rollout in enumerate(await store.dequeue_many_rollouts(limit=ROLLOUTS, worker_id="w")):
@@ -114,6 +115,7 @@ async def fill(url: str) -> None:
         assert again.attempt.sequence_id == 2
         await store.add_many_spans(conversation(again.attempt, 0))
         await store.update_attempt(again.rollout_id, again.attempt.attempt_id, status="succeeded")
+        await _score(store)
         await store.enqueue_many_rollouts([_request(ROLLOUTS - 1)])
 
 
@@ -123,6 +125,23 @@ async def _work(store: Any, rollout: AttemptedRollout, number: int) -> None:
     await store.add_many_spans(spans[:1] if number == 0 else spans)
     status = "failed" if number == 0 else "succeeded"
     await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+
+
+async def _score(store: Any) -> None:
+    """Record scores of two versions of a reward for the latest attempts; each has another value."""
+    scores = [
+        NewScore(
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            name="exact",
+            version=version,
+            value=value + number,
+            dimensions={"length": 3},
+        )
+        for version, value in (("v1", 10), ("v2", 20))
+        for number, rollout in enumerate(await store.query_rollouts())
+    ]
+    await store.annotations.record_scores(scores)
 
 
 if __name__ == "__main__":

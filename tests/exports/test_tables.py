@@ -15,7 +15,7 @@ from store.exports.tables import TABLES, tables_of
 from store.interface.store import Store
 from store.models import Rollout, Span
 from store.models.flat_spans import FlatSpan, flat_span
-from store.models.queries import SpanQuery
+from store.models.queries import RolloutQuery, SpanQuery
 from store.semconv import summarise
 from tests.exports.agents import call
 
@@ -65,7 +65,7 @@ async def test_tables_have_the_objects_of_the_store(any_store: Store, tmp_path: 
         )
         for span in flat
     ]
-    assert [(row["span_id"], row["name"], row["value"]) for row in lines["rewards"]] == [
+    assert [(row["span_id"], row["name"], row["value"]) for row in lines["rewards"] if row["span_id"]] == [
         (span.span_id, name, value) for span in flat for name, value in summarise(span.name, span.attributes).rewards
     ]
     history = [event for rollout_id in ids for event in await any_store.log.history(rollout_id)]
@@ -76,6 +76,33 @@ async def test_tables_have_the_objects_of_the_store(any_store: Store, tmp_path: 
     assert [(row["prompt_token_ids"], row["response"], row["reward"]) for row in lines["triplets"]] == [
         (triplet.prompt["token_ids"], triplet.response["raw_content"], triplet.reward) for triplet in triplets
     ]
+
+
+async def test_scores_of_a_version_replace_the_recorded_rewards(any_store: Store, tmp_path: Path) -> None:
+    rollouts = await any_store.query_rollouts(status_in=["succeeded"])
+    recorded = await exported(any_store, tmp_path / "recorded")
+    query = RolloutQuery(reward_version="exact@v2", reward_min=21)
+    scored = await exported(any_store, tmp_path / "scored", query=query)
+    ids = [rollout.rollout_id for rollout in rollouts[1:]]
+    assert [(row["rollout_id"], row["reward"]) for row in scored["rollouts"]] == [
+        (rollout_id, 20 + number) for number, rollout_id in enumerate(ids, start=1)
+    ]
+    for name in ("rollouts", "attempts"):
+        assert {orjson.dumps(row["rewards"].get("length")) for row in scored[name]} == {b"3.0"}
+    assert [row["reward"] for row in scored["attempts"]] == [row["reward"] for row in scored["rollouts"]]
+    last_rewards = {row["attempt_id"]: row["reward"] for row in scored["triplets"]}
+    assert [*last_rewards.values()] == [row["reward"] for row in scored["attempts"]]
+    assert [row["reward"] for row in recorded["rollouts"]] == [
+        rollout.reward for rollout in await any_store.query_rollouts()
+    ]
+    for lines in (recorded, scored):
+        rows = [row for row in lines["rewards"] if row["rollout_id"] == ids[-1] and row["reward_version"]]
+        assert [(row["reward_version"], row["name"], row["value"]) for row in rows] == [
+            (f"exact@{version}", name, value)
+            for version, primary in (("v1", 10), ("v2", 20))
+            for name, value in (("primary", primary + len(ids)), ("length", 3))
+        ]
+    assert [row for row in recorded["rewards"] if row["rollout_id"] in ids] == scored["rewards"]
 
 
 async def test_calls_and_messages_refer_to_each_other(store: Store, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
 from store.exports.source import ATTEMPTS as READ_ATTEMPTS
+from store.exports.source import SCORES as READ_SCORES
 from store.exports.tables.columns import ATTEMPT_ID, ROLLOUT_ID, json_text
 
 
@@ -40,21 +41,27 @@ def attempt_rows(record: RolloutRecord) -> Sequence[Row]:
     """Return the rows of a rollout's attempts."""
     if not record.is_first:
         return ()
-    return [
-        (
-            attempt.rollout_id,
-            attempt.attempt_id,
-            attempt.sequence_id,
-            attempt.status,
-            attempt.start_time,
-            attempt.end_time,
-            attempt.worker_id,
-            json_text(attempt.metadata),
-            attempt.reward,
-            json_text(attempt.rewards),
+    rows: list[Row] = []
+    for attempt in record.attempts:
+        reward, rewards = attempt.reward, attempt.rewards
+        if record.reward_version is not None:
+            score = record.version_scores.get(attempt.attempt_id)
+            reward, rewards = (None, {}) if score is None else (score.value, score.rewards)
+        rows.append(
+            (
+                attempt.rollout_id,
+                attempt.attempt_id,
+                attempt.sequence_id,
+                attempt.status,
+                attempt.start_time,
+                attempt.end_time,
+                attempt.worker_id,
+                json_text(attempt.metadata),
+                reward,
+                json_text(rewards),
+            )
         )
-        for attempt in record.attempts
-    ]
+    return rows
 
 
 ROLLOUTS: Final = Table(
@@ -96,6 +103,6 @@ ATTEMPTS: Final = Table(
         TableColumn("rewards", "json", "By name, the last value of each reward of the attempt."),
     ),
     attempt_rows,
-    reads=frozenset({READ_ATTEMPTS}),
+    reads=frozenset({READ_ATTEMPTS, READ_SCORES}),
     bulk=(7,),
 )

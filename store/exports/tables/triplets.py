@@ -8,6 +8,7 @@ from typing import Any, Final
 from store.adapters.triplets import TracerTraceToTriplet
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
+from store.exports.source import SCORES as READ_SCORES
 from store.exports.source import SPANS as READ_SPANS
 from store.exports.tables.columns import ATTEMPT_ID, ROLLOUT_ID, json_text
 
@@ -18,7 +19,9 @@ def triplet_rows(record: RolloutRecord) -> Sequence[Row]:
     """Return the rows of a rollout's triplets."""
     rows: list[Row] = []
     for attempt in record.attempt_spans:
-        triplets = _ADAPTER.adapt([timed.span for timed in attempt.spans])
+        spans = [timed.span for timed in attempt.spans]
+        scores = None if record.reward_version is None else record.version_scores.values()
+        triplets = _ADAPTER.adapt(spans, scores)
         for number, triplet in enumerate(triplets, start=1):
             prompt: dict[str, Any] = triplet.prompt
             response: dict[str, Any] = triplet.response
@@ -72,6 +75,6 @@ TRIPLETS: Final = Table(
         TableColumn("request", "json", "The parameters of the request."),
     ),
     triplet_rows,
-    reads=frozenset({READ_SPANS}),
+    reads=frozenset({READ_SPANS, READ_SCORES}),
     bulk=(13, 14, 15),
 )
