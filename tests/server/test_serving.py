@@ -102,34 +102,6 @@ async def test_store_is_another_name_of_serve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_acknowledged_calls_are_stored_when_the_server_ends_under_load(durable_url: str) -> None:
-    answered: list[str] = []
-
-    async def enqueue_repeatedly(session: aiohttp.ClientSession, url: str) -> None:
-        while True:
-            async with session.post(f"{url}/v1/agl/queues/rollouts/enqueue", json=_ONE) as answer:
-                if answer.status != 201:
-                    return
-                answered.append((await answer.json())[0]["rollout_id"])
-
-    with serving("serve", "--db", durable_url, "--port", "0") as (process, url):
-        assert process.stdout.readline() == f"the dashboard is at {url}/ui/\n"
-        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
-            callers = [asyncio.ensure_future(enqueue_repeatedly(session, url)) for _ in range(16)]
-            while len(answered) < 100:  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(0.01)
-            process.send_signal(signal.SIGTERM)
-            ends = await asyncio.gather(*callers, return_exceptions=True)
-        code, _ = await asyncio.to_thread(finish, process)
-    assert code == 0
-    # If the server no longer listens or closes an idle connection, the client raises one of these errors.
-    assert all(end is None or isinstance(end, (aiohttp.ClientError, ConnectionError)) for end in ends), ends
-    async with await open_store(durable_url) as store:
-        assert {rollout.rollout_id for rollout in await store.query_rollouts()} >= set(answered)
-        assert (await store.log.verify()).ok
-
-
-@pytest.mark.slow
 async def test_waiting_calls_are_answered_503_when_the_server_ends(tmp_path: Path) -> None:
     with serving("serve", "--db", f"sqlite:///{tmp_path / 'run.db'}", "--port", "0") as (process, url):
         async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):

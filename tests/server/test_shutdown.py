@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from store import open_store
-from tests.server.fleet import HANG, Fleet, fleet, until
+from tests.server.fleet import HANG, Fleet, fleet, socket_directories, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.own_database]
 
@@ -68,7 +68,8 @@ async def _by_socket(url: str) -> list[Json]:
         return frames
 
 
-async def _ends_in_peace(server: Fleet, store_url: str) -> None:
+async def _ends_in_peace(server: Fleet, store_url: str, directories: list[Path]) -> None:
+    workers = server.workers()
     load = Load(server.url)
     readers = [asyncio.ensure_future((_by_events, _by_socket)[number % 2](server.url)) for number in range(READERS)]
     await until(lambda: len(load.answered) >= 100)
@@ -82,6 +83,8 @@ async def _ends_in_peace(server: Fleet, store_url: str) -> None:
     code, logged = await server.ended()
     assert code == 0, logged
     assert "Traceback" not in logged
+    assert not any(worker.is_running() for worker in workers)
+    assert not any(directory.exists() for directory in directories)
     for frames in followed:
         *_, last = frames
         assert (last["kind"], last["error_type"], last["retryable"]) == ("error", "Unavailable", True)
@@ -98,7 +101,7 @@ async def _total(server: Fleet, session: aiohttp.ClientSession, name: str) -> fl
 @pytest.mark.parametrize("durable_url,workers", [("sqlite", 1), ("postgres", 2)], indirect=["durable_url"])
 async def test_streams_get_their_last_frame_and_acknowledged_calls_are_stored(durable_url: str, workers: int) -> None:
     async with fleet(durable_url, workers=workers) as server:
-        await _ends_in_peace(server, durable_url)
+        await _ends_in_peace(server, durable_url, socket_directories(server) if workers > 1 else [])
 
 
 async def test_clients_that_never_read_keep_no_server_alive(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import random
 import signal
 from contextlib import AsyncExitStack
 
+import aiohttp
+import psutil
 import pytest
 
 from tests.client.load import Load
@@ -38,18 +40,32 @@ async def test_clients_continue_after_workers_and_parent_are_killed_and_lose_and
         for turn in range(rounds(100, few=2)):
             await load.progresses(BETWEEN_KILLS, clients, follower)
             if turn % 5 != 1:
-                workers = server.workers()
-                os.kill(chance.choice(workers).pid, signal.SIGKILL)
+                victim = chance.choice(server.workers())
+                os.kill(victim.pid, signal.SIGKILL)
+                if turn == 0:
+                    await _is_replaced(server, victim)
             else:
                 await _kill_parent(server)
+                _, logged = await server.ended()
+                assert logged.count("ended with -9") == turn % 5, logged
                 server = await running.enter_async_context(fleet(postgres_url, port=port))
         await load.end(clients, follower, postgres_url)
 
 
+async def _is_replaced(server: Fleet, victim: psutil.Process) -> None:
+    """Wait until another process serves in the place of a worker, and both report to the metrics."""
+    await until(lambda: len({worker.pid for worker in server.workers()} - {victim.pid}) == 2)
+    async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
+        while True:
+            measured = await server.measured(session)
+            if all(measured[f'rollbook_worker_up{{worker="{number}"}}'] for number in (0, 1)):
+                return
+            # The pause leaves processor time for the worker that starts.
+            await asyncio.sleep(0.2)
+
+
 async def _kill_parent(server: Fleet) -> None:
     workers = server.workers()
-    server.process.kill()
-    async with asyncio.timeout(HANG):
-        await server.process.wait()
+    await asyncio.to_thread(server.process.kill)
     # Workers end without their parent. They hold the port until then.
     await until(lambda: not any(worker.is_running() for worker in workers))

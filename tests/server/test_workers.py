@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from store import open_store
-from store.client import HTTPStore
 from store.db.url import parse
-from tests.server.fleet import HANG, SCRIPT, Fleet, fleet, until
+from tests.server.fleet import HANG, ForkedCommand, fleet, fork_workers, socket_directories, spawn_workers
 from tests.server.test_serving import run
 
 ENQUEUE = "/v1/agl/queues/rollouts/enqueue"
@@ -33,7 +29,7 @@ async def enqueue(url: str) -> str:
 
 
 async def test_all_workers_serve_and_any_of_them_tells_the_metrics_of_all(postgres_url: str) -> None:
-    async with fleet(postgres_url, "--quota", "events=50") as server:
+    async with fleet(postgres_url, "--quota", "events=50", before=spawn_workers) as server:
         assert server.told.rstrip().endswith("with 2 workers")
         await asyncio.gather(*(enqueue(server.url) for _ in range(40)))
         tellers: set[str] = set()
@@ -85,31 +81,10 @@ def _is_scrape(name: str) -> bool:
     return name.startswith("rollbook_request_seconds_count{") and 'route="/metrics"' in name
 
 
-async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(postgres_url: str) -> None:
-    async with fleet(postgres_url) as server:
-        before = {worker.pid for worker in server.workers()}
-        assert len(before) == 2
-        os.kill(min(before), signal.SIGKILL)
-        async with HTTPStore(server.url, retry_seconds=HANG) as store:
-            for number in range(20):
-                await store.enqueue_rollout(number)
-        await until(lambda: len({worker.pid for worker in server.workers()} - {min(before)}) == 2)
-        async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
-            while True:
-                measured = await server.measured(session)
-                if all(measured[f'rollbook_worker_up{{worker="{number}"}}'] for number in (0, 1)):
-                    break
-                # The pause leaves processor time for the worker that starts.
-                await asyncio.sleep(0.2)
-        server.process.terminate()
-        code, logged = await server.ended()
-        assert (code, logged.count("ended with -9")) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "whom,how",
     [
-        # Ctrl+C in a shell. SIGTERM to the parent is a test below.
+        # Ctrl+C in a shell. test_shutdown.py sends SIGTERM to the parent.
         ("group", signal.SIGINT),
         pytest.param("group", signal.SIGTERM, marks=pytest.mark.torture_only),
         pytest.param("parent", signal.SIGINT, marks=pytest.mark.torture_only),
@@ -121,7 +96,7 @@ async def test_a_signal_answers_waiting_calls_and_ends_all_processes(
 ) -> None:
     async with fleet(postgres_url) as server:
         workers = server.workers()
-        directories = _directories(server)
+        directories = socket_directories(server)
         async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
             waiting = asyncio.ensure_future(
                 session.post(f"{server.url}/v1/agl/queues/rollouts/dequeue", json={"wait_seconds": 100_000})
@@ -140,53 +115,17 @@ async def test_a_signal_answers_waiting_calls_and_ends_all_processes(
         assert not any(directory.exists() for directory in directories)
 
 
-def _directories(server: Fleet) -> list[Path]:
-    """Where the workers meet: the directories of their Unix sockets."""
-    sockets = [connection.laddr for worker in server.workers() for connection in worker.net_connections("unix")]
-    paths = {Path(address).parent for address in sockets if isinstance(address, str) and "rollbook-workers" in address}
-    assert len(paths) == 1
-    return list(paths)
-
-
-async def test_acknowledged_calls_are_stored_when_the_workers_end_under_load(postgres_url: str) -> None:
-    answered: list[str] = []
-
-    async def enqueue_repeatedly(url: str) -> None:
-        async with aiohttp.ClientSession() as session:
-            while True:
-                async with session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
-                    if answer.status != 201:
-                        return
-                    answered.append((await answer.json())[0]["rollout_id"])
-
-    async with fleet(postgres_url) as server:
-        workers, directories = server.workers(), _directories(server)
-        callers = [asyncio.ensure_future(enqueue_repeatedly(server.url)) for _ in range(16)]
-        await until(lambda: len(answered) >= 100)
-        server.process.terminate()
-        async with asyncio.timeout(HANG):
-            ends = await asyncio.gather(*callers, return_exceptions=True)
-        code, logged = await server.ended()
-        assert not any(worker.is_running() for worker in workers)
-        assert not any(directory.exists() for directory in directories)
-    assert code == 0, logged
-    assert "Traceback" not in logged
-    assert all(end is None or isinstance(end, aiohttp.ClientError | ConnectionError) for end in ends)
-    async with await open_store(postgres_url) as store:
-        assert {rollout.rollout_id for rollout in await store.query_rollouts()} >= set(answered)
-        assert (await store.log.verify()).ok
-
-
 def test_workers_that_cannot_start_are_one_line(tmp_path: Path) -> None:
     db = "postgresql://postgres@127.0.0.1:1/postgres"
-    command = [sys.executable, "-c", SCRIPT, "serve", "--db", db, "--port", "0", "--workers", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    done: Any = subprocess.run(
-        command, capture_output=True, text=True, timeout=HANG, check=False, cwd=tmp_path, env=environment
-    )
-    assert done.returncode == 4, done.stderr
-    assert "cannot be reached" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    options = ("--db", db, "--port", "0", "--workers", "2")
+    command = ForkedCommand("serve", *options, directory=tmp_path, before=fork_workers, leads=True)
+    try:
+        _, errors = command.communicate(HANG)
+    finally:
+        command.end()
+    assert command.returncode == 4, errors
+    assert "cannot be reached" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
 
 

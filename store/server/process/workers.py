@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ logger = logging.getLogger("store.server.workers")
 
 STOP_SECONDS: Final = 30.0
 """The time limit for workers to stop."""
+# Forking would copy what the imported libraries hold, such as locks of their threads, so processes are spawned.
+_CONTEXT = multiprocessing.get_context("spawn")
 # A worker that was ready is restarted after the first pause. The pause doubles each time a worker ends before it was
 # ready.
 _FIRST_PAUSE: Final = 0.25
@@ -114,7 +116,7 @@ class _Slot:
     """The slot of one worker, which several processes may fill one after another."""
 
     number: int
-    process: SpawnProcess | None = None
+    process: BaseProcess | None = None
     control: Connection | None = None
     is_ready: bool = False
     failures: int = 0
@@ -242,10 +244,9 @@ class Workers:
                 self._start(slot, directory)
 
     def _start(self, slot: _Slot, directory: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        slot.control, worker_control = context.Pipe()
+        slot.control, worker_control = _CONTEXT.Pipe()
         seat = Seat(slot.number, self.count, self.listener, worker_control, directory)
-        slot.process = context.Process(target=_run, args=(self.work, seat), name=f"rollbook worker {slot.number}")
+        slot.process = _CONTEXT.Process(target=_run, args=(self.work, seat), name=f"rollbook worker {slot.number}")
         # A terminal sends Ctrl+C to all processes of its group, but only the parent must react. A new process inherits
         # the blocked signals.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
