@@ -480,8 +480,15 @@ def malformed(error: BaseException, server: str) -> str:
 
 async def _connect(dsn: str, *, command_timeout: float | None = None, **settings: str) -> AsyncpgConnection:
     asyncpg: Any = import_module("asyncpg")
+    # Programs that use only SQLite do not import the driver.
+    from store.db.schema.postgres_types import TypesConnection
+
     connection = await asyncpg.connect(
-        dsn, timeout=_CONNECT_SECONDS, command_timeout=command_timeout, server_settings=settings
+        dsn,
+        timeout=_CONNECT_SECONDS,
+        command_timeout=command_timeout,
+        server_settings=settings,
+        connection_class=TypesConnection,
     )
     try:
         _refuse_unsupported(connection.get_server_version().major, connection.get_settings().server_encoding)

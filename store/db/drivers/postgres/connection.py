@@ -15,6 +15,8 @@ from weakref import WeakSet
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no type hints)
 
+from store.db.schema.postgres_types import TypesConnection
+
 _driver: Any = asyncpg
 # The time limit for the connection of a check, and for each statement on this connection.
 _PROBE_SECONDS = 5.0
@@ -53,7 +55,7 @@ _WORKS = (
 _END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
 
 
-class PostgresConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
+class PostgresConnection(TypesConnection):
     """A connection whose statements an `AnswerMonitor` may observe."""
 
     _transport: Any
