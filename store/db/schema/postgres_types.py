@@ -26,10 +26,9 @@ class TypesConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseC
         arrays, also of built-in types, whose ids are the same on every server.
         """
         oids = frozenset(typeoids)
-        if oids not in _BUILT_IN_TYPES:
-            types, statement = await super()._introspect_types(typeoids, timeout)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            if max(oids) >= _FIRST_ASSIGNED_OID:
-                return types, statement  # pyright: ignore[reportUnknownVariableType]
+        if oids in _BUILT_IN_TYPES:
+            return _BUILT_IN_TYPES[oids], _NoStatement
+        types, statement = await super()._introspect_types(typeoids, timeout)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if max(oids) < _FIRST_ASSIGNED_OID:
             _BUILT_IN_TYPES[oids] = types
-            return types, statement  # pyright: ignore[reportUnknownVariableType]
-        return _BUILT_IN_TYPES[oids], _NoStatement
+        return types, statement  # pyright: ignore[reportUnknownVariableType]
