@@ -290,7 +290,3 @@ def main() -> None:
         outcome = RunOutcome(state="failed", detail=str(error))
     sys.stdout.write(outcome.model_dump_json() + "\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -98,7 +98,7 @@ def processes() -> list[psutil.Process]:
     for child in psutil.Process().children():
         # A process that has ended has no command line any more.
         with suppress(psutil.NoSuchProcess):
-            if "store.operations.run" in child.cmdline():
+            if "store.operations.run" in " ".join(child.cmdline()):
                 processes_.append(child)
     return processes_
 

@@ -38,6 +38,8 @@ _CLAIM_SECONDS: Final = 0.1
 _MOST_CLAIM_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 2.0
 """The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
+_PROGRAM: Final = "import gc; gc.disable(); from store.operations.run import main; gc.enable(); main()"
+"""The program of the process of an operation. Its imports create many objects and no garbage."""
 _SKIPPED_SECONDS: Final = 3600.0
 """The time until a partition whose operations are skipped is checked again."""
 
@@ -247,7 +249,7 @@ class Scheduler:
         )
         process = await asyncio.create_subprocess_exec(
             # Without `-P`, a directory `store` in the working directory would be imported instead of this package.
-            *(sys.executable, "-P", "-m", "store.operations.run"),
+            *(sys.executable, "-P", "-c", _PROGRAM),
             stdin=PIPE,
             stdout=PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
