@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -14,27 +11,16 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
+from tests.training.execution.interrupted import main
+from tests.training.execution.programs import Program, running
 from tests.training.training_helpers import until
 
 pytestmark = [pytest.mark.slow]
 
-ROOT = Path(__file__).parents[3]
 
-
-@contextmanager
-def training(kind: str, url: str) -> Generator[psutil.Popen]:
+def training(kind: str, url: str, directory: Path) -> AbstractContextManager[Program]:
     """Run the program; whatever happens, none of its processes is left."""
-    command = [sys.executable, "-m", "tests.training.execution.interrupted", kind, url]
-    with psutil.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        family = [process]
-        try:
-            yield process
-        finally:
-            if process.is_running():
-                family += process.children(recursive=True)
-            for member in family:
-                if member.is_running():
-                    member.kill()
+    return running(main, kind, url, log=directory / "log")
 
 
 async def both_at_work(store: Store) -> bool:
@@ -57,11 +43,11 @@ async def test_ctrl_c_and_sigterm_end_both_sides_and_leave_nothing_at_work(
 ) -> None:
     url = f"sqlite:///{tmp_path}/run.db"
     async with await open_store(url) as store:
-        with training(kind, url) as process:
+        with training(kind, url, tmp_path) as process:
             await until(lambda: both_at_work(store))
             children = process.children(recursive=True)
             process.send_signal(signal.Signals[told])
-            assert process.wait() == code
+            assert process.exit_code() == code
             psutil.wait_procs(children)
         attempts = [(await store.query_attempts(rollout.rollout_id))[0] for rollout in await store.query_rollouts()]
         assert [(attempt.status, (attempt.metadata or {}).get("reason")) for attempt in attempts] == 2 * [
@@ -72,7 +58,7 @@ async def test_ctrl_c_and_sigterm_end_both_sides_and_leave_nothing_at_work(
 async def test_runners_leave_when_the_algorithm_is_killed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/run.db"
     async with await open_store(url) as store:
-        with training("cs", url) as process:
+        with training("cs", url, tmp_path) as process:
             await until(lambda: both_at_work(store))
             children = process.children(recursive=True)
             for rollout in await store.query_rollouts():

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -21,31 +18,20 @@ from store.training.algorithms.plan import Plan
 from tests.client.server_process import ServerProcess
 from tests.conftest import POSTGRES, SQLITE
 from tests.torture import rounds
-from tests.training.execution.killed import EPOCHS, MESSAGES, RUN
+from tests.training.execution.killed import EPOCHS, MESSAGES, RUN, main
+from tests.training.execution.programs import Program, running
 from tests.training.stores import POSTGRES_IN_TORTURE, SQLITE_IN_TORTURE
 from tests.training.training_helpers import until
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 TASKS = rounds(50, few=15)
 ALL_ROLLOUTS = EPOCHS * TASKS
 
 
-@contextmanager
-def training(url: str, log: Path) -> Generator[psutil.Popen]:
-    """Start the training; whatever happens, none of its processes is left."""
-    command = [sys.executable, "-m", "tests.training.execution.killed", url, str(TASKS)]
-    with log.open("ab") as said, psutil.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as process:
-        family = [process]
-        try:
-            yield process
-        finally:
-            if process.is_running():
-                family += process.children(recursive=True)
-            for member in family:
-                if member.is_running():
-                    member.kill()
+def training(url: str, log: Path) -> AbstractContextManager[Program]:
+    """Run the training; whatever happens, none of its processes is left."""
+    return running(main, url, str(TASKS), log=log)
 
 
 async def has_done(store: Store, part: float) -> None:
@@ -110,7 +96,7 @@ async def test_a_training_goes_on_without_its_runner_its_server_or_its_algorithm
                     orphans += process.children(recursive=True)
                     process.kill()
             with training(server.url, log) as process:
-                assert await asyncio.to_thread(process.wait) == 0, log.read_text()
+                assert await asyncio.to_thread(process.exit_code) == 0, log.read_text()
             await check(store)
             psutil.wait_procs(orphans)
     finally:
@@ -130,5 +116,5 @@ async def test_a_training_is_resumed_after_all_of_it_was_killed(durable_url: str
                     with contextlib.suppress(psutil.NoSuchProcess):
                         member.kill()
         with training(durable_url, log) as process:
-            assert await asyncio.to_thread(process.wait) == 0, log.read_text()
+            assert await asyncio.to_thread(process.exit_code) == 0, log.read_text()
         await check(store)

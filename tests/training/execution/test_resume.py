@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from starlette.responses import Response
 
@@ -24,32 +20,21 @@ from store.training.algorithms.plan import Plan
 from tests.conftest import SQLITE
 from tests.llm_proxy.model_server import Asked, chats, model_server
 from tests.torture import IS_TORTURE
-from tests.training.execution.resumed import RUN
+from tests.training.execution.programs import Program, running
+from tests.training.execution.resumed import RUN, main
 from tests.training.stores import POSTGRES_IN_TORTURE
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 TASKS = 1280 if IS_TORTURE else 32
 STRATEGY = "cs" if IS_TORTURE else "shm"
 ANSWER_SECONDS = 0.05 if IS_TORTURE else 0.3
 """The time that the model takes for an answer, so that calls are in flight when the training ends."""
 
 
-@contextmanager
-def training(url: str, model: str, log: Path) -> Generator[psutil.Popen]:
-    """Start the training; at the end of the block, none of its processes is left."""
-    command = [sys.executable, "-m", "tests.training.execution.resumed", STRATEGY, url, str(TASKS), model]
-    with log.open("ab") as output, psutil.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT) as process:
-        family = [process]
-        try:
-            yield process
-        finally:
-            if process.is_running():
-                family += process.children(recursive=True)
-            for member in family:
-                if member.is_running():
-                    member.kill()
+def training(url: str, model: str, log: Path) -> AbstractContextManager[Program]:
+    """Run the training; at the end of the block, none of its processes is left."""
+    return running(main, STRATEGY, url, str(TASKS), model, log=log)
 
 
 async def ends(store: Store, part: float) -> None:
@@ -74,14 +59,14 @@ async def test_resumed_training_with_a_proxy_finishes_all_rollouts_in_one_report
         with training(durable_url, model.url, log) as first:
             await ends(store, 0.2)
             first.send_signal(signal.SIGINT)
-            assert await asyncio.to_thread(first.wait, 60) == 130, log.read_text()
+            assert await asyncio.to_thread(first.exit_code, 60) == 130, log.read_text()
         assert (await store.query_rollouts(status_in=["queuing"], limit=0)).total > 0
         with training(durable_url, model.url, log) as second:
             await ends(store, 0.6)
             second.kill()
-            assert await asyncio.to_thread(second.wait, 60) == -signal.SIGKILL
+            assert await asyncio.to_thread(second.exit_code, 60) == -signal.SIGKILL
         with training(durable_url, model.url, log) as third:
-            assert await asyncio.to_thread(third.wait, 900) == 0, log.read_text()
+            assert await asyncio.to_thread(third.exit_code, 900) == 0, log.read_text()
         await check(store, json.loads(log.read_text().splitlines()[-1]))
 
 
