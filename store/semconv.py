@@ -153,6 +153,15 @@ def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
     )
 
 
+def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
+    """Return the attributes of a reward with finite values; the first dimension is the primary dimension."""
+    flat: dict[str, Any] = {}
+    for index, (name, value) in enumerate(dimensions.items()):
+        flat[f"{REWARD}.{index}.name"] = name
+        flat[f"{REWARD}.{index}.value"] = value
+    return flat
+
+
 def invalid_rewards(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the name and the value, as text, of each reward among a span's attributes that is not a finite number."""
     invalid: list[tuple[str, str]] = []

@@ -54,6 +54,7 @@ _HELP: Final = {
     "name": "Show only spans with this name.",
     "group": "Show only rollouts of this group.",
     "step": "Show only rollouts of this step.",
+    "plan_key": "Show only the rollout with this plan key.",
     "label": "Show only rollouts with this label.",
     "resources_version": "Show only rollouts that were given this version of their resources.",
     "reward_min": "Show only rollouts whose final reward is at least this.",

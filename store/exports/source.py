@@ -27,7 +27,7 @@ BYTES_AT_ONCE: Final = 8_000_000
 """The most bytes of payload of spans that are read at once, unless a single span has more."""
 _CALLS_AT_ONCE: Final = 8
 """The most rollouts whose events are read at the same time."""
-_FIXED: Final = ("rollout_id_in", "rollout_id_contains", "group_in", "step_in")
+_FIXED: Final = ("rollout_id_in", "rollout_id_contains", "group_in", "step_in", "plan_key_in")
 """The conditions on fields of a rollout that never change."""
 
 SPANS: Final = "spans"

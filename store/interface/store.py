@@ -350,6 +350,7 @@ class Store(abc.ABC):
         mode_in: Sequence[RolloutMode] | None = None,
         group_in: Sequence[str] | None = None,
         step_in: Sequence[int] | None = None,
+        plan_key_in: Sequence[str] | None = None,
         label_in: Sequence[str] | None = None,
         resources_id_in: Sequence[str] | None = None,
         resources_version_in: Sequence[int] | None = None,
@@ -367,10 +368,10 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
-        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in alphabetical order) or
-        `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The conditions
-        from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
-        part of Agent-lightning 0.3.
+        `sort_by` is a field of `Rollout`, or `group`, `step`, `plan_key`, `label` (the first label in alphabetical
+        order) or `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The
+        conditions from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `plan_key`, `label` and
+        `resources_version` are not part of Agent-lightning 0.3.
 
         `reward_version` selects the rewards: None for those that agents recorded, a text such as `helpful@v2` for the
         scores of this version (see `annotations.record_scores`). It applies to `reward` and `rewards` of the result, to
@@ -387,6 +388,7 @@ class Store(abc.ABC):
             mode_in=mode_in,
             group_in=group_in,
             step_in=step_in,
+            plan_key_in=plan_key_in,
             label_in=label_in,
             resources_id_in=resources_id_in,
             resources_version_in=resources_version_in,

@@ -135,8 +135,8 @@ class RolloutQuery(PageQuery):
 
     sortable = _shared(Rollout)
     additions = frozenset(
-        {"mode_in", "group_in", "step_in", "label_in", "resources_id_in", "resources_version_in"}
-        | {"reward_min", "reward_max", "reward", "group", "step", "label", "resources_version"}
+        {"mode_in", "group_in", "step_in", "plan_key_in", "label_in", "resources_id_in", "resources_version_in"}
+        | {"reward_min", "reward_max", "reward", "group", "step", "plan_key", "label", "resources_version"}
     )
 
     status_in: list[RolloutStatus] | None = None
@@ -147,6 +147,8 @@ class RolloutQuery(PageQuery):
     """The groups, which `rollbook.group` in the metadata named when the rollout was created."""
     step_in: list[Whole] | None = None
     """The steps, which `rollbook.step` in the metadata gave when the rollout was created."""
+    plan_key_in: list[str] | None = None
+    """The plan keys, which `rollbook.key` in the metadata gave when the rollout was created."""
     label_in: list[str] | None = None
     """Only rollouts that have at least one of these labels."""
     resources_id_in: list[str] | None = None

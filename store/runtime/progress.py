@@ -19,6 +19,7 @@ Step = Literal[
     "freeing space",
     "exporting",
     "scoring rollouts",
+    "importing",
 ]
 
 

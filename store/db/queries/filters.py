@@ -147,6 +147,7 @@ ROLLOUTS = Noun(
         **_stamps("start_time", "end_time"),
         **_text("mode", "resources_id", "status"),
         "group": FilterField("group_id", "text"),
+        **_text("plan_key"),
         **_values("step", "resources_version", REWARD),
         LABEL: FilterField(LABEL, "labels"),
     },

@@ -138,7 +138,9 @@ class RewardQueriesContract:
         await store.update_resources("prompts", make_prompt("first"))
         rollouts = [
             await rewarded(store, 0.5, mode="train", metadata={"rollbook.group": "b", "rollbook.step": 2}),
-            await rewarded(store, -2.0, mode="val", metadata={"rollbook.group": "a", "rollbook.step": 10}),
+            await rewarded(
+                store, -2.0, mode="val", metadata={"rollbook.group": "a", "rollbook.step": 10, "rollbook.key": "k"}
+            ),
         ]
         await store.update_resources("prompts", make_prompt("second"))
         rollouts.append(await rewarded(store, 1.5, mode="train", resources_id="prompts"))
@@ -158,6 +160,7 @@ class RewardQueriesContract:
             ({"group_in": ["b", "none"]}, [0]),
             ({"step_in": [10, 3]}, [1]),
             ({"step_in": []}, []),
+            ({"plan_key_in": ["k", "none"]}, [1]),
             ({"label_in": ["good"]}, [0, 1]),
             ({"label_in": ["bad", "zebra"]}, [0, 1]),
             ({"label_in": ["gone"]}, []),
@@ -187,6 +190,7 @@ class RewardQueriesContract:
             {"mode_in": ["train"]},
             {"group_in": ["a"]},
             {"step_in": [10, 2]},
+            {"plan_key_in": ["k"]},
             {"label_in": ["good", "gone"]},
             {"resources_version_in": [2]},
             {"reward_min": 0.5},

@@ -28,9 +28,10 @@ from store.semconv import (
     OBJECT_TYPE,
     PRIMARY,
     REWARD,
+    reward_attributes,
 )
 from store.training.tracing.core_fields import SpanCoreFields, exception_attributes, type_name
-from store.training.tracing.reward_spans import AnySpan, check_rewards, finite, reward_attributes
+from store.training.tracing.reward_spans import AnySpan, check_rewards, finite
 from store.training.tracing.scope import require_scope
 from store.training.tracing.span_attributes import (
     check_attributes_sanity,

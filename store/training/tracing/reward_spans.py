@@ -27,15 +27,6 @@ class RewardDimension(NamedTuple):
     value: float
 
 
-def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
-    """Return the attributes of a reward; the first dimension is the primary dimension."""
-    flat: dict[str, Any] = {}
-    for index, (name, value) in enumerate(dimensions.items()):
-        flat[f"{REWARD}.{index}.name"] = name
-        flat[f"{REWARD}.{index}.value"] = value
-    return flat
-
-
 def finite(value: float, field: str) -> float:
     """Return the number of a reward as a float.
 

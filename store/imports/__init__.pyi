@@ -1,0 +1,7 @@
+from store.imports.importing import import_rollouts as import_rollouts
+from store.imports.report import ImportResult as ImportResult, Skipped as Skipped
+from store.imports.rollouts import (
+    SOURCE_KEY as SOURCE_KEY,
+    ForeignAttempt as ForeignAttempt,
+    ForeignRollout as ForeignRollout,
+)

@@ -1,0 +1,59 @@
+"""Batches of the records of a reader, which are stored at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Final
+
+from store.errors import StoreError
+from store.imports.report import Skipped
+from store.imports.rollouts import ForeignRollout
+
+ROLLOUTS_AT_ONCE: Final = 64
+"""The most rollouts of a batch."""
+SPANS_AT_ONCE: Final = 4000
+"""The number of spans at which a batch gets no further rollout."""
+
+Record = ForeignRollout | Skipped
+
+
+async def batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIterator[list[Record]]:
+    """Yield the records in batches that fit into memory and have no key twice.
+
+    Args:
+        records: the records; a plain iterator is called in a thread.
+
+    Raises:
+        StoreError: the reader raised this error. The records before it were yielded.
+    """
+    batch: list[Record] = []
+    keys: set[str] = set()
+    spans = 0
+    error: StoreError | None = None
+    iterator = aiter(records) if isinstance(records, AsyncIterable) else _in_thread(records)
+    while True:
+        try:
+            record = await anext(iterator, None)
+        except StoreError as reader_error:
+            record, error = None, reader_error
+        is_repeated = isinstance(record, ForeignRollout) and record.key in keys
+        if batch and (record is None or is_repeated or len(batch) >= ROLLOUTS_AT_ONCE or spans >= SPANS_AT_ONCE):
+            yield batch
+            batch, spans = [], 0
+            keys.clear()
+        if record is None:
+            break
+        batch.append(record)
+        if isinstance(record, ForeignRollout):
+            keys.add(record.key)
+            spans += sum(len(attempt.spans) for attempt in record.attempts)
+    if error is not None:
+        raise error
+
+
+async def _in_thread(records: Iterable[Record]) -> AsyncIterator[Record]:
+    iterator = iter(records)
+    # None is the end, because an exception of the type StopIteration cannot leave a future.
+    while (record := await asyncio.to_thread(next, iterator, None)) is not None:
+        yield record

@@ -1,0 +1,215 @@
+"""Storing of foreign rollouts. A repeated import adds only what is missing.
+
+A rollout gets a plan key that follows from its format and its key there, and never waits in the queue: it starts with
+its first attempt, and each attempt ends in the call that stores its last spans. So a rollout that was begun and not
+completed, because an import was stopped, is found by its plan key and completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import Final, cast
+
+from store.errors import Conflict, Invalid, NotFound, SpanConflict, StoreError
+from store.imports.batches import Record, batches
+from store.imports.report import ImportResult, Skipped
+from store.imports.rollouts import UNENDED, ForeignAttempt, ForeignRollout, parts_of, plan_key
+from store.interface.store import Store
+from store.models import UNSET, AttemptedRollout, Rollout, Span
+from store.models.queries import RolloutQuery
+from store.runtime import context
+from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.semconv import PLAN_KEY
+
+_MOST_LISTED: Final = 1000
+
+
+async def import_rollouts(
+    store: Store,
+    records: Iterable[Record] | AsyncIterable[Record],
+    *,
+    source: str,
+    is_dry_run: bool = False,
+    on_progress: OnProgress = ignore,
+) -> ImportResult:
+    """Store the rollouts that a reader yields, and return a report.
+
+    A rollout that is in the store does not change, and one that an earlier import began is completed, so the same call
+    continues an import that was stopped at any moment. A rollout that cannot be stored is skipped.
+
+    Args:
+        store: the store, also one behind a server.
+        records: the rollouts, and the parts of the source that the reader skipped. A plain iterator is called in a
+            thread. Only a few rollouts are in memory at a time.
+        source: the name of the format.
+        is_dry_run: whether to report only what would be imported.
+        on_progress: called with the number of rollouts that are done.
+
+    Raises:
+        StoreError: the store cannot be reached or written, or the reader raised this error; all rollouts before it are
+            stored.
+    """
+    import_ = _Import(store, source, is_dry_run)
+    begun = time.perf_counter()
+    token = context.actor.set(context.actor.get() or f"import:{source}")
+    done = 0
+    try:
+        async for batch in batches(records):
+            await import_.store_batch(batch)
+            done += len(batch)
+            on_progress(OperationProgress("importing", done, None, "rollouts"))
+    finally:
+        context.actor.reset(token)
+    return import_.report(time.perf_counter() - begun)
+
+
+class _Import:
+    """One import: the store, and the counts of its report."""
+
+    def __init__(self, store: Store, source: str, is_dry_run: bool) -> None:  # noqa: FBT001 - private
+        self._store = store
+        self._source = source
+        self._is_dry_run = is_dry_run
+        self._counts: Counter[str] = Counter()
+        self._skips: list[Skipped] = []
+
+    def report(self, seconds: float) -> ImportResult:
+        return ImportResult(
+            source=self._source, is_dry_run=self._is_dry_run, skips=self._skips, seconds=seconds, **self._counts
+        )
+
+    async def store_batch(self, batch: Sequence[Record]) -> None:
+        """Store the rollouts of a batch at the same time."""
+        rollouts: list[ForeignRollout] = []
+        for record in batch:
+            if isinstance(record, Skipped):
+                self._skip(record.place, record.reason)
+            else:
+                rollouts.append(record)
+        stored = await self._stored(rollouts) if rollouts else {}
+        calls = [self._import_one(record, stored.get(record.key)) for record in rollouts]
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _stored(self, records: Sequence[ForeignRollout]) -> dict[str, Rollout]:
+        """Return the rollouts that earlier imports created, by their keys in the source."""
+        keys = {plan_key(self._source, record.key): record.key for record in records}
+        page = await self._store.find_rollouts(RolloutQuery.of(plan_key_in=list(keys)))
+        stored: dict[str, Rollout] = {}
+        for rollout in page:
+            key = (rollout.metadata or {}).get(PLAN_KEY)
+            if key in keys:
+                stored[keys[cast("str", key)]] = rollout
+        if len(stored) < len(page):
+            # The metadata of a rollout may have been replaced, but its plan key cannot.
+            for key in keys.values():
+                if key not in stored and (rollout := await self._find(key)) is not None:
+                    stored[key] = rollout
+        return stored
+
+    async def _find(self, key: str) -> Rollout | None:
+        page = await self._store.find_rollouts(RolloutQuery.of(plan_key_in=[plan_key(self._source, key)]))
+        return next(iter(page), None)
+
+    async def _import_one(self, record: ForeignRollout, rollout: Rollout | None) -> None:
+        outcome = "imported" if rollout is None else "continued"
+        try:
+            record.check()
+            if rollout is None and not self._is_dry_run:
+                arguments = record.input, record.mode, record.resources_id, None, record.stored_metadata(self._source)
+                try:
+                    rollout = await self._store.start_rollout(*arguments)
+                except Conflict:
+                    # Another import of the same source created the rollout meanwhile.
+                    rollout, outcome = await self._find(record.key), "continued"
+                    if rollout is None:
+                        raise
+            if rollout is not None and record.is_stored_in(rollout):
+                if record.is_changed_since(rollout):
+                    reason = f"its content has changed since it was imported as rollout {rollout.rollout_id}"
+                    self._skip(record.place, reason)
+                    return
+                outcome = "unchanged"
+            elif self._is_dry_run:
+                self._counts["spans"] += sum(len(attempt.spans) for attempt in record.attempts)
+            elif isinstance(rollout, AttemptedRollout):
+                await self._complete(record, rollout)
+            else:
+                key = plan_key(self._source, record.key)
+                self._skip(record.place, f"a rollout that no import created has the plan key {key!r}")
+                return
+        except (Invalid, Conflict, NotFound) as error:
+            self._skip(record.place, str(error))
+        else:
+            self._counts[outcome] += 1
+
+    async def _complete(self, record: ForeignRollout, rollout: AttemptedRollout) -> None:
+        """Store the attempts that are missing, and the end of the attempt that an earlier import began."""
+        if rollout.resources_id != record.resources_id:
+            # A new rollout without resources gets the latest resources of the store, which it did not use.
+            await self._store.update_rollout(rollout.rollout_id, resources_id=record.resources_id)
+        attempt = rollout.attempt
+        for number, foreign in enumerate(record.attempts, 1):
+            if number < attempt.sequence_id or (number == attempt.sequence_id and attempt.status not in UNENDED):
+                continue
+            if number > attempt.sequence_id:
+                attempt = (await self._store.start_attempt(rollout.rollout_id)).attempt
+            if record.is_cancelled and number == len(record.attempts):
+                await self._store.update_rollout(rollout.rollout_id, status="cancelled")
+            stored: set[str] = set()
+            if attempt.status == "running":
+                page = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
+                stored = {span.span_id for span in page}
+            first = 1 + sum(len(earlier.spans) for earlier in record.attempts[: number - 1])
+            ids = (rollout.rollout_id, attempt.attempt_id)
+            spans = [
+                span.model_copy(update={"rollout_id": ids[0], "attempt_id": ids[1], "sequence_id": sequence_id})
+                for sequence_id, span in enumerate(foreign.spans, first)
+                if span.span_id not in stored
+            ]
+            await self._finish(record, foreign, spans, ids)
+
+    async def _finish(
+        self, record: ForeignRollout, foreign: ForeignAttempt, spans: Sequence[Span], ids: tuple[str, str]
+    ) -> None:
+        """Store the spans of an attempt and its end; the last spans and the end in one call."""
+        *parts, last = parts_of(spans)
+        for part in parts:
+            await self._add_spans(record, part)
+        finished = await self._store.finish_attempt(
+            *ids,
+            foreign.status,
+            spans=last,
+            metadata=UNSET if foreign.metadata is None else foreign.metadata,
+            error=UNSET if foreign.error is None else foreign.error,
+        )
+        for span, result in zip(last, finished.spans, strict=True):
+            if isinstance(result, StoreError):
+                self._skip(record.place, f"span {span.name!r}: {result}")
+            elif result is not None:
+                self._counts["spans"] += 1
+        if isinstance(finished.attempt, StoreError):
+            raise finished.attempt
+
+    async def _add_spans(self, record: ForeignRollout, spans: Sequence[Span]) -> None:
+        """Store spans of an attempt that has not ended, and report those that are refused."""
+        try:
+            self._counts["spans"] += len(await self._store.add_many_spans(spans))
+        except SpanConflict as error:
+            self._counts["spans"] += len(error.recorded)
+            self._skip(record.place, str(error))
+        except Invalid as error:
+            if len(spans) == 1:
+                self._skip(record.place, f"span {spans[0].name!r}: {error}")
+                return
+            for span in spans:
+                await self._add_spans(record, [span])
+
+    def _skip(self, place: str, reason: str) -> None:
+        self._counts["skipped"] += 1
+        if len(self._skips) < _MOST_LISTED:
+            self._skips.append(Skipped(place=place, reason=reason))

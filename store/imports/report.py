@@ -1,0 +1,35 @@
+"""The result of an import."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from store.models.enums import Frozen
+
+
+class Skipped(Frozen):
+    """A part of a source that was not imported."""
+
+    place: str
+    """Where the part is, such as `runs/traces.jsonl:12`."""
+    reason: str
+
+
+class ImportResult(Frozen):
+    """The result of an import."""
+
+    source: str
+    """The format of the source, such as `traces`."""
+    is_dry_run: bool
+    imported: int = 0
+    """The number of rollouts that were created; with a dry run, that would be created."""
+    continued: int = 0
+    """The number of rollouts that an earlier import had begun and this import completed."""
+    unchanged: int = 0
+    """The number of rollouts that were in the store completely."""
+    spans: int = 0
+    """The number of spans that were stored; with a dry run, the number of spans of the rollouts to be created."""
+    skipped: int = 0
+    skips: list[Skipped] = Field(default_factory=list[Skipped])
+    """The first 1,000 parts that were skipped."""
+    seconds: float = 0.0

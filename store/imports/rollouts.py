@@ -1,0 +1,210 @@
+"""Rollouts of other programs as values, which readers of formats make and `import_rollouts` stores."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from store.errors import Invalid, TooLarge
+from store.models import (
+    AttemptedRollout,
+    AttemptError,
+    AttemptStatus,
+    Rollout,
+    RolloutMode,
+    Span,
+    TaskInput,
+    TraceStatus,
+)
+from store.semconv import ANNOTATION_SPAN, GROUP_KEY, PLAN_KEY, STEP_KEY, reward_attributes
+from store.validation.json_limits import MAX_CALL_BYTES, dumps
+
+SOURCE_KEY: Final = "rollbook.source"
+"""The key in the metadata of an imported rollout for its origin, an object.
+
+The object has the `format` and the `key` of the rollout in its source and, where they are known, the `start_time` and
+the `end_time` in the source, in seconds since the epoch, and the `sha256` of the source's content. The times of the
+rollout itself are those of its import.
+"""
+UNENDED: Final = frozenset({"preparing", "running"})
+"""The statuses of attempts that have not ended."""
+_LONGEST_KEY: Final = 400
+_SPANS_PER_CALL: Final = 1000
+_BYTES_PER_CALL: Final = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignAttempt:
+    """One attempt of a foreign rollout."""
+
+    status: AttemptStatus
+    """`succeeded`, `failed`, `timeout` or `unresponsive`."""
+    spans: Sequence[Span] = ()
+    """The spans in their order, with span ids that do not differ between two reads of the source; see `span_id_of`.
+
+    The import sets `rollout_id`, `attempt_id` and `sequence_id`, so a reader leaves them empty.
+    """
+    metadata: Mapping[str, Any] | None = None
+    error: AttemptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRollout:
+    """A rollout that has ended, as its source describes it."""
+
+    key: str
+    """The identity of the rollout in its format. Two rollouts with the same format and key are the same rollout."""
+    place: str
+    """Where the rollout is in the source, for reports."""
+    input: TaskInput
+    attempts: Sequence[ForeignAttempt]
+    """The attempts in their order, at least one. The last one determines the status of the rollout."""
+    mode: RolloutMode | None = None
+    metadata: Mapping[str, Any] | None = None
+    """Metadata without the keys that the import sets: `rollbook.group`, `.step`, `.key` and `SOURCE_KEY`."""
+    group: str | None = None
+    step: int | None = None
+    resources_id: str | None = None
+    """The resources that the rollout used; None for none."""
+    is_cancelled: bool = False
+    """Whether the rollout was cancelled; its last attempt then has an error."""
+    start_time: float | None = None
+    """The start in the source, in seconds since the epoch; None if it is unknown."""
+    end_time: float | None = None
+    sha256: str | None = None
+    """A hash of the source's content, in hex. An import skips a rollout whose content has changed since its import.
+
+    With None, this is not checked.
+    """
+
+    def check(self) -> None:
+        """Check that the rollout can be stored.
+
+        Raises:
+            Invalid, TooLarge: it cannot be stored; nothing may be written.
+        """
+        if not self.key:
+            raise Invalid("key", "is empty; the source must identify its rollouts")
+        if not self.attempts:
+            raise Invalid("attempts", "is empty; a rollout that has ended has an attempt")
+        if self.is_cancelled and self.attempts[-1].error is None:
+            raise Invalid("attempts", "end without an error; give the last attempt of a cancelled rollout an error")
+        for attempt in self.attempts:
+            if attempt.status in UNENDED:
+                raise Invalid("status", f"{attempt.status} is not the status of an attempt that has ended")
+            for span in attempt.spans:
+                size_of(span)
+
+    def stored_metadata(self, source: str) -> dict[str, Any]:
+        """Return the metadata with which the rollout is stored. `source` is the name of the format."""
+        origin = {
+            "format": source,
+            "key": self.key,
+            "start_time": self.start_time,
+            "end_time": self.end_time,
+            "sha256": self.sha256,
+        }
+        reserved = {GROUP_KEY: self.group, STEP_KEY: self.step, PLAN_KEY: plan_key(source, self.key)}
+        return {
+            **(self.metadata or {}),
+            **{name: value for name, value in reserved.items() if value is not None},
+            SOURCE_KEY: {name: value for name, value in origin.items() if value is not None},
+        }
+
+    def is_stored_in(self, rollout: Rollout) -> bool:
+        """Return whether all attempts are stored in a rollout that was created for it. It may have later attempts."""
+        if not isinstance(rollout, AttemptedRollout):
+            return False
+        latest, count = rollout.attempt, len(self.attempts)
+        return latest.sequence_id > count or (latest.sequence_id == count and latest.status not in UNENDED)
+
+    def is_changed_since(self, rollout: Rollout) -> bool:
+        """Return whether the content in the source is not the content that was stored in a rollout."""
+        origin: Any = (rollout.metadata or {}).get(SOURCE_KEY)
+        sha256 = cast("dict[str, Any]", origin).get("sha256") if isinstance(origin, dict) else None
+        return None not in {sha256, self.sha256} and sha256 != self.sha256
+
+
+def plan_key(source: str, key: str) -> str:
+    """Return the plan key of a rollout, from its format and its key there. A long key is replaced by its hash."""
+    if len(key.encode(errors="surrogatepass")) > _LONGEST_KEY:
+        key = f"sha256:{hashlib.sha256(key.encode(errors='surrogatepass')).hexdigest()}"
+    return f"import:{source}:{key}"
+
+
+def parts_of(spans: Sequence[Span]) -> list[list[Span]]:
+    """Divide spans into parts that calls can store; there is at least one part, which may be empty."""
+    parts: list[list[Span]] = [[]]
+    size = 0
+    for span in spans:
+        bytes_of_span = size_of(span)
+        size += bytes_of_span
+        if parts[-1] and (size > _BYTES_PER_CALL or len(parts[-1]) >= _SPANS_PER_CALL):
+            parts.append([])
+            size = bytes_of_span
+        parts[-1].append(span)
+    return parts
+
+
+def size_of(span: Span) -> int:
+    """Return the size of a span's attributes and events in bytes.
+
+    Raises:
+        Invalid, TooLarge: the span cannot be stored.
+    """
+    field = f"span {span.name!r}"
+    size = len(dumps(span.attributes, field))
+    for event in span.events:
+        size += len(dumps(event.attributes, field))
+    if size > MAX_CALL_BYTES:
+        raise TooLarge(field, size, MAX_CALL_BYTES)
+    return size
+
+
+def trace_id_of(*parts: object) -> str:
+    """Return a trace id that follows from the identity of the trace in its source."""
+    return _hash_of(parts)[:32]
+
+
+def span_id_of(*parts: object) -> str:
+    """Return a span id that follows from the identity of the span in its source."""
+    return _hash_of(parts)[:16]
+
+
+def _hash_of(parts: tuple[object, ...]) -> str:
+    # Lengths separate the parts, so that ("a", "bc") and ("ab", "c") differ.
+    texts = [str(part) for part in parts]
+    return hashlib.sha256("".join(f"{len(text)}:{text}" for text in texts).encode(errors="surrogatepass")).hexdigest()
+
+
+def reward_span(
+    rewards: Mapping[str, float],
+    *,
+    trace_id: str,
+    span_id: str,
+    parent_id: str | None = None,
+    time: float | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> Span:
+    """Return the span of a reward, in the form in which `emit_reward` records it.
+
+    Args:
+        rewards: the finite values by name; the first is the reward that training uses.
+        trace_id: the trace of the span.
+        span_id: the id of the span.
+        parent_id: the span that is rewarded, if there is one.
+        time: the time of the reward, in seconds since the epoch.
+        attributes: further attributes.
+    """
+    return Span.from_attributes(
+        name=ANNOTATION_SPAN,
+        attributes={**reward_attributes(rewards), **(attributes or {})},
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        start_time=time,
+        end_time=time,
+        status=TraceStatus(status_code="OK"),
+    )
