@@ -8,12 +8,12 @@ from typing import Final
 
 from store.errors import StoreError
 from store.imports.report import Skipped
-from store.imports.rollouts import ForeignRollout
+from store.imports.rollouts import ForeignRollout, size_of
 
 ROLLOUTS_AT_ONCE: Final = 64
 """The most rollouts of a batch."""
-SPANS_AT_ONCE: Final = 4000
-"""The number of spans at which a batch gets no further rollout."""
+BYTES_AT_ONCE: Final = 8_000_000
+"""The size of spans at which a batch gets no further rollout."""
 
 Record = ForeignRollout | Skipped
 
@@ -29,7 +29,7 @@ async def batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIte
     """
     batch: list[Record] = []
     keys: set[str] = set()
-    spans = 0
+    size = 0
     error: StoreError | None = None
     iterator = aiter(records) if isinstance(records, AsyncIterable) else _in_thread(records)
     while True:
@@ -38,16 +38,16 @@ async def batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIte
         except StoreError as reader_error:
             record, error = None, reader_error
         is_repeated = isinstance(record, ForeignRollout) and record.key in keys
-        if batch and (record is None or is_repeated or len(batch) >= ROLLOUTS_AT_ONCE or spans >= SPANS_AT_ONCE):
+        if batch and (record is None or is_repeated or len(batch) >= ROLLOUTS_AT_ONCE or size >= BYTES_AT_ONCE):
             yield batch
-            batch, spans = [], 0
+            batch, size = [], 0
             keys.clear()
         if record is None:
             break
         batch.append(record)
         if isinstance(record, ForeignRollout):
             keys.add(record.key)
-            spans += sum(len(attempt.spans) for attempt in record.attempts)
+            size += sum(size_of(span) for span in record.spans)
     if error is not None:
         raise error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Collection, Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from store.errors import Conflict, Invalid, NotFound, SpanConflict, StoreError
@@ -18,13 +18,16 @@ from store.imports.batches import Record, batches
 from store.imports.report import ImportResult, Skipped
 from store.imports.rollouts import UNENDED, ForeignAttempt, ForeignRollout, parts_of, plan_key
 from store.interface.store import Store
-from store.models import UNSET, AttemptedRollout, Rollout, Span
+from store.models import UNSET, Attempt, AttemptedRollout, Rollout, Span
 from store.models.queries import RolloutQuery
+from store.otel.repair import fitting, repaired
 from store.runtime import context
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.semconv import PLAN_KEY
 
 _MOST_LISTED: Final = 1000
+_LARGEST_SPAN: Final = 8_000_000
+"""The size to which a span that no call can store is shortened."""
 
 
 async def import_rollouts(
@@ -75,6 +78,8 @@ class _Import:
         self._is_dry_run = is_dry_run
         self._counts: Counter[str] = Counter()
         self._skips: list[Skipped] = []
+        self._seen: set[str] = set()
+        """With a dry run, the keys of the rollouts that would have been created."""
 
     def report(self, seconds: float) -> ImportResult:
         return ImportResult(
@@ -90,7 +95,8 @@ class _Import:
             else:
                 rollouts.append(record)
         stored = await self._stored(rollouts) if rollouts else {}
-        calls = [self._import_one(record, stored.get(record.key)) for record in rollouts]
+        late = await self._late_spans(rollouts, stored)
+        calls = [self._import_one(record, stored.get(record.key), late) for record in rollouts]
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
@@ -111,14 +117,33 @@ class _Import:
                     stored[key] = rollout
         return stored
 
+    async def _late_spans(self, records: Sequence[ForeignRollout], stored: Mapping[str, Rollout]) -> set[str]:
+        """Return the ids of the late spans of rollouts that are in the store."""
+        names_by_rollout = {
+            stored[record.key].rollout_id: {span.name for span in record.late_spans}
+            for record in records
+            if record.late_spans and record.key in stored
+        }
+        late: set[str] = set()
+        for name in set[str]().union(*names_by_rollout.values()):
+            late.update(span.span_id for span in await self._store.query_spans(list(names_by_rollout), name=name))
+        return late
+
     async def _find(self, key: str) -> Rollout | None:
         page = await self._store.find_rollouts(RolloutQuery.of(plan_key_in=[plan_key(self._source, key)]))
         return next(iter(page), None)
 
-    async def _import_one(self, record: ForeignRollout, rollout: Rollout | None) -> None:
-        outcome = "imported" if rollout is None else "continued"
+    async def _import_one(self, record: ForeignRollout, rollout: Rollout | None, late: Collection[str]) -> None:
+        """Store a rollout, and count it.
+
+        Args:
+            record: the rollout in the source.
+            rollout: the rollout that an earlier import created; None if there is none.
+            late: the ids of late spans that are in the store.
+        """
         try:
             record.check()
+            outcome = "imported" if rollout is None else "continued"
             if rollout is None and not self._is_dry_run:
                 arguments = record.input, record.mode, record.resources_id, None, record.stored_metadata(self._source)
                 try:
@@ -128,27 +153,31 @@ class _Import:
                     rollout, outcome = await self._find(record.key), "continued"
                     if rollout is None:
                         raise
-            if rollout is not None and record.is_stored_in(rollout):
-                if record.is_changed_since(rollout):
-                    reason = f"its content has changed since it was imported as rollout {rollout.rollout_id}"
-                    self._skip(record.place, reason)
-                    return
-                outcome = "unchanged"
+            missing = [span for span in record.late_spans if span.span_id not in late]
+            if record.key in self._seen or (rollout is not None and record.is_stored_in(rollout)):
+                outcome = "extended" if missing else "unchanged"
             elif self._is_dry_run:
-                self._counts["spans"] += sum(len(attempt.spans) for attempt in record.attempts)
-            elif isinstance(rollout, AttemptedRollout):
-                await self._complete(record, rollout)
+                self._seen.add(record.key)
+                missing = list(record.spans)
             else:
-                key = plan_key(self._source, record.key)
-                self._skip(record.place, f"a rollout that no import created has the plan key {key!r}")
-                return
+                await self._complete(record, rollout)
+            if self._is_dry_run:
+                self._counts["spans"] += len(missing)
+            elif missing and rollout is not None:
+                await self._add_late_spans(record, missing, rollout.rollout_id)
+            self._counts[outcome] += 1
         except (Invalid, Conflict, NotFound) as error:
             self._skip(record.place, str(error))
-        else:
-            self._counts[outcome] += 1
 
-    async def _complete(self, record: ForeignRollout, rollout: AttemptedRollout) -> None:
-        """Store the attempts that are missing, and the end of the attempt that an earlier import began."""
+    async def _complete(self, record: ForeignRollout, rollout: Rollout | None) -> None:
+        """Store the attempts that are missing, and the end of the attempt that an earlier import began.
+
+        Raises:
+            Conflict: no import created the rollout.
+        """
+        if not isinstance(rollout, AttemptedRollout):
+            key = plan_key(self._source, record.key)
+            raise Conflict(f"a rollout that no import created has the plan key {key!r}", "use another store")
         if rollout.resources_id != record.resources_id:
             # A new rollout without resources gets the latest resources of the store, which it did not use.
             await self._store.update_rollout(rollout.rollout_id, resources_id=record.resources_id)
@@ -165,51 +194,67 @@ class _Import:
                 page = await self._store.query_spans(rollout.rollout_id, attempt.attempt_id)
                 stored = {span.span_id for span in page}
             first = 1 + sum(len(earlier.spans) for earlier in record.attempts[: number - 1])
-            ids = (rollout.rollout_id, attempt.attempt_id)
-            spans = [
-                span.model_copy(update={"rollout_id": ids[0], "attempt_id": ids[1], "sequence_id": sequence_id})
-                for sequence_id, span in enumerate(foreign.spans, first)
-                if span.span_id not in stored
-            ]
-            await self._finish(record, foreign, spans, ids)
+            spans = [span for span in _numbered(foreign.spans, attempt, first) if span.span_id not in stored]
+            await self._finish(record, foreign, attempt, spans)
 
     async def _finish(
-        self, record: ForeignRollout, foreign: ForeignAttempt, spans: Sequence[Span], ids: tuple[str, str]
+        self, record: ForeignRollout, foreign: ForeignAttempt, attempt: Attempt, spans: Sequence[Span]
     ) -> None:
         """Store the spans of an attempt and its end; the last spans and the end in one call."""
         *parts, last = parts_of(spans)
         for part in parts:
             await self._add_spans(record, part)
         finished = await self._store.finish_attempt(
-            *ids,
+            attempt.rollout_id,
+            attempt.attempt_id,
             foreign.status,
             spans=last,
             metadata=UNSET if foreign.metadata is None else foreign.metadata,
             error=UNSET if foreign.error is None else foreign.error,
         )
-        for span, result in zip(last, finished.spans, strict=True):
-            if isinstance(result, StoreError):
-                self._skip(record.place, f"span {span.name!r}: {result}")
-            elif result is not None:
-                self._counts["spans"] += 1
         if isinstance(finished.attempt, StoreError):
             raise finished.attempt
+        self._counts["spans"] += sum(isinstance(result, Span) for result in finished.spans)
+        for span, result in zip(last, finished.spans, strict=True):
+            if isinstance(result, StoreError):
+                await self._add_spans(record, [span])
+
+    async def _add_late_spans(self, record: ForeignRollout, spans: Sequence[Span], rollout_id: str) -> None:
+        """Store spans that the source added after the end of the last attempt of a rollout."""
+        attempts = await self._store.query_attempts(rollout_id, limit=1, offset=len(record.attempts) - 1)
+        first = 1 + sum(len(attempt.spans) for attempt in record.attempts)
+        for part in parts_of(_numbered(spans, attempts[0], first)):
+            if part:
+                await self._add_spans(record, part)
 
     async def _add_spans(self, record: ForeignRollout, spans: Sequence[Span]) -> None:
-        """Store spans of an attempt that has not ended, and report those that are refused."""
+        """Store spans of an attempt. Values that no store accepts are changed and marked, as in spans from OTLP."""
         try:
-            self._counts["spans"] += len(await self._store.add_many_spans(spans))
+            stored = await self._store.add_many_spans(spans)
+            self._counts["spans"] += len(stored)
         except SpanConflict as error:
             self._counts["spans"] += len(error.recorded)
             self._skip(record.place, str(error))
         except Invalid as error:
-            if len(spans) == 1:
-                self._skip(record.place, f"span {spans[0].name!r}: {error}")
+            if len(spans) > 1:
+                for span in spans:
+                    await self._add_spans(record, [span])
                 return
-            for span in spans:
-                await self._add_spans(record, [span])
+            changed = fitting(repaired(spans[0]), _LARGEST_SPAN)
+            if changed is spans[0]:
+                self._skip(record.place, f"span {spans[0].name!r}: {error}")
+            else:
+                await self._add_spans(record, [changed])
 
     def _skip(self, place: str, reason: str) -> None:
         self._counts["skipped"] += 1
         if len(self._skips) < _MOST_LISTED:
             self._skips.append(Skipped(place=place, reason=reason))
+
+
+def _numbered(spans: Iterable[Span], attempt: Attempt, first: int) -> list[Span]:
+    """Return spans as spans of an attempt, with numbers from `first`."""
+    ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
+    return [
+        span.model_copy(update={**ids, "sequence_id": sequence_id}) for sequence_id, span in enumerate(spans, first)
+    ]

@@ -25,6 +25,8 @@ class ImportResult(Frozen):
     """The number of rollouts that were created; with a dry run, that would be created."""
     continued: int = 0
     """The number of rollouts that an earlier import had begun and this import completed."""
+    extended: int = 0
+    """The number of rollouts in the store that got further spans, such as the advantages of a batch."""
     unchanged: int = 0
     """The number of rollouts that were in the store completely."""
     spans: int = 0

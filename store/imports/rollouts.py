@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, cast
 
-from store.errors import Invalid, TooLarge
+from store.errors import Conflict, Invalid
+from store.model_calls.json_values import to_json
 from store.models import (
     AttemptedRollout,
     AttemptError,
@@ -19,7 +21,7 @@ from store.models import (
     TraceStatus,
 )
 from store.semconv import ANNOTATION_SPAN, GROUP_KEY, PLAN_KEY, STEP_KEY, reward_attributes
-from store.validation.json_limits import MAX_CALL_BYTES, dumps
+from store.validation.json_limits import dumps
 
 SOURCE_KEY: Final = "rollbook.source"
 """The key in the metadata of an imported rollout for its origin, an object.
@@ -78,12 +80,22 @@ class ForeignRollout:
 
     With None, this is not checked.
     """
+    late_spans: Sequence[Span] = ()
+    """Spans that a later copy of the source may add to the last attempt, for example the advantages of tokens.
+
+    They are stored once, also if the rollout itself is in the store already.
+    """
+
+    @property
+    def spans(self) -> Iterator[Span]:
+        """All spans, in the order of their sequence ids."""
+        return chain.from_iterable([*(attempt.spans for attempt in self.attempts), self.late_spans])
 
     def check(self) -> None:
-        """Check that the rollout can be stored.
+        """Check that the attempts can be stored. Spans are not checked, because the import repairs them.
 
         Raises:
-            Invalid, TooLarge: it cannot be stored; nothing may be written.
+            Invalid: they cannot be stored.
         """
         if not self.key:
             raise Invalid("key", "is empty; the source must identify its rollouts")
@@ -94,8 +106,8 @@ class ForeignRollout:
         for attempt in self.attempts:
             if attempt.status in UNENDED:
                 raise Invalid("status", f"{attempt.status} is not the status of an attempt that has ended")
-            for span in attempt.spans:
-                size_of(span)
+            dumps(attempt.metadata, "metadata")
+            dumps(attempt.error and attempt.error.model_dump(), "error")
 
     def stored_metadata(self, source: str) -> dict[str, Any]:
         """Return the metadata with which the rollout is stored. `source` is the name of the format."""
@@ -114,17 +126,23 @@ class ForeignRollout:
         }
 
     def is_stored_in(self, rollout: Rollout) -> bool:
-        """Return whether all attempts are stored in a rollout that was created for it. It may have later attempts."""
+        """Return whether all attempts are stored in a rollout that was created for it. It may have later attempts.
+
+        Raises:
+            Conflict: they are, and the content of the source has changed since then.
+        """
         if not isinstance(rollout, AttemptedRollout):
             return False
         latest, count = rollout.attempt, len(self.attempts)
-        return latest.sequence_id > count or (latest.sequence_id == count and latest.status not in UNENDED)
-
-    def is_changed_since(self, rollout: Rollout) -> bool:
-        """Return whether the content in the source is not the content that was stored in a rollout."""
+        is_stored = latest.sequence_id > count or (latest.sequence_id == count and latest.status not in UNENDED)
         origin: Any = (rollout.metadata or {}).get(SOURCE_KEY)
         sha256 = cast("dict[str, Any]", origin).get("sha256") if isinstance(origin, dict) else None
-        return None not in {sha256, self.sha256} and sha256 != self.sha256
+        if is_stored and None not in {sha256, self.sha256} and sha256 != self.sha256:
+            raise Conflict(
+                f"its content has changed since it was imported as rollout {rollout.rollout_id}",
+                "import it into another store",
+            )
+        return is_stored
 
 
 def plan_key(source: str, key: str) -> str:
@@ -135,32 +153,24 @@ def plan_key(source: str, key: str) -> str:
 
 
 def parts_of(spans: Sequence[Span]) -> list[list[Span]]:
-    """Divide spans into parts that calls can store; there is at least one part, which may be empty."""
+    """Divide spans into parts that calls can store. The last one is small, and may be empty."""
     parts: list[list[Span]] = [[]]
     size = 0
     for span in spans:
-        bytes_of_span = size_of(span)
-        size += bytes_of_span
+        size_of_span = size_of(span)
+        size += size_of_span
         if parts[-1] and (size > _BYTES_PER_CALL or len(parts[-1]) >= _SPANS_PER_CALL):
             parts.append([])
-            size = bytes_of_span
+            size = size_of_span
         parts[-1].append(span)
-    return parts
+    return parts if size <= _BYTES_PER_CALL else [*parts, []]
 
 
 def size_of(span: Span) -> int:
-    """Return the size of a span's attributes and events in bytes.
-
-    Raises:
-        Invalid, TooLarge: the span cannot be stored.
-    """
-    field = f"span {span.name!r}"
-    size = len(dumps(span.attributes, field))
-    for event in span.events:
-        size += len(dumps(event.attributes, field))
-    if size > MAX_CALL_BYTES:
-        raise TooLarge(field, size, MAX_CALL_BYTES)
-    return size
+    """Return the approximate size of a span in bytes."""
+    return sum(
+        len(to_json(attributes)) for attributes in (span.attributes, *(event.attributes for event in span.events))
+    )
 
 
 def trace_id_of(*parts: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -43,6 +43,19 @@ def storable_text(text: str) -> str:
         except UnicodeEncodeError:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\0", REPLACEMENT)
+
+
+def storable(value: Any) -> Any:
+    """Return a JSON value whose texts and keys are storable; see `storable_text`."""
+    match value:
+        case str():
+            return storable_text(value)
+        case list():
+            return [storable(item) for item in cast("list[Any]", value)]
+        case dict():
+            return {storable_text(key): storable(item) for key, item in cast("dict[str, Any]", value).items()}
+        case _:
+            return value
 
 
 def safe_text(value: object) -> str:

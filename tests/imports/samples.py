@@ -64,6 +64,12 @@ def cancelled(key: str) -> ForeignRollout:
     return foreign(key, attempts=attempts, is_cancelled=True)
 
 
+def extended(key: str) -> ForeignRollout:
+    """Return a rollout whose source has added a span."""
+    credit = Span.from_attributes(name="credit", attributes={}, trace_id="c" * 32, span_id=span_id_of(key, "credit"))
+    return foreign(key, late_spans=[credit])
+
+
 def torn(*records: ForeignRollout | Skipped) -> Iterator[ForeignRollout | Skipped]:
     """Yield records, and then raise an error as a reader does."""
     yield from records

@@ -13,7 +13,7 @@ from store.imports import SOURCE_KEY, ForeignAttempt, ForeignRollout, ImportResu
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, Span
 from store.testing.samples import make_prompt
-from tests.imports.samples import START, cancelled, foreign, retried, spans_of, torn
+from tests.imports.samples import START, cancelled, extended, foreign, retried, spans_of, torn
 
 
 def counts(report: ImportResult) -> tuple[int, int, int, int]:
@@ -108,9 +108,8 @@ class _Stopping:
         return call
 
 
-@pytest.mark.parametrize("is_executed", [False, True])
 async def test_import_that_stops_at_any_call_is_continued_without_loss_and_without_doubles(
-    store: Store, is_executed: bool, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollouts, "_SPANS_PER_CALL", 2)
     records = [foreign("a", count=5), retried("b"), cancelled("c")]
@@ -118,7 +117,7 @@ async def test_import_that_stops_at_any_call_is_continued_without_loss_and_witho
     total = 0
     calls = 0
     while True:
-        stopping: Any = _Stopping(store, calls, is_executed=is_executed)
+        stopping: Any = _Stopping(store, calls // 2, is_executed=calls % 2 == 1)
         source = f"stop {calls}"
         try:
             await import_rollouts(stopping, records, source=source)
@@ -137,7 +136,7 @@ async def test_import_that_stops_at_any_call_is_continued_without_loss_and_witho
         assert continued.skips == []
         total += continued.imported + continued.continued
         calls += 1
-    assert calls > 10
+    assert calls > 20
     assert total > calls
     assert await store.dequeue_rollout("runner") is None
 
@@ -152,14 +151,33 @@ async def test_two_imports_at_the_same_time_store_every_rollout_once(store: Stor
 
 
 async def test_dry_run_changes_nothing_and_reports_as_the_import_does(sqlite_store: Store) -> None:
-    records = [foreign("a"), foreign("b"), Skipped(place="line 3", reason="is torn"), foreign("a")]
+    torn_line = Skipped(place="line 3", reason="is torn")
+    records = [foreign("a"), foreign("b"), torn_line, foreign("a"), foreign("b"), extended("b"), extended("c")]
     await import_rollouts(sqlite_store, records[:1], source="test")
     before = await content(sqlite_store)
     dry = await import_rollouts(sqlite_store, records, source="test", is_dry_run=True)
     assert await content(sqlite_store) == before
     report = await import_rollouts(sqlite_store, records, source="test")
-    assert counts(dry) == counts(report) == (1, 0, 2, 1)
-    assert (dry.spans, dry.skips) == (report.spans, report.skips)
+    assert counts(dry) == counts(report) == (2, 0, 3, 1)
+    assert (dry.spans, dry.extended, dry.skips) == (report.spans, report.extended, report.skips) == (6, 1, [torn_line])
+
+
+async def test_spans_of_a_later_copy_are_added_once_to_the_imported_rollout(store: Store) -> None:
+    for record, extensions, unchanged in (
+        (foreign("a"), 0, 0),
+        (extended("a"), 1, 0),
+        (extended("a"), 0, 1),
+        (foreign("a"), 0, 1),
+    ):
+        report = await import_rollouts(store, [record], source="test")
+        assert (report.extended, report.unchanged) == (extensions, unchanged)
+    rollout = await only(store)
+    assert (rollout.status, rollout.reward) == ("succeeded", 1.0)
+    assert [(span.sequence_id, span.name) for span in await store.query_spans(rollout.rollout_id)] == [
+        (1, "step"),
+        (2, "agentlightning.annotation"),
+        (3, "credit"),
+    ]
 
 
 async def test_a_rollout_whose_source_has_changed_is_skipped(sqlite_store: Store) -> None:
@@ -189,19 +207,13 @@ async def test_a_rollout_that_ran_again_after_its_import_is_not_changed(sqlite_s
     assert (await only(sqlite_store)).status == "preparing"
 
 
-def _attempts(attributes: dict[str, Any]) -> list[ForeignAttempt]:
-    spans = [*spans_of("x", 1, 1.0)[:1], Span.from_attributes(name="odd", attributes=attributes)]
-    return [ForeignAttempt("succeeded", spans)]
-
-
 @pytest.mark.parametrize(
     "fields, reason",
     [
         ({"key": ""}, "key"),
         ({"attempts": []}, "attempts"),
         ({"attempts": [ForeignAttempt("running")]}, "running"),
-        ({"attempts": _attempts({"text": "\x00"})}, r"span 'odd'\.text: contains U\+0000"),
-        ({"attempts": _attempts({"text": "x" * 17_000_000})}, "span 'odd'"),
+        ({"attempts": [ForeignAttempt("succeeded", metadata={"loss": float("inf")})]}, "metadata"),
         ({"input": float("nan")}, "input"),
         ({"metadata": {"x": "\ud800"}}, "surrogate"),
         ({"step": "three"}, "rollbook.step"),
@@ -221,18 +233,28 @@ async def test_a_rollout_that_cannot_be_stored_is_skipped_and_leaves_nothing(
     assert len(await sqlite_store.query_rollouts()) == 2
 
 
-@pytest.mark.parametrize("count", [2, 5])
-async def test_a_refused_span_is_reported_and_its_rollout_is_imported(
-    sqlite_store: Store, count: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "name, attributes, change",
+    [
+        ("n" * 9000, {}, "name"),
+        ("odd", {"text": "a\x00b"}, "text"),
+        ("odd", {"loss": float("nan")}, "loss"),
+        ("odd", {"text": "x" * 17_000_000}, "text"),
+    ],
+)
+async def test_a_span_that_no_store_accepts_is_changed_and_marked(
+    sqlite_store: Store, name: str, attributes: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollouts, "_SPANS_PER_CALL", 3)
-    odd = Span.from_attributes(name="n" * 9000, attributes={})
-    attempts = [ForeignAttempt("succeeded", [odd, *spans_of("a", 1, 1.0, count=count)])]
+    odd = Span.from_attributes(name=name, attributes=attributes)
+    attempts = [ForeignAttempt("succeeded", [*spans_of("a", 1, 1.0, count=2), odd, *spans_of("b", 1, 2.0, count=2)])]
     report = await import_rollouts(sqlite_store, [foreign("a", attempts=attempts)], source="test")
-    assert (*counts(report), report.spans) == (1, 0, 0, 1, count)
-    assert report.skips[0].reason.startswith("span 'nnn")
+    assert (counts(report), report.spans, report.skips) == ((1, 0, 0, 0), 5, [])
     rollout = await only(sqlite_store)
-    assert (rollout.status, rollout.reward) == ("succeeded", 1.0)
+    assert (rollout.status, rollout.reward) == ("succeeded", 2.0)
+    spans = await sqlite_store.query_spans(rollout.rollout_id)
+    assert [span.sequence_id for span in spans] == [1, 2, 3, 4, 5]
+    assert change in str(spans[2].attributes["rollbook.changed"])
 
 
 async def test_a_plan_key_of_a_rollout_that_waits_in_the_queue_is_skipped(sqlite_store: Store) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,6 +17,7 @@ from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
 from store.cli.query_options import parameter
 from store.cli.store_context import run_reading, run_writing
+from store.imports import ForeignRollout, Skipped
 
 if TYPE_CHECKING:
     from store.imports import ImportResult
@@ -79,11 +81,25 @@ def print_result(result: ImportResult) -> None:
     """Print the counts of an import, and the parts that were skipped with the reasons."""
     verb = "would import" if result.is_dry_run else "imported"
     continued = f"{result.continued:,} that an earlier import had begun, " if result.continued else ""
+    extended = f"{result.extended:,} extended, " if result.extended else ""
     line(
-        f"{verb} {result.imported:,} rollouts, {continued}{result.spans:,} spans; {result.unchanged:,} unchanged,"
-        f" {result.skipped:,} skipped; {duration(result.seconds)}"
+        f"{verb} {result.imported:,} rollouts, {continued}{result.spans:,} spans; {extended}"
+        f"{result.unchanged:,} unchanged, {result.skipped:,} skipped; {duration(result.seconds)}"
     )
     for skip in result.skips[:_LISTED]:
         note(f"skipped {printable(skip.place)}: {printable(skip.reason)}")
     if result.skipped > _LISTED:
         note(f"and {result.skipped - _LISTED:,} more; --json lists up to 1,000")
+
+
+@import_command("traces")
+def traces(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", exists=True, help="A traces.jsonl, or a folder with such files at any depth."),
+    ],
+) -> Iterable[ForeignRollout | Skipped]:
+    """Episodes that verifiers or prime-rl wrote; each trace becomes a rollout."""
+    from store.imports.traces import read_traces
+
+    return read_traces(path)
