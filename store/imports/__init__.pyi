@@ -1,3 +1,4 @@
+from store.imports.following import TraceFollower as TraceFollower
 from store.imports.importing import import_rollouts as import_rollouts
 from store.imports.report import ImportResult as ImportResult, Skipped as Skipped
 from store.imports.rollouts import (

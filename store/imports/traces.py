@@ -100,7 +100,7 @@ def trace_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise NotFound("path", str(folder), f"{folder} does not exist")
-    files = sorted(folder.rglob(FILE), key=_natural)
+    files = sorted(folder.rglob(FILE), key=natural)
     if not files:
         old = next(folder.rglob(_OLD_FILE), None)
         hint = "" if old is None else f"; {old} is of an old version of verifiers, which cannot be imported"
@@ -108,7 +108,7 @@ def trace_files(folder: Path) -> list[Path]:
     return files
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
+def natural(path: Path) -> list[tuple[int, int, str]]:
     """Return a sort key by which `step_2` comes before `step_10`."""
     pieces = re.split(r"(\d+)", path.as_posix())
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]

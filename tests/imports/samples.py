@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,3 +75,13 @@ def torn(*records: ForeignRollout | Skipped) -> Iterator[ForeignRollout | Skippe
     """Yield records, and then raise an error as a reader does."""
     yield from records
     raise Invalid("file", "is damaged; repair it")
+
+
+def trace_line(trace_id: str) -> bytes:
+    """Return a line with an episode whose trace has one call and a reward."""
+    nodes = [
+        {"message": {"role": "user", "content": f"Question {trace_id}"}, "timestamp": START},
+        {"parent": 0, "message": {"role": "assistant", "content": "x" * 500}, "sampled": True, "timestamp": START + 1},
+    ]
+    trace = {"id": trace_id, "nodes": nodes, "rewards": {"score": {"score": 1.0, "weight": 1.0}}, "ok": True}
+    return json.dumps({"id": f"e{trace_id}", "traces": [trace]}).encode() + b"\n"

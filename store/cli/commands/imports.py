@@ -6,21 +6,18 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from store.cli.errors import FAILED
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import json_document, line, note, printable
+from store.cli.output.importing import print_result
+from store.cli.output.printing import json_document
 from store.cli.output.progress import progress_shown
-from store.cli.output.times import duration
 from store.cli.query_options import parameter
 from store.cli.store_context import run_reading, run_writing
 from store.imports import ForeignRollout, Skipped
-
-if TYPE_CHECKING:
-    from store.imports import ImportResult
 
 app = typer.Typer()
 import_group = typer.Typer(
@@ -30,8 +27,6 @@ import_group = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(import_group)
-
-_LISTED: Final = 20
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Import nothing; report what would be imported.")]
 
@@ -75,21 +70,6 @@ def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
         import_group.command(name, help=inspect.getdoc(read))(command)
 
     return declare
-
-
-def print_result(result: ImportResult) -> None:
-    """Print the counts of an import, and the parts that were skipped with the reasons."""
-    verb = "would import" if result.is_dry_run else "imported"
-    continued = f"{result.continued:,} that an earlier import had begun, " if result.continued else ""
-    extended = f"{result.extended:,} extended, " if result.extended else ""
-    line(
-        f"{verb} {result.imported:,} rollouts, {continued}{result.spans:,} spans; {extended}"
-        f"{result.unchanged:,} unchanged, {result.skipped:,} skipped; {duration(result.seconds)}"
-    )
-    for skip in result.skips[:_LISTED]:
-        note(f"skipped {printable(skip.place)}: {printable(skip.reason)}")
-    if result.skipped > _LISTED:
-        note(f"and {result.skipped - _LISTED:,} more; --json lists up to 1,000")
 
 
 @import_command("traces")
