@@ -109,9 +109,11 @@ class _Stopping:
 
 
 async def test_import_that_stops_at_any_call_is_continued_without_loss_and_without_doubles(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollouts, "_SPANS_PER_CALL", 2)
+    # Every call on one backend, and some on the others: the import makes the same calls on each.
+    stride = 1 if request.node.callspec.params["store"] == "sqlite" else 5
     records = [foreign("a", count=5), retried("b"), cancelled("c")]
     expected: list[tuple[Any, ...]] = []
     total = 0
@@ -135,9 +137,9 @@ async def test_import_that_stops_at_any_call_is_continued_without_loss_and_witho
             break
         assert continued.skips == []
         total += continued.imported + continued.continued
-        calls += 1
+        calls += stride
     assert calls > 20
-    assert total > calls
+    assert total > calls // stride
     assert await store.dequeue_rollout("runner") is None
 
 
