@@ -57,8 +57,7 @@ def _bars() -> Generator[OnProgress]:
                     bars.remove_task(task)
                 task = bars.add_task(progress.step, total=progress.total, count="")
                 step = progress.step
-            count = "" if progress.total is None else f"{progress.done:,} of {progress.total:,} {progress.unit}"
-            bars.update(task, completed=progress.done, total=progress.total, count=count)
+            bars.update(task, completed=progress.done, total=progress.total, count=_count(progress))
 
         yield show
 
@@ -91,8 +90,11 @@ class _Lines:
         if now < self._first or (progress.step == self._step and now < self._next):
             return
         self._step, self._next = progress.step, now + SECONDS
-        note(
-            progress.step
-            if progress.total is None
-            else f"{progress.step}: {progress.done:,} of {progress.total:,} {progress.unit}"
-        )
+        note(": ".join(filter(None, (progress.step, _count(progress)))))
+
+
+def _count(progress: OperationProgress) -> str:
+    """Return the part of a step that is done as text; empty if it is not known."""
+    if progress.total is not None:
+        return f"{progress.done:,} of {progress.total:,} {progress.unit}"
+    return f"{progress.done:,} {progress.unit}" if progress.done else ""
