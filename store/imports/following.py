@@ -23,7 +23,7 @@ from store.exports.manifest import replace_file
 from store.imports.importing import import_rollouts
 from store.imports.report import ImportResult, Skipped
 from store.imports.rollouts import ForeignRollout
-from store.imports.traces import FILE, SOURCE, TraceFolder, natural, records_of_line
+from store.imports.traces import FILE, SOURCE, TraceFolder, files_named, records_of_line
 from store.interface.store import Store
 from store.models.enums import Frozen
 
@@ -167,7 +167,7 @@ class _NewLines:
 
     def records(self) -> Iterator[ForeignRollout | Skipped]:
         """Yield the rollouts of the new lines, and the reasons for lines that are none."""
-        files = {str(file.relative_to(self._folder)): file for file in sorted(self._folder.rglob(FILE), key=natural)}
+        files = {str(file.relative_to(self._folder)): file for file in files_named(FILE, self._folder)}
         self.places = {name: place for name, place in self.places.items() if name in files}
         for name, file in files.items():
             try:

@@ -9,6 +9,7 @@ a span of their own, so that the copy adds them to the rollout of the original.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ _OF_EPISODE: Final = frozenset({
 _MODES: Final[dict[str, RolloutMode]] = {"train": "train", "eval": "val"}
 """The modes by the kinds of work for a training run. The episodes of other runs get the mode test."""
 _UNSTORABLE: Final = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
+_NO_TRACE: Final[Json] = {}
 _BEGINNING: Final = re.compile(rb'\{"(?:id|version)":')
 _MOST_REASONS: Final = 100
 _LONGEST_TYPE: Final = 200
@@ -100,15 +102,23 @@ def trace_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise NotFound("path", str(folder), f"{folder} does not exist")
-    files = sorted(folder.rglob(FILE), key=natural)
+    files = files_named(FILE, folder)
     if not files:
-        old = next(folder.rglob(_OLD_FILE), None)
-        hint = "" if old is None else f"; {old} is of an old version of verifiers, which cannot be imported"
+        old = files_named(_OLD_FILE, folder)
+        hint = f"; {old[0]} is of an old version of verifiers, which cannot be imported" if old else ""
         raise Invalid("path", f"no file in {folder} is named {FILE}{hint}")
     return files
 
 
-def natural(path: Path) -> list[tuple[int, int, str]]:
+def files_named(name: str, folder: Path) -> list[Path]:
+    """Return the files with a name below a folder, in the order of the numbers in their paths.
+
+    Folders that disappear meanwhile are left out.
+    """
+    return sorted((Path(path, name) for path, _, files in os.walk(folder) if name in files), key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
     """Return a sort key by which `step_2` comes before `step_10`."""
     pieces = re.split(r"(\d+)", path.as_posix())
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
@@ -140,11 +150,14 @@ def records_of_line(line: bytes, place: str, folder: TraceFolder) -> Iterator[Fo
         yield Skipped(place=place, reason="the line is neither an episode nor a trace: it has no traces and no nodes")
         return
     # An episode that failed before its first agent began has no trace.
-    for number, trace in enumerate(traces or [None]):
+    for number, trace in enumerate(traces or [_NO_TRACE]):
         name = f"{place}, trace {number + 1}" if len(traces) > 1 else place
+        if not isinstance(trace, dict):
+            yield Skipped(place=name, reason="the trace is no object")
+            continue
         key = first_text(as_object(trace), "id") or f"{hashlib.sha256(line.strip()).hexdigest()}-{number}"
         try:
-            yield _rollout(episode, None if trace is None else as_object(trace), key, name, folder)
+            yield _rollout(episode, as_object(trace), key, name, folder)
         except Invalid as error:
             yield Skipped(place=name, reason=str(error))
 
@@ -159,13 +172,13 @@ def _appended(line: bytes) -> Any:
     return None
 
 
-def _rollout(episode: Json, trace: Json | None, key: str, place: str, folder: TraceFolder) -> ForeignRollout:
-    """Return the rollout of a trace, or with None that of an episode without a trace.
+def _rollout(episode: Json, trace: Json, key: str, place: str, folder: TraceFolder) -> ForeignRollout:
+    """Return the rollout of a trace, or with `_NO_TRACE` that of an episode without a trace.
 
     Raises:
         Invalid: the trace is malformed, or of a newer version.
     """
-    if trace is None:
+    if trace is _NO_TRACE:
         trace = {name: value for name, value in episode.items() if name in {"errors", "is_timeout"}}
         key = f"episode {first_text(episode, 'id') or key}"
     if (version := as_count(trace.get("version"))) is not None and version > _VERSION:

@@ -159,10 +159,12 @@ def test_a_line_that_is_no_trace_is_skipped_with_the_reason(line: Json | bytes, 
 def test_a_malformed_trace_of_an_episode_does_not_affect_the_others() -> None:
     line = line_of(EVALUATION, 2)
     line["traces"][0]["nodes"] = [None]
-    skip, rollout = rollouts_of(line)
+    line["traces"].append(None)
+    skip, rollout, none = rollouts_of(line)
     assert isinstance(skip, Skipped)
     assert isinstance(rollout, ForeignRollout)
     assert skip.place == "file:1, trace 1"
+    assert none == Skipped(place="file:1, trace 3", reason="the trace is no object")
 
 
 def test_an_episode_that_was_appended_to_an_incomplete_line_is_read() -> None:
