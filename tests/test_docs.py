@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
-import os
-import pty
 import re
 import shlex
 import subprocess
@@ -40,13 +38,13 @@ from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
 from tests.benchmarks.publish import NAMES, readme_figures
 from tests.documented_names import listed, public_names
+from tests.terminal import on_a_terminal
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"log": StoreLog, "runs": StoreRuns, "annotations": StoreAnnotations, "threads": StoreThreads}
 PAGES = sorted(
     path for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")] if path.is_file()
 )
-ROLLBOOK = Path(sys.executable).with_name("rollbook")
 
 
 class Block(NamedTuple):
@@ -317,26 +315,6 @@ def test_the_readme_shows_the_output_of_its_example_and_the_history_after_it(tmp
     typed, _, printed = example.partition("\n")
     command = typed.removeprefix("$ ").replace(re.findall(r"ro-[0-9a-f]{12}", typed)[0], rollout_id)
     assert without_accidents(printed) == without_accidents(on_a_terminal(command, tmp_path))
-
-
-def on_a_terminal(command: str, directory: Path, terminal: str = "dumb") -> str:
-    """What a command prints where it believes to be looked at; a dumb terminal has no styles and 80 columns."""
-    program, *arguments = shlex.split(command)
-    assert program == "rollbook"
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": terminal}
-    process = subprocess.Popen([ROLLBOOK, *arguments], stdout=theirs, stderr=theirs, cwd=directory, env=environment)
-    os.close(theirs)
-    printed = b""
-    # When the last writer is gone, Linux answers with an error and others with nothing.
-    try:
-        while more := os.read(ours, 65536):
-            printed += more
-    except OSError:
-        pass
-    os.close(ours)
-    assert process.wait(timeout=250) == 0, printed.decode()
-    return printed.decode().replace("\r\n", "\n")
 
 
 def without_accidents(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from store.models import PromptTemplate
 from store.testing import ManualClock
 from tests.cli.conftest import COMMAND, Printed, environment, runner
 from tests.postgres import free_port
+from tests.server.fleet import ForkedCommand
 from tests.server.keyed import keyed_server
 from tests.server.test_metrics import families, table
 from tests.server.test_monitoring import promtool
@@ -71,17 +72,15 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rollbook(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in that directory."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
-        timeout=HANG,
-    )
+def rollbook(place: Path, *arguments: str, **variables: str) -> tuple[int | None, str, str]:
+    """Run the command in that directory, in a process of its own; return its exit code, output and errors."""
+    variables = environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
+    command = ForkedCommand(*arguments, environment=variables, directory=place, leads=True)
+    try:
+        output, errors = command.communicate(HANG)
+        return command.returncode, output, errors
+    finally:
+        command.end()
 
 
 class Inside(Protocol):
@@ -106,13 +105,13 @@ def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
 
 @pytest.mark.slow
 def test_a_trainer_of_a_module_is_run_and_its_report_printed(place: Path) -> None:
-    done = rollbook(
+    code, output, errors = rollbook(
         place,
         *("train", "mine:trainer", "--agent", "mine:echo", "--db", "sqlite:///run.db", "--runners", "2"),
         *("--train", "tasks.jsonl", "--val", "val.jsonl", "--seed", "1"),
     )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:3]]
+    assert code == 0, errors
+    rows = [line.split() for line in output.splitlines()[1:3]]
     assert [(row[0], row[-2], row[-1]) for row in rows] == [("train", "2", "2.0000"), ("val", "1", "5.0000")]
     assert (place / "run.db").exists()
 
@@ -296,8 +295,8 @@ async def test_a_refused_runner_says_so_in_one_line(
     async with await open_store(url, clock=clock) as store, keyed_server(store, url, clock, always=True) as keyed:
         key = "rbk_wrong" if role is None else await keyed.key(role)
         command = ("runner", "mine:choosy", "--db", f"{keyed.api.url}{partition}", "-n", count)
-        done = await asyncio.to_thread(rollbook, place, *command, ROLLBOOK_API_KEY=key)
-    assert done.returncode not in {0, 130}
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("rollbook: ")
-    assert said in done.stderr
+        code, _, errors = await asyncio.to_thread(rollbook, place, *command, ROLLBOOK_API_KEY=key)
+    assert code not in {0, 130}
+    assert errors.count("\n") == 1, errors
+    assert errors.startswith("rollbook: ")
+    assert said in errors
