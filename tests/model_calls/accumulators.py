@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import httpx2
-from anthropic._models import construct_type as construct_event
-from anthropic.lib.streaming._beta_messages import accumulate_event
-from anthropic.types.beta import BetaRawMessageStreamEvent
 from openai import omit
 from openai._models import construct_type
 from openai.lib.streaming.chat import ChatCompletionStreamState
@@ -158,6 +155,11 @@ _ENDS = {"response.completed", "response.failed", "response.incomplete"}
 
 def message_snapshots(events: list[Json]) -> Iterator[Json]:
     """Yield the snapshot of Anthropic's accumulator after each event."""
+    # Every process of the tests imports this module to collect the tests, and one of them calls this function.
+    from anthropic._models import construct_type as construct_event
+    from anthropic.lib.streaming._beta_messages import accumulate_event
+    from anthropic.types.beta import BetaRawMessageStreamEvent
+
     snapshot: Any = None
     pieces: dict[int, bytes] = {}
     for event in events:

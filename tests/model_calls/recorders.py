@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
-import anthropic
 import openai
 
 from store import open_store
@@ -21,11 +20,14 @@ from store.models import Span
 from store.training import Tracer
 from store.training.model_clients.openai_spans import uninstrument_openai
 from store.training.tracer import ATTEMPT_SPAN
+from tests.lazy_modules import lazy
 from tests.llm_proxy.model_server import ModelServer, model_server, sends
 from tests.model_calls import chat, responses
 from tests.model_calls.corpus import CORPUS
 from tests.model_calls.entries import MODEL, Entry, Json
 from tests.torture import IS_TORTURE
+
+anthropic: Any = lazy("anthropic")
 
 CLIENT_DIFFERENCES: Final[dict[str, tuple[str, ...]]] = {
     "cannot read the stream from its first event on": ("chat event ids and retry times (stream)",),

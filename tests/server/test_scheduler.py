@@ -162,7 +162,7 @@ async def test_a_failing_operation_is_logged_and_does_not_stop_the_others(
     store: SQLStore, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = BackupPlan(tmp_path / "none", 1)
-    schedule = Schedule(sample_seconds=0.2, verify_at=None, backup_seconds=0.3, backup=plan)
+    schedule = Schedule(sample_seconds=3.0, verify_at=None, backup_seconds=0.3, backup=plan)
     async with scheduling(store, url, schedule):
         await ran(store, "backup", 2)
         await ran(store, "verify_sample", 1)
@@ -195,7 +195,8 @@ async def test_operations_are_repeated_and_shown_in_metrics_and_on_the_admin_pag
 
 @pytest.mark.slow
 async def test_a_server_verifies_backs_up_and_leaves_no_process_behind(url: str, tmp_path: Path) -> None:
-    options = ("--verify-sample-every", "0.2s", "--backup-every", "0.2s", "--backup-dir", str(tmp_path))
+    # With a shorter interval, other runs of an operation would begin while the test waits for the first ones.
+    options = ("--verify-sample-every", "3s", "--backup-every", "3s", "--backup-dir", str(tmp_path))
     with serving("serve", "--db", url, "--port", "0", *options, "--backup-keep", "1") as (process, address):
         async with aiohttp.ClientSession() as session:
 

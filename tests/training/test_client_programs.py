@@ -24,6 +24,7 @@ from store.training import emit_reward, instrument_anthropic
 from store.training.model_clients import client_attributes
 from store.training.model_clients.anthropic_spans import uninstrument_anthropic
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
+from tests.lazy_modules import lazy
 from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,
@@ -50,7 +51,7 @@ pytestmark = [
     ),
 ]
 
-anthropic: Any = pytest.importorskip("anthropic")
+anthropic: Any = lazy("anthropic")
 
 TEXT: Final = "It is 42."
 PART: Final = "It "

@@ -23,13 +23,14 @@ from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages, instrument_anthropic, run_in_scope
 from store.training.model_clients.anthropic_spans import uninstrument_anthropic
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
+from tests.lazy_modules import lazy
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, breaks_off, model_server, replies
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.training_helpers import spans_of_attempt
 
 pytestmark = pytest.mark.slow
 
-anthropic: Any = pytest.importorskip("anthropic")
+anthropic: Any = lazy("anthropic")
 
 QUESTION = "What is seven times six?"
 USAGE = {"input_tokens": 4, "output_tokens": 3}
