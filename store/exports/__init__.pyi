@@ -1,3 +1,4 @@
+from store.exports.databases.statement import SQLResult as SQLResult, query_sql as query_sql
 from store.exports.exporting import ExportReport as ExportReport, export_store as export_store
 from store.exports.frames import to_arrow as to_arrow, to_pandas as to_pandas, to_polars as to_polars
 from store.exports.schema import SCHEMA_VERSION as SCHEMA_VERSION

@@ -73,11 +73,12 @@ def _convert(column: TableColumn) -> Callable[[Any], Any] | None:
         case "json":
             return orjson.Fragment
         case "timestamp":
-            return _timestamp
+            return timestamp_text
         case _:
             return None
 
 
-def _timestamp(seconds: float) -> str:
+def timestamp_text(seconds: float) -> str:
+    """Return a time in seconds since the epoch as RFC 3339 with microseconds, in UTC."""
     moment = _EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

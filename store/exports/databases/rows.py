@@ -1,0 +1,57 @@
+"""Rows of several tables, read from a store at one position."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from store.exports.redaction import FieldRedaction
+from store.exports.schema import Row, Table
+from store.exports.source import SPANS, ExportSource
+from store.interface.store import Store
+from store.models.queries import RolloutQuery
+from store.runtime.progress import OnProgress, OperationProgress, ignore
+
+
+class TableRows:
+    """The rows of tables for the rollouts that a query matches.
+
+    Args:
+        store: the store.
+        query: the conditions. The order, the limit and the offset are ignored.
+        position: the position of the log at which everything is read.
+        tables: the tables.
+        redaction: the fields to leave out.
+        on_progress: called with the number of listed rollouts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        query: RolloutQuery,
+        position: int,
+        tables: Sequence[Table],
+        *,
+        redaction: FieldRedaction | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> None:
+        redaction = FieldRedaction() if redaction is None else redaction
+        redaction.check(tables)
+        self.tables = [table.without(redaction.columns.get(table.name, ())) for table in tables]
+        self.rollouts = 0
+        """The number of rollouts up to now."""
+        self._redaction = redaction
+        self._on_progress = on_progress
+        reads = frozenset(part for table in tables for part in table.reads)
+        is_whole = any(table.name != SPANS for table in tables if SPANS in table.reads)
+        self._source = ExportSource(store, query, position, reads, needs_whole_rollouts=is_whole)
+
+    async def batches(self) -> AsyncGenerator[Mapping[str, Sequence[Row]]]:
+        """Yield the rows of each table by its name, for some rollouts at a time; nothing without tables."""
+        if not self.tables:
+            return
+        async for records in self._source.records():
+            for record in records:
+                self._redaction.apply(record)
+                self.rollouts += record.is_last
+            yield {table.name: [row for record in records for row in table.rows(record)] for table in self.tables}
+            self._on_progress(OperationProgress("exporting", records[-1].offset, self._source.listed, "rollouts"))

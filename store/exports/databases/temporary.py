@@ -1,0 +1,157 @@
+"""Temporary SQLite database in which one statement runs."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from store.errors import Invalid, Unavailable
+from store.exports.databases.functions import add_functions
+from store.exports.databases.sqlite_tables import SQLiteTables
+from store.exports.schema import Row
+from store.exports.tables import TABLES
+from store.exports.views import VIEWS
+
+_CHECK: Final = 10_000
+"""The number of instructions of SQLite between two checks of the time, which are about a millisecond apart."""
+_VALUE_BYTES: Final = 256_000_000
+"""The greatest size of a value, so that a function such as `group_concat` cannot fill the memory."""
+_CACHE_KIB: Final = 65_536
+"""The memory for pages. SQLite writes other pages to a temporary file."""
+_READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_DESCRIBING: Final = frozenset({"table_info", "table_xinfo", "table_list"})
+"""The pragmas that describe tables."""
+_SOURCES: Final = ("json_each('[]')", "json_tree('[]')", *(f"pragma_{name}('')" for name in sorted(_DESCRIBING)))
+"""The functions that return tables."""
+_TABLES: Final = frozenset(table.name for table in TABLES)
+_COLUMNS: Final = {source.name: [column.name for column in source.columns] for source in (*TABLES, *VIEWS)}
+
+
+class TimeIsOver(Exception):
+    """The statement was stopped at the deadline."""
+
+
+class TemporaryDatabase:
+    """A database with the tables of an export, which is deleted when it is closed.
+
+    Its methods may be called in any thread, one at a time; `interrupt` at any time.
+
+    Args:
+        statement: the statement. It is compiled, but not yet run.
+        deadline: the value of `time.monotonic` at which it is stopped.
+
+    Raises:
+        Invalid: SQLite refuses the statement, or the statement does not only read.
+    """
+
+    def __init__(self, statement: str, deadline: float) -> None:
+        self.columns: dict[str, set[str]] = {}
+        """The columns that the statement reads, by table."""
+        self._statement = statement
+        self._deadline = deadline
+        self._is_writing = False
+        # SQLite keeps a database without a name in memory as far as its cache allows, else in a deleted file.
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
+        self._tables = SQLiteTables(connection, TABLES)
+        add_functions(connection)
+        for source in _SOURCES:
+            # The first use of such a function declares its table, which the authorizer would refuse.
+            connection.execute(f"SELECT * FROM {source}").close()  # noqa: S608 - constants
+        if not self._statement.strip("; \t\r\n"):
+            raise Invalid("statement", "is empty; write for example: SELECT * FROM curves")
+        connection.set_authorizer(self._authorize)
+        connection.set_progress_handler(self._is_over, _CHECK)
+        try:
+            connection.execute(f"EXPLAIN {self._statement}").close()
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            raise self._refused(error) from None
+        connection.set_authorizer(None)
+        self._tables.fill_only(self.columns)
+        connection.execute("BEGIN")
+
+    def insert(self, batch: Mapping[str, Sequence[Row]]) -> None:
+        """Add rows to tables.
+
+        Raises:
+            Invalid: SQLite cannot store a value.
+            Unavailable: the disk of temporary files is full.
+        """
+        try:
+            for table in TABLES:
+                if rows := batch.get(table.name):
+                    self._tables.insert(table, rows)
+        except sqlite3.OperationalError as error:
+            raise self._refused(error) from None
+
+    def run(self, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the names of the columns of the statement, and its rows: one more than the limit, or all for -1.
+
+        Raises:
+            Invalid: the statement failed.
+            TimeIsOver: the deadline has passed.
+            Unavailable: the disk of temporary files is full.
+        """
+        connection = self._connection
+        connection.execute("COMMIT")
+        connection.set_authorizer(self._authorize)
+        try:
+            cursor = connection.execute(self._statement)
+            rows = cursor.fetchall() if limit < 0 else cursor.fetchmany(limit + 1)
+        except (sqlite3.Error, ValueError) as error:
+            raise self._refused(error) from None
+        return [column[0] for column in cursor.description or ()], rows
+
+    def interrupt(self) -> None:
+        """Stop the statement, if it runs."""
+        self._deadline = 0.0
+
+    def close(self) -> None:
+        """Delete the database."""
+        self._connection.close()
+
+    def _is_over(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        """Permit what reads, and note the columns that are read."""
+        if action == sqlite3.SQLITE_READ:
+            if first in _TABLES and first is not None and second is not None:
+                self.columns.setdefault(first, set()).add(second)
+            return sqlite3.SQLITE_OK
+        if action in _READING or (action == sqlite3.SQLITE_PRAGMA and first in _DESCRIBING):
+            return sqlite3.SQLITE_OK
+        self._is_writing = True
+        return sqlite3.SQLITE_DENY
+
+    def _refused(self, error: Exception) -> Exception:
+        """Return the error for an error of SQLite."""
+        reason = str(error)
+        if self._is_over() and reason == "interrupted":
+            return TimeIsOver()
+        if reason in {"database or disk is full", "disk I/O error"}:
+            return Unavailable(f"the statement stopped: {reason}; free some space on the disk of temporary files")
+        if self._is_writing:
+            reason = "it would change tables or settings; write a statement that only reads, such as SELECT"
+        elif "one statement at a time" in reason:
+            reason = "it contains several statements; give one"
+        elif reason.startswith("no such table"):
+            reason += f"; the tables are {', '.join(_COLUMNS)}"
+        elif reason.startswith("no such column"):
+            words = set(re.findall(r"\w+", self._statement.lower()))
+            names = [name for name in _COLUMNS if name in words]
+            reason += "".join(f"; the columns of {name} are {', '.join(_COLUMNS[name])}" for name in names)
+        return Invalid("statement", reason)
