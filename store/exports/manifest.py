@@ -21,6 +21,10 @@ from store.exports.schema import SCHEMA_VERSION
 from store.models.enums import Frozen
 
 NAME: Final = "manifest.json"
+CARD_NAME: Final = "README.md"
+"""The dataset card."""
+VIEWS_NAME: Final = "views.sql"
+"""The statements that create the tables and views in DuckDB."""
 UNFINISHED: Final = ".unfinished"
 """The suffix of files that are being written."""
 _SAME_COMMAND: Final = ("format", "store_id", "command")
@@ -189,7 +193,7 @@ def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool
 def _delete(directory: Path, manifest: Manifest) -> None:
     """Delete the files of an export, the manifest last, and nothing else."""
     _delete_unlisted(directory, manifest)
-    for name in [*(file.path for file in manifest.files), "README.md"]:
+    for name in [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]:
         (directory / name).unlink(missing_ok=True)
     for name in sorted({file.table for file in manifest.files}):
         folder = directory / name

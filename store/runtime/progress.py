@@ -18,6 +18,7 @@ Step = Literal[
     "searching",
     "freeing space",
     "exporting",
+    "reading",
     "scoring rollouts",
     "importing",
 ]

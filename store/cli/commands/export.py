@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +18,7 @@ from store.cli.store_context import run_reading
 from store.models.queries import RolloutQuery
 
 if TYPE_CHECKING:
-    from store.exports import ExportReport
+    from store.exports import DatabaseReport, ExportReport
 
 app = typer.Typer()
 export = typer.Typer(
@@ -56,6 +56,15 @@ Redact = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the files of an earlier export in DIR first.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="A new file, not that of a store.")]
+DatabaseURL = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL", help="The database: postgresql://host/database. It may be the database that contains the store."
+    ),
+]
+Schema = Annotated[str, typer.Option(metavar="NAME", help="The name of the new schema.")]
+OverwriteDatabase = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")]
 RowsPerFile = Annotated[
     int, typer.Option(metavar="N", min=1, help="Begin new files when a table has this many rows in its file.")
 ]
@@ -118,6 +127,52 @@ def sft() -> None:
     """Conversations of the latest attempts for fine-tuning, with rewards and a loss mask."""
 
 
+def _database_command(
+    name: str, target: Any, options_of_target: Sequence[inspect.Parameter] = ()
+) -> Callable[[Callable[[], None]], None]:
+    """Declare `rollbook export NAME` for a database, with the docstring of the decorated function as its help."""
+
+    def declare(described: Callable[[], None]) -> None:
+        def command(target: Any, **options: Any) -> None:
+            tables: str | None = options["tables"]
+            arguments = {
+                "query": RolloutQuery.of(**conditions_in(options, RolloutQuery), as_at=options["as_at"]),
+                "tables": None if tables is None else [table.strip() for table in tables.split(",")],
+                "redact": options["redact"] or [],
+                "overwrite": options["overwrite"],
+                **{option.name: options[option.name] for option in options_of_target},
+            }
+            report = _export_database(options["db"], name, target, arguments, is_quiet=options["json"])
+            _print_database(report, options["json"])
+
+        vars(command)["__signature__"] = inspect.Signature(
+            [
+                inspect.Parameter("target", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=target),
+                parameter("db", Db, DEFAULT_DB),
+                *options_of_target,
+                parameter("tables", Tables),
+                *condition_options(RolloutQuery, "Export"),
+                parameter("as_at", AsAt),
+                parameter("redact", Redact),
+                parameter("overwrite", OverwriteDatabase, default=False),
+                parameter("json", AsJson, default=False),
+            ]
+        )
+        export.command(name, help=inspect.getdoc(described))(command)
+
+    return declare
+
+
+@_database_command("sqlite", File)
+def sqlite() -> None:
+    """Tables and views as a SQLite file, for sqlite3, DBeaver and other SQL programs."""
+
+
+@_database_command("postgres", DatabaseURL, [parameter("schema", Schema, "exported")])
+def postgres() -> None:
+    """Tables and views as a schema of a Postgres database, for psql, Grafana and other SQL programs."""
+
+
 def _fractions(splits: list[str]) -> dict[str, float]:
     fractions: dict[str, float] = {}
     for split in splits:
@@ -138,6 +193,25 @@ def _export(db: str, name: str, directory: Path, arguments: dict[str, Any], *, i
         return run_reading(db, lambda store: export_store(store, name, directory, on_progress=on_progress, **arguments))
 
 
+def _export_database(db: str, name: str, target: Any, arguments: dict[str, Any], *, is_quiet: bool) -> DatabaseReport:
+    from store.exports import export_postgres, export_sqlite
+
+    export_to: Any = export_sqlite if name == "sqlite" else export_postgres
+    with progress_shown(is_quiet=is_quiet) as on_progress:
+        return run_reading(db, lambda store: export_to(store, target, on_progress=on_progress, **arguments))
+
+
+def _print_database(report: DatabaseReport, as_json: bool) -> None:
+    if as_json:
+        json_document(report.model_dump())
+        return
+    line(
+        f"exported to {report.database}: {report.rollouts:,} rollouts at position {report.position}"
+        f" in {duration(report.seconds)}"
+    )
+    _print_rows(report.rows)
+
+
 def _print(report: ExportReport, as_json: bool) -> None:
     if as_json:
         json_document(report.model_dump())
@@ -147,5 +221,9 @@ def _print(report: ExportReport, as_json: bool) -> None:
         f"exported to {report.directory}: {report.rollouts:,} rollouts at position {report.position}{earlier};"
         f" {report.files:,} files with {byte_size(report.size_bytes)} in {duration(report.seconds)}"
     )
-    for table, rows in report.rows.items():
-        line(f"{table:<13} {rows:>11,} rows")
+    _print_rows(report.rows)
+
+
+def _print_rows(rows: dict[str, int]) -> None:
+    for table, count in rows.items():
+        line(f"{table:<13} {count:>11,} rows")

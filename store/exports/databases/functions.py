@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Add `epoch`, and the aggregates `median` and `stddev`, to a connection."""
+    """Add functions to a connection: `epoch`, the aggregates `median` and `stddev`, and keys with dots for `->>`."""
     connection.create_function("epoch", 1, _epoch, deterministic=True)
-    connection.create_aggregate("median", 1, _Median)
-    connection.create_aggregate("stddev", 1, _StandardDeviation)
+    aggregates: dict[str, Any] = {"median": _Median, "stddev": _StandardDeviation}
+    for name, aggregate in aggregates.items():
+        connection.create_aggregate(name, 1, aggregate)
+    if connection.execute("""SELECT '{"a.b": 1}' ->> 'a.b'""").fetchone() == (None,):
+        # SQLite before 3.47 reads the dot as the beginning of another key, unlike Postgres and DuckDB.
+        plain = sqlite3.connect(":memory:", check_same_thread=False)
+        for name in ("->", "->>"):
+            connection.create_function(name, 2, _extraction(plain, name), deterministic=True)
+
+
+def _extraction(plain: sqlite3.Connection, operator: str) -> Callable[[str | None, str | int | None], Any]:
+    """Return the operator `->` or `->>` for which a text that is no path is one key."""
+
+    def extract(document: str | None, place: str | int | None) -> Any:
+        if isinstance(place, str) and not place.startswith("$"):
+            place = f'$."{place}"'
+        return plain.execute(f"SELECT ? {operator} ?", (document, place)).fetchone()[0]
+
+    return extract
 
 
 def _epoch(time: str | None) -> float | None:

@@ -9,7 +9,7 @@ from store.exports.schema import Row, Table
 from store.exports.source import SPANS, ExportSource
 from store.interface.store import Store
 from store.models.queries import RolloutQuery
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, Step, ignore
 
 
 class TableRows:
@@ -21,6 +21,7 @@ class TableRows:
         position: the position of the log at which everything is read.
         tables: the tables.
         redaction: the fields to leave out.
+        step: the name of the step for progress.
         on_progress: called with the number of listed rollouts.
     """
 
@@ -32,6 +33,7 @@ class TableRows:
         tables: Sequence[Table],
         *,
         redaction: FieldRedaction | None = None,
+        step: Step = "exporting",
         on_progress: OnProgress = ignore,
     ) -> None:
         redaction = FieldRedaction() if redaction is None else redaction
@@ -40,6 +42,7 @@ class TableRows:
         self.rollouts = 0
         """The number of rollouts up to now."""
         self._redaction = redaction
+        self._step: Step = step
         self._on_progress = on_progress
         reads = frozenset(part for table in tables for part in table.reads)
         is_whole = any(table.name != SPANS for table in tables if SPANS in table.reads)
@@ -54,4 +57,4 @@ class TableRows:
                 self._redaction.apply(record)
                 self.rollouts += record.is_last
             yield {table.name: [row for record in records for row in table.rows(record)] for table in self.tables}
-            self._on_progress(OperationProgress("exporting", records[-1].offset, self._source.listed, "rollouts"))
+            self._on_progress(OperationProgress(self._step, records[-1].offset, self._source.listed, "rollouts"))

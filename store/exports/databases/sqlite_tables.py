@@ -98,7 +98,7 @@ class _Insert:
         columns = ", ".join(column.name for _, column, _ in self._columns)
         marks = ", ".join(repeat("?", len(self._columns)))
         values = f"({columns}) VALUES ({marks})" if columns else "DEFAULT VALUES"
-        self.statement = f"INSERT INTO {table.name} {values}"  # noqa: S608 - names of the schema
+        self.statement = f"INSERT INTO {table.name} {values}"
 
     def values(self, row: Row) -> tuple[Any, ...]:
         """Return the values of a row as SQLite stores them."""

@@ -78,11 +78,9 @@ async def query_sql(
         database = await in_thread(TemporaryDatabase, statement, begun + seconds)
         try:
             tables = [table for table in TABLES if table.name in database.columns]
-            rows = TableRows(store, query, moment.position, tables, on_progress=on_progress)
+            rows = TableRows(store, query, moment.position, tables, step="reading", on_progress=on_progress)
             async for batch in rows.batches():
                 await in_thread(database.insert, batch)
-                if time.monotonic() > begun + seconds:
-                    raise TimeIsOver
             columns, values = await in_thread(database.run, limit)
         except TimeIsOver:
             cure = "choose fewer rollouts, such as those of one step, or allow more time"

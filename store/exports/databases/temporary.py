@@ -76,20 +76,39 @@ class TemporaryDatabase:
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._is_over, _CHECK)
         try:
-            connection.execute(f"EXPLAIN {self._statement}").close()
+            program = connection.execute(f"EXPLAIN {self._statement}").fetchall()
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise self._refused(error) from None
         connection.set_authorizer(None)
+        self._add_unreported(program)
         self._tables.fill_only(self.columns)
         connection.execute("BEGIN")
+
+    def _add_unreported(self, program: Sequence[tuple[Any, ...]]) -> None:
+        """Add the columns of joins with USING and NATURAL, which the authorizer is not asked about.
+
+        Args:
+            program: the instructions of the statement. Each table that it reads is opened by its root page.
+        """
+        roots = self._connection.execute("SELECT rootpage, name FROM sqlite_master WHERE type = 'table'")
+        tables = dict(roots.fetchall())
+        for _, instruction, _, page, *_ in program:
+            if instruction == "OpenRead" and page in tables:
+                self.columns.setdefault(tables[page], set())
+        words = set(re.findall(r"\w+", self._statement.lower()))
+        for table, columns in self.columns.items():
+            columns |= {name for name in _COLUMNS[table] if name in words or "natural" in words}
 
     def insert(self, batch: Mapping[str, Sequence[Row]]) -> None:
         """Add rows to tables.
 
         Raises:
             Invalid: SQLite cannot store a value.
+            TimeIsOver: the deadline has passed.
             Unavailable: the disk of temporary files is full.
         """
+        if self._is_over():
+            raise TimeIsOver
         try:
             for table in TABLES:
                 if rows := batch.get(table.name):
@@ -129,7 +148,7 @@ class TemporaryDatabase:
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         """Permit what reads, and note the columns that are read."""
         if action == sqlite3.SQLITE_READ:
-            if first in _TABLES and first is not None and second is not None:
+            if first in _TABLES and second is not None:
                 self.columns.setdefault(first, set()).add(second)
             return sqlite3.SQLITE_OK
         if action in _READING or (action == sqlite3.SQLITE_PRAGMA and first in _DESCRIBING):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from store.exports.formats.cards import dataset_card
 from store.exports.formats.parquet import Parquet
-from store.exports.manifest import Manifest, replace_file
+from store.exports.manifest import CARD_NAME, Manifest, replace_file
 from store.exports.schema import Table
 
 
@@ -25,4 +25,4 @@ class HuggingFace(Parquet):
 
     def finish(self, directory: Path, manifest: Manifest, tables: Sequence[Table]) -> None:
         paths = {table.name: f"{table.name}/{{split}}-*.{self.suffix}" for table in tables}
-        replace_file(directory / "README.md", dataset_card(manifest, tables, paths).encode())
+        replace_file(directory / CARD_NAME, dataset_card(manifest, tables, paths).encode())

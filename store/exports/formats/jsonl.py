@@ -78,7 +78,15 @@ def _convert(column: TableColumn) -> Callable[[Any], Any] | None:
             return None
 
 
+def timestamp_of(seconds: float) -> datetime:
+    """Return a time in seconds since the epoch, rounded to microseconds, in UTC.
+
+    Raises:
+        OverflowError: the year is not between 1 and 9999.
+    """
+    return _EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
+
+
 def timestamp_text(seconds: float) -> str:
     """Return a time in seconds since the epoch as RFC 3339 with microseconds, in UTC."""
-    moment = _EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return timestamp_of(seconds).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, ClassVar, Final
 
 from store.exports.formats.arrow import ArrowTable, arrow
 from store.exports.formats.base import ExportOrigin, Format, RowWriter
+from store.exports.manifest import VIEWS_NAME, Manifest, replace_file
 from store.exports.schema import Row, Table
+from store.exports.views import views_of
 
 _GROUP_ROWS: Final = 65_536
 _GROUP_BYTES: Final = 32_000_000
@@ -31,6 +34,19 @@ class Parquet(Format):
 
     def writer(self, file: IO[bytes], table: Table, origin: ExportOrigin) -> RowWriter:
         return _ParquetRows(file, table, origin)
+
+    def finish(self, directory: Path, manifest: Manifest, tables: Sequence[Table]) -> None:
+        del manifest  # its paths have the same pattern in every export
+        replace_file(directory / VIEWS_NAME, _views(tables, self.suffix).encode())
+
+
+def _views(tables: Sequence[Table], suffix: str) -> str:
+    """Return the statements that create the tables and views of an export in DuckDB."""
+    statements = [f"CREATE OR REPLACE VIEW {table.name} AS FROM '{table.name}/*.{suffix}'" for table in tables] + [
+        view.statement.replace("CREATE VIEW", "CREATE OR REPLACE VIEW") for view in views_of(tables)
+    ]
+    text = "".join(f"{statement};\n" for statement in statements)
+    return f"-- For DuckDB, with this directory as the current directory or as file_search_path.\n{text}"
 
 
 def parquet_writer(file: Any, table: Table, schema: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from store.errors import Invalid
 from store.exports.formats.cards import dataset_card
 from store.exports.formats.jsonl import JSONLines
-from store.exports.manifest import Manifest, replace_file
+from store.exports.manifest import CARD_NAME, Manifest, replace_file
 from store.exports.schema import Table
 from store.exports.tables import CONVERSATIONS
 
@@ -32,4 +32,4 @@ class FineTuning(JSONLines):
 
     def finish(self, directory: Path, manifest: Manifest, tables: Sequence[Table]) -> None:
         paths = {CONVERSATIONS.name: f"{{split}}-*.{self.suffix}"}
-        replace_file(directory / "README.md", dataset_card(manifest, tables, paths, {"messages", "tools"}).encode())
+        replace_file(directory / CARD_NAME, dataset_card(manifest, tables, paths, {"messages", "tools"}).encode())

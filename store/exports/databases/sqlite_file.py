@@ -1,0 +1,145 @@
+"""Export to a SQLite file, which has its name only when it is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from store.errors import AlreadyExists, Conflict, Unavailable
+from store.exports.databases.report import DatabaseReport
+from store.exports.databases.rows import TableRows
+from store.exports.databases.sqlite_tables import ORIGIN, SQLiteTables
+from store.exports.formats.base import ExportOrigin
+from store.exports.frames import for_both_stores
+from store.exports.manifest import UNFINISHED, sync_directory
+from store.exports.redaction import FieldRedaction
+from store.exports.tables import tables_of
+from store.interface.store import Store
+from store.models.queries import RolloutQuery
+from store.runtime.progress import OnProgress, ignore
+
+_CURE: Final = "export to another file, or overwrite an export with --overwrite"
+
+
+@for_both_stores
+async def export_sqlite(
+    store: Store,
+    path: str | os.PathLike[str],
+    *,
+    query: RolloutQuery | None = None,
+    tables: Sequence[str] | None = None,
+    redact: Sequence[str] = (),
+    overwrite: bool = False,
+    on_progress: OnProgress = ignore,
+) -> DatabaseReport:
+    """Export tables and views to a SQLite file. A call that is stopped leaves the earlier file as it was.
+
+    Args:
+        store: the store. With a blocking store, the function returns the report itself and not a coroutine.
+        path: the file.
+        query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log.
+        tables: the names of the tables; None for all.
+        redact: the fields to leave out; see `FieldRedaction`.
+        overwrite: whether to replace the file of an earlier export.
+        on_progress: called with the number of listed rollouts.
+
+    Raises:
+        AlreadyExists: the file exists and `overwrite` is false, or no export wrote it.
+        Conflict: another process is exporting to the file.
+        Invalid: an argument is invalid, or SQLite cannot store a value.
+        Unavailable: the disk is full.
+        Unsupported: the store has no log.
+    """
+    begun = time.perf_counter()
+    query = RolloutQuery() if query is None else query
+    chosen = tables_of(tables)
+    moment = await store.log.position(query.as_at)
+    origin = ExportOrigin(moment.store_id, moment.position)
+    rows = TableRows(store, query, moment.position, chosen, redaction=FieldRedaction(redact), on_progress=on_progress)
+    file = Path(path)
+    _refuse_existing(file, overwrite=overwrite)
+    counts = Counter[str]()
+    with _unfinished(file) as unfinished, ThreadPoolExecutor(1, "rollbook export") as thread:
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
+        connection = await in_thread(
+            partial(sqlite3.connect, unfinished, isolation_level=None, check_same_thread=False)
+        )
+        with closing(connection):
+            target = await in_thread(_begin, connection, rows)
+            async for batch in rows.batches():
+                for table in rows.tables:
+                    await in_thread(target.insert, table, batch[table.name])
+                    counts[table.name] += len(batch[table.name])
+            await in_thread(target.finish, origin)
+            await in_thread(connection.execute, "COMMIT")
+    return DatabaseReport(
+        database=str(path),
+        store_id=origin.store_id,
+        position=origin.position,
+        rollouts=rows.rollouts,
+        rows={table.name: counts[table.name] for table in chosen},
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _begin(connection: sqlite3.Connection, rows: TableRows) -> SQLiteTables:
+    # The file is incomplete until it gets its name, so a transaction needs no journal.
+    connection.execute("PRAGMA journal_mode = OFF")
+    connection.execute("BEGIN")
+    return SQLiteTables(connection, rows.tables)
+
+
+def _refuse_existing(file: Path, *, overwrite: bool) -> None:
+    """Raise `AlreadyExists` if the file must not be replaced."""
+    if not file.exists():
+        return
+    if not overwrite:
+        raise AlreadyExists("file", str(file), _CURE)
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute(f"SELECT position FROM {ORIGIN}").fetchall()  # noqa: S608 - a constant
+    except sqlite3.DatabaseError:
+        raise AlreadyExists("file that no export wrote", str(file), "export to another file") from None
+
+
+@contextmanager
+def _unfinished(file: Path) -> Generator[Path]:
+    """Yield the path of an empty file that replaces `file` after the block.
+
+    Raises:
+        Conflict: another process is exporting to the file.
+        Unavailable: the disk is full.
+    """
+    path = file.with_name(file.name + UNFINISHED)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            raise Conflict(f"another process is exporting to {file}", "wait until it has ended")
+        try:
+            os.ftruncate(handle, 0)
+            yield path
+            os.fsync(handle)
+            path.replace(file)
+            sync_directory(file.parent)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"the export to {file} stopped: {error}; free some space and repeat the command") from error
+    finally:
+        os.close(handle)
