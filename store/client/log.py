@@ -17,7 +17,7 @@ from store.client.transport import StoreCall, changing, reading
 from store.errors import Incompatible
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
-from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
+from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans, flat_span
 from store.models.queries import SpanQuery
 from store.runtime.progress import OnProgress, OperationProgress, ignore
@@ -43,7 +43,7 @@ class HTTPLog(StoreLog):
         path = requests.path(paths.HISTORY, rollout_id=requests.lookup_id(rollout_id, "rollout_id"))
         moment = requests.moment(as_at)
         arguments.part_of_history(after, limit)
-        events: list[HistoryEvent] = []
+        events = History()
         while True:
             # With limit 0, one event is requested and dropped, so that a rollout that does not exist raises NotFound.
             page_limit = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))

@@ -10,7 +10,7 @@ from store.exports.schema import Table, TableColumn
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ExportedView:
     """A view over one table."""
 
     name: str
@@ -27,7 +27,7 @@ class View:
         return f"CREATE VIEW {self.name} AS\n{self.select}"
 
 
-CURVES: Final = View(
+CURVES: Final = ExportedView(
     "curves",
     "One row for each step and mode: the rollouts with a step, and their rewards.",
     "rollouts",
@@ -61,7 +61,7 @@ GROUP BY step, mode""",
 VIEWS: Final = (CURVES,)
 
 
-def views_of(tables: Sequence[Table]) -> list[View]:
+def views_of(tables: Sequence[Table]) -> list[ExportedView]:
     """Return the views over some tables."""
     names = {table.name for table in tables}
     return [view for view in VIEWS if view.table in names]

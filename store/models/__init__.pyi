@@ -13,6 +13,7 @@ from store.models.enums import (
 )
 from store.models.log import (
     Difference as Difference,
+    History as History,
     HistoryEvent as HistoryEvent,
     LoggedEvent as LoggedEvent,
     LogPosition as LogPosition,

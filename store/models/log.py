@@ -36,6 +36,34 @@ class HistoryEvent(Frozen):
     body_hash: str | None = None
     """SHA-256 of the payload's uncompressed bytes in hex, also if the payload was dropped. None if it never existed."""
 
+    def notebook_row(self) -> dict[str, object]:
+        """Return the values that a notebook shows."""
+        from store.runtime.html import Moment
+
+        return {
+            "number": self.number,
+            "position": self.position,
+            "time": Moment(self.at),
+            "type": self.type,
+            "actor": self.actor,
+            "data": self.data,
+            "body": self.body,
+        }
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        return html.titled(self.type, html.fields(self.notebook_row()))
+
+
+class History(list[HistoryEvent]):
+    """The events of a rollout, a list that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        return html.titled(f"History: {len(self):,} events", html.items(self))
+
 
 class LoggedEvent(HistoryEvent):
     """One event of any stream, as `tail` returns it."""
@@ -103,6 +131,14 @@ class VerifyReport(Frozen):
     def ok(self) -> bool:
         """Whether the database agrees with its log."""
         return self.difference_count == 0
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        sizes = {"store": self.store_id, "events": self.events, "commits": self.commits, "seconds": self.seconds}
+        title = "The database agrees with its log" if self.ok else f"{self.difference_count:,} differences"
+        differences = "" if self.ok else html.items(self.differences, self.difference_count)
+        return html.titled(title, html.fields(sizes) + differences)
 
 
 class RebuildReport(Frozen):

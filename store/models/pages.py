@@ -42,6 +42,12 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
         until = "" if self.limit == -1 else self.offset + self.limit
         return f"<PaginatedResult ({self.offset}:{until} of {self.total}) {self._body()}>"
 
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        kind = type(self.items[0]).__name__.removeprefix("Attempted") if self.items else "Result"
+        return html.titled(f"{kind}: {len(self.items):,} of {self.total:,}", html.items(self.items, self.total))
+
     def _body(self) -> str:
         match len(self.items):
             case 0:

@@ -104,6 +104,27 @@ class Attempt(Frozen):
     Not part of Agent-lightning 0.3.
     """
 
+    def notebook_row(self) -> dict[str, object]:
+        """Return the values that a notebook shows."""
+        from store.runtime.html import Moment
+
+        return {
+            "attempt": self.attempt_id,
+            "number": self.sequence_id,
+            "status": self.status,
+            "started": Moment(self.start_time),
+            "ended": None if self.end_time is None else Moment(self.end_time),
+            "worker": self.worker_id,
+            "reward": self.reward,
+            "rewards": self.rewards or None,
+            "metadata": self.metadata,
+        }
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        return html.titled(f"Attempt of {self.rollout_id}", html.fields(self.notebook_row()))
+
 
 class Rollout(Frozen):
     """One task for an agent. It waits in a queue, workers execute it in one or more attempts, and it ends."""
@@ -123,6 +144,28 @@ class Rollout(Frozen):
     rewards: dict[str, float] = Field(default_factory=dict[str, float])
     """By name, the last value of each reward of the latest attempt; see `Attempt.rewards`."""
 
+    def notebook_row(self) -> dict[str, object]:
+        """Return the values that a notebook shows."""
+        from store.runtime.html import Moment
+
+        return {
+            "rollout": self.rollout_id,
+            "status": self.status,
+            "mode": self.mode,
+            "created": Moment(self.start_time),
+            "ended": None if self.end_time is None else Moment(self.end_time),
+            "reward": self.reward,
+            "rewards": self.rewards or None,
+            "resources": self.resources_id,
+            "input": self.input,
+            "metadata": self.metadata,
+        }
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        return html.titled("Rollout", html.fields(self.notebook_row()))
+
 
 class AttemptedRollout(Rollout):
     """A rollout together with its latest attempt."""
@@ -136,6 +179,11 @@ class AttemptedRollout(Rollout):
                 f"attempt {self.attempt.attempt_id} belongs to rollout {self.attempt.rollout_id}, not {self.rollout_id}"
             )
         return self
+
+    def notebook_row(self) -> dict[str, object]:
+        """Return the values that a notebook shows."""
+        attempt = {"attempt": self.attempt.sequence_id, "worker": self.attempt.worker_id}
+        return super().notebook_row() | attempt
 
 
 class Worker(Frozen):

@@ -282,6 +282,20 @@ class NodeDifference(Frozen):
     deltas: dict[str, float]
     """For each metric that is a number in both executions, the value in `after` minus the value in `before`."""
 
+    def notebook_row(self) -> dict[str, object]:
+        """Return the values that a notebook shows."""
+        return {
+            "scope": self.scope,
+            "node": self.node_id,
+            "tool of": self.parent_node_id,
+            "execution": self.ordinal,
+            "change": self.change,
+            "before": None if self.before is None else self.before.status,
+            "after": None if self.after is None else self.after.status,
+            "same response": self.same_response,
+            "deltas": self.deltas or None,
+        }
+
 
 class AttemptDiff(Frozen):
     """The changes from the view of attempt `a` to the view of attempt `b`."""
@@ -295,6 +309,13 @@ class AttemptDiff(Frozen):
     """For each metric that is a number, its sum over the whole view of `b` minus its sum over the whole view of `a`."""
     state_patch: dict[str, Any] | None = None
     """The changes that the fork of `b` made to the state from which `b` started."""
+
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        figures = {"nodes": self.counts, "totals": self.totals or None, "state": self.state_patch}
+        nodes = html.items([node for node in self.nodes if node.change != "kept"])
+        return html.titled(f"Attempt {self.a} → attempt {self.b}", html.fields(figures) + nodes)
 
 
 class GraphNode(Frozen):

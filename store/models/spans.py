@@ -163,6 +163,19 @@ class Span(Open):
     parent: SpanContext | None
     resource: OtelResource
 
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        place = {
+            "status": self.status.status_code,
+            "description": self.status.description,
+            "start": None if self.start_time is None else html.Moment(self.start_time),
+            "end": None if self.end_time is None else html.Moment(self.end_time),
+            "rollout": self.rollout_id,
+            "attempt": self.attempt_id,
+        }
+        return html.titled(f"Span {self.sequence_id}: {self.name}", html.fields(place) + html.fields(self.attributes))
+
     @classmethod
     def from_opentelemetry(cls, readable_span: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
         """Convert a finished span of the OpenTelemetry SDK, with all its fields, to a span of the store.

@@ -13,7 +13,7 @@ from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.journal import tail as tails
-from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
+from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans
 from store.models.queries import SpanQuery
 from store.runtime.progress import OnProgress, ignore
@@ -38,10 +38,11 @@ class SQLLog(StoreLog):
     async def history(
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
     ) -> list[HistoryEvent]:
-        return await self.core.read(
+        events = await self.core.read(
             lambda session: tails.history(session, rollout_id, as_at, after=after, limit=limit),
             snapshot=True,
         )
+        return History(events)
 
     async def position(self, as_at: AsAt | None = None) -> LogPosition:
         if as_at is None:

@@ -30,7 +30,7 @@ _ROWS: Final = 1000
 _SECONDS: Final = 60.0
 
 
-class Format(Enum):
+class RowFormat(Enum):
     """The form in which rows are printed."""
 
     TABLE = "table"
@@ -45,7 +45,8 @@ Statement = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="A table, CSV with a line of titles, or a JSON list with an object per row.")
+    RowFormat,
+    typer.Option("--format", help="A table, CSV with a line of titles, or a JSON list with an object per row."),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=-1, help="Print at most N rows; -1 prints all.")]
 Timeout = Annotated[
@@ -60,7 +61,7 @@ def _with_conditions(command: Callable[..., None]) -> Callable[..., None]:
         [
             inspect.Parameter("statement", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Statement),
             parameter("db", Db, DEFAULT_DB),
-            parameter("form", FormatOption, Format.TABLE),
+            parameter("form", FormatOption, RowFormat.TABLE),
             parameter("limit", Limit, _ROWS),
             parameter("timeout", Timeout, _SECONDS),
             *condition_options(RolloutQuery, "Read"),
@@ -111,19 +112,19 @@ def _run(db: str, statement: str, query: RolloutQuery, limit: int, seconds: floa
         )
 
 
-def _print(result: SQLResult, form: Format) -> None:
+def _print(result: SQLResult, form: RowFormat) -> None:
     match form:
-        case Format.CSV:
+        case RowFormat.CSV:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(result.columns)
             writer.writerows([[_plain(value) for value in row] for row in result.rows])
-        case Format.JSON:
+        case RowFormat.JSON:
             if len(set(result.columns)) < len(result.columns):
                 raise Invalid(
                     "statement", f"several columns have one name; name them with AS: {', '.join(result.columns)}"
                 )
             json_document([dict(zip(result.columns, map(_plain, row), strict=True)) for row in result.rows])
-        case Format.TABLE:
+        case RowFormat.TABLE:
             columns: list[Column[tuple[Any, ...]]] = [
                 Column(title, _cell(place), right=_is_numeric(result, place), shrinks=True)
                 for place, title in enumerate(result.columns)

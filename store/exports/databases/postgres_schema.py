@@ -17,7 +17,7 @@ from store.exports.frames import for_both_stores
 from store.exports.redaction import FieldRedaction
 from store.exports.schema import SCHEMA_VERSION, Kind, Row, Table, TableColumn
 from store.exports.tables import tables_of
-from store.exports.views import View, views_of
+from store.exports.views import ExportedView, views_of
 from store.interface.store import Store
 from store.models.queries import RolloutQuery
 from store.runtime import postgres_url
@@ -148,7 +148,7 @@ async def _create(connection: Any, schema: str, tables: Sequence[Table], *, over
         await _describe(connection, "VIEW", view)
 
 
-async def _describe(connection: Any, kind: str, source: Table | View) -> None:
+async def _describe(connection: Any, kind: str, source: Table | ExportedView) -> None:
     """Store the descriptions of a table or view and its columns, which clients show."""
     comments = [
         f"COMMENT ON {kind} {source.name} IS {_literal(source.description)}",

@@ -35,6 +35,16 @@ class SQLResult(Frozen):
     """The number of rollouts that were read; 0 if the statement names no table."""
     seconds: float
 
+    def _repr_html_(self) -> str:
+        from store.runtime import html
+
+        titles = [
+            f"{title} ({place})" if title in self.columns[:place] else title for place, title in enumerate(self.columns)
+        ]
+        rows = [dict(zip(titles, row, strict=True)) for row in self.rows]
+        more = " or more" if self.is_truncated else ""
+        return html.titled(f"{len(rows):,}{more} rows at position {self.position}", html.table(rows))
+
 
 @for_both_stores
 async def query_sql(

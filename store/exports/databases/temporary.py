@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from store.errors import Invalid, Unavailable
@@ -75,10 +76,13 @@ class TemporaryDatabase:
             raise Invalid("statement", "is empty; write for example: SELECT * FROM curves")
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._is_over, _CHECK)
+        # The constants among the instructions may be bytes.
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             program = connection.execute(f"EXPLAIN {self._statement}").fetchall()
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise self._refused(error) from None
+        connection.text_factory = str
         connection.set_authorizer(None)
         self._add_unreported(program)
         self._tables.fill_only(self.columns)
