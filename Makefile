@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,6 +43,9 @@ test-litellm: .cache/litellm/ready  ## Run the proxy's translation of model call
 
 test-verl: .cache/verl/ready  ## Run the export of training rows against verl's own classes, in an environment of its own
 	ROLLBOOK_REQUIRE_VERL=1 .cache/verl/bin/python -m pytest tests/adapters/test_data_proto.py
+
+test-trl: .cache/trl/ready  ## Run TRL's trainer on exported files, in an environment of its own
+	ROLLBOOK_REQUIRE_TRL=1 .cache/trl/bin/python -m pytest tests/exports/test_trl.py
 
 recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch; delete optional features; test the copies
 	$(BIN)/python -m tests.recipes
@@ -130,4 +133,13 @@ clean:  ## Delete what the other targets made
 		.cache/verl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	.cache/verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,verl]" \
 		hypothesis psutil pytest-timeout pytest-xdist
+	@touch $@
+
+# TRL needs accelerate, which needs PyTorch. The build without CUDA comes first where there is one.
+.cache/trl/ready: .venv/bin/python pyproject.toml
+	$(PYTHON) -m venv --clear .cache/trl
+	.cache/trl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0+cpu || \
+		.cache/trl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.cache/trl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,huggingface]" \
+		"trl>=1,<2" datasets hypothesis psutil pytest-timeout pytest-xdist
 	@touch $@

@@ -23,6 +23,7 @@ def test_rows_are_printed_as_a_table_csv_or_json(rollbook: Rollbook, filled: Fil
     assert csv == ["rollout_id,reward,bytes,missing", f"{filled.retried},{row['reward']},ff,"]
     (document,) = rollbook("sql", STATEMENT, "--format", "json", "--id", filled.retried).json
     assert (document["rollout_id"], document["bytes"], document["missing"]) == (filled.retried, "ff", None)
+    assert rollbook("sql", STATEMENT, "--json", "--id", filled.retried).json == [document]
     assert "rollout_id" in rollbook("sql", STATEMENT, terminal=True).out
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from store.exports.tables import CONVERSATIONS, TABLES
+from store.exports.views import VIEWS
 
 PAGE = Path(__file__).parents[2] / "docs/export.md"
 _BEGIN, _END = "<!-- tables -->\n", "<!-- /tables -->\n"
 
 
 def described() -> str:
-    """Return the descriptions of all tables as Markdown."""
+    """Return the descriptions of all tables and views as Markdown."""
     lines: list[str] = []
-    for table in (*TABLES, CONVERSATIONS):
+    for table in (*TABLES, CONVERSATIONS, *VIEWS):
         of = " The only table of `sft`." if table is CONVERSATIONS else ""
+        of = " A view, for statements in [SQL](sql.md)." if table in VIEWS else of
         lines += ["", f"### {table.name}", "", f"{table.description}{of}", ""]
         lines += ["| column | type | content |", "|---|---|---|"]
         for column in table.columns:

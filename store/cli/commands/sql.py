@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from store.cli.options import DEFAULT_DB, AsAt, Db
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
 from store.cli.output.printing import compact, json_document, note
 from store.cli.output.progress import progress_shown
 from store.cli.output.tables import Column, print_table
@@ -62,6 +62,7 @@ def _with_conditions(command: Callable[..., None]) -> Callable[..., None]:
             inspect.Parameter("statement", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Statement),
             parameter("db", Db, DEFAULT_DB),
             parameter("form", FormatOption, RowFormat.TABLE),
+            parameter("json", AsJson, default=False),
             parameter("limit", Limit, _ROWS),
             parameter("timeout", Timeout, _SECONDS),
             *condition_options(RolloutQuery, "Read"),
@@ -81,7 +82,7 @@ def sql(statement: str, **options: Any) -> None:
     text = _text(statement)
     query = RolloutQuery.of(**conditions_in(options, RolloutQuery), as_at=options["as_at"])
     result = _run(options["db"], text, query, options["limit"], options["timeout"])
-    _print(result, options["form"])
+    _print(result, RowFormat.JSON if options["json"] else options["form"])
     if result.is_truncated:
         note(f"Only the first {len(result.rows):,} rows are printed; --limit -1 prints all.")
 
