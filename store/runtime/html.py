@@ -147,15 +147,15 @@ def _order(spans: Sequence[TraceStep]) -> Iterator[tuple[int, int]]:
     for place, span in enumerate(spans):
         parent = places.get(span.parent_id) if span.parent_id is not None else None
         children.setdefault(parent, []).append(place)
-    visited: set[int] = set()
+    rest = set(range(len(spans)))
     # Spans whose parents form a circle have no root. They follow the others.
     for roots in (children.get(None, []), range(len(spans))):
         waiting = [(place, 0) for place in reversed(roots)]
         while waiting:
             place, depth = waiting.pop()
-            if place in visited:
+            if place not in rest:
                 continue
-            visited.add(place)
+            rest.remove(place)
             yield place, depth
             waiting += [(child, depth + 1) for child in reversed(children.get(place, []))]
 

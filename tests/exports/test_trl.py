@@ -38,11 +38,11 @@ def tokenizer() -> Any:
     tokens = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     model = import_module("tokenizers.models").BPE(vocab=vocabulary, merges=[])
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = import_module("tokenizers.decoders").ByteLevel()
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = import_module("tokenizers.decoders").ByteLevel()
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token="<eos>", pad_token="<pad>", chat_template=TEMPLATE
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", chat_template=TEMPLATE
     )
 
 

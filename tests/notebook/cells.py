@@ -154,7 +154,11 @@ def outputs(number: int, printed: str, value: Any) -> list[dict[str, Any]]:
 def notebook() -> dict[str, Any]:
     """Return the notebook with the outputs of its cells, executed in the current directory."""
     of_cells: list[list[dict[str, Any]]] = []
-    execute([text for kind, text in CELLS if kind == "code"], lambda *shown: of_cells.append(outputs(*shown)))
+
+    def display(number: int, printed: str, value: Any) -> None:
+        of_cells.append(outputs(number, printed, value))
+
+    execute([text for kind, text in CELLS if kind == "code"], display)
     cells: list[dict[str, Any]] = []
     for place, (kind, text) in enumerate(CELLS):
         cell: dict[str, Any] = {

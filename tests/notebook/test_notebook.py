@@ -119,10 +119,10 @@ def test_differences_of_attempts_and_of_a_verification_are_tables() -> None:
     ]  # fmt: skip
     diff = AttemptDiff(a=1, b=2, nodes=nodes, counts={"kept": 1, "removed": 1}, totals={})
     assert ("gone" in texts(diff), "same" in texts(diff), "Attempt 1 → attempt 2" in texts(diff)) == (True, False, True)
-    found = Difference(check="rollouts", key="ro-1", field="status", expected="failed", found=BAD)
+    difference = Difference(check="rollouts", key="ro-1", field="status", expected="failed", found=BAD)
     report = VerifyReport(
         store_id="s", commits=1, events=1, streams=1, rows={}, last_position=1, chain_head="", state_hash="",
-        seal_checked=False, differences=[found], difference_count=1, seconds=0.1,
+        seal_checked=False, differences=[difference], difference_count=1, seconds=0.1,
     )  # fmt: skip
     assert {"1 differences", BAD, "ro-1"} <= {*texts(report)}
 
@@ -134,8 +134,8 @@ def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     kinds: list[list[list[str]]] = []
 
-    def note(*shown: Any) -> None:
-        kinds.append([sorted(output["data"]) for output in outputs(*shown)])
+    def note(number: int, printed: str, value: Any) -> None:
+        kinds.append([sorted(output["data"]) for output in outputs(number, printed, value)])
 
     execute([source for kind, source in cells if kind == "code"], note)
     committed = [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
