@@ -18,6 +18,7 @@ import pytest
 from store import open_store
 from store.errors import AlreadyExists, Conflict, Invalid, Unavailable
 from store.exports import export_postgres, export_sqlite, query_sql
+from store.exports.databases import temporary
 from store.exports.manifest import UNFINISHED
 from store.interface.store import Store
 from store.models.queries import RolloutQuery
@@ -94,6 +95,10 @@ async def export_until_full(url: str, path: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
         with pytest.raises(Unavailable, match="free some space and repeat the command"):
             await export_sqlite(store, path, overwrite=True)
+        temporary._CACHE_KIB = 16  # pyright: ignore[reportPrivateUsage] - more goes to the disk
+        large = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT * FROM n"
+        with pytest.raises(Unavailable, match="free some space on the disk of temporary files"):
+            await query_sql(store, f"{large} ORDER BY hex(randomblob(100))", limit=-1)
 
 
 async def test_a_stopped_export_leaves_the_earlier_file(sqlite_url: str, store: Store, tmp_path: Path) -> None:
