@@ -63,6 +63,12 @@ DROPPED: Final = "rollbook.dropped"
 GROUP_KEY: Final = "rollbook.group"
 STEP_KEY: Final = "rollbook.step"
 PLAN_KEY: Final = "rollbook.key"
+REPLAY: Final = "rollbook.replay"
+"""The metadata key of a rollout that is a replay. Its value is an object that refers to the source of the replay.
+
+The fields are `name` (the replay), `store_id` and `rollout_id` (the source), and, if the source has them, `key` (its
+plan key), `resources_id` and `resources_version`. If the source is a replay too, `key` is that of the first rollout.
+"""
 RESERVED_METADATA: Final[Mapping[str, type[str | int]]] = {GROUP_KEY: str, STEP_KEY: int, PLAN_KEY: str}
 """Keys of a rollout's metadata that the store reads when the rollout is created, with their types."""
 
@@ -104,6 +110,17 @@ A text may have at most `MAX_INDEXED_BYTES` bytes of UTF-8.
 """
 MAX_INDEXED_BYTES: Final = 512
 _LARGEST_COUNT: Final = 2**53
+
+
+def plan_key_of(metadata: Mapping[str, Any] | None) -> str | None:
+    """Return the plan key of a rollout, or that of its source if the rollout is a replay; None without a key.
+
+    Random choices that depend on this key are the same in a replay.
+    """
+    replay = (metadata or {}).get(REPLAY)
+    fields, name = (cast("Mapping[str, Any]", replay), "key") if isinstance(replay, dict) else (metadata, PLAN_KEY)
+    key = (fields or {}).get(name)
+    return key if isinstance(key, str) else None
 
 
 class SpanSummary(NamedTuple):

@@ -5,7 +5,10 @@ A new field of a query class in `store.models.queries` becomes an option without
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from copy import copy
+from functools import wraps
 from inspect import Parameter
 from typing import Annotated, Any, Final, get_args
 
@@ -91,6 +94,33 @@ def conditions_in(options: dict[str, Any], query: type[PageQuery]) -> dict[str, 
     if options.get("reward_version"):
         fields["reward_version"] = options["reward_version"]
     return fields | ({"filter_logic": "or"} if options.get("any_of") else {})
+
+
+def with_conditions(kind: type[PageQuery], verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces the parameter `query` of a command by options for the conditions of a query.
+
+    Args:
+        kind: the class of the query.
+        verb: the first word of the help of each option.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        options = condition_options(kind, verb)
+        parameters = [value for name, value in signature.parameters.items() if name != "query"]
+
+        @wraps(command)
+        def expanded(**values: Any) -> None:
+            fields = conditions_in(values, kind)
+            for option in options:
+                del values[option.name]
+            command(query=kind.of(**fields), **values)
+
+        # Typer reads the options from the signature.
+        vars(expanded)["__signature__"] = signature.replace(parameters=[*parameters, *options])
+        return expanded
+
+    return decorate
 
 
 def _with_verb(option: Parameter, verb: str) -> Parameter:

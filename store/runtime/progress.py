@@ -21,6 +21,7 @@ Step = Literal[
     "reading",
     "scoring rollouts",
     "importing",
+    "enqueueing rollouts",
 ]
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from store.adapters.triplets import TracerTraceToTriplet
 from store.errors import Invalid
 from store.interface.store import Store
+from store.replaying import ReplayStore
 from store.training.algorithms.algorithm import Algorithm, Dataset, FastAlgorithm, algo
 from store.training.algorithms.baseline import Baseline
 from store.training.algorithms.fit_report import FitReport, read_report
 from store.training.algorithms.rollout_ends import newest_cursor
 from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle, start_proxy
 from store.training.components import Components
-from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy
+from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy, ReplayExecutionStrategy
 from store.training.execution.blocking import run_blocking
 from store.training.running.agent import LitAgent, rollout
 from store.training.running.hooks import Hook, HookCalls
@@ -43,6 +44,7 @@ _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
     registry={
         "cs": f"{_STRATEGY_PATH}.ClientServerExecutionStrategy",
         "shm": f"{_STRATEGY_PATH}.SharedMemoryExecutionStrategy",
+        "replay": f"{_STRATEGY_PATH}.ReplayExecutionStrategy",
     },
     default_type=ClientServerExecutionStrategy,
 )
@@ -68,7 +70,8 @@ class Trainer:
         tracer: the tracer, which records agents; None for `Tracer`.
         adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
         strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
-            process. None for "cs".
+            process. "replay" runs only the algorithm, on a `ReplayStore`. None for "replay" with a `ReplayStore`, else
+            "cs".
         llm_proxy: the proxy through which agents call models; None for no proxy. `fit` starts the proxy before the
             runners, and stops the proxy after them. Unfinished rollouts of an earlier training get the address of the
             proxy.
@@ -124,7 +127,9 @@ class Trainer:
         fill: dict[str, Any] = {} if n_runners is None else {"n_runners": n_runners}
         if port is not None:
             fill["server_port"] = port
-        spec = ClientServerExecutionStrategy if spec is None else spec
+        if spec is None:
+            is_replay = isinstance(self._store_spec, ReplayStore)
+            spec = ReplayExecutionStrategy if is_replay else ClientServerExecutionStrategy
         strategy = _STRATEGIES.build(spec, fill=fill)
         assert strategy is not None  # there is a specification
         if port is not None and not isinstance(strategy, ClientServerExecutionStrategy):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,7 +13,7 @@ from store.cli.output.printing import heading, json_document, line, note, printa
 from store.cli.output.progress import progress_shown
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import duration
-from store.cli.query_options import condition_options, conditions_in
+from store.cli.query_options import with_conditions
 from store.cli.store_context import check_server
 from store.models.queries import RolloutQuery
 
@@ -29,26 +26,8 @@ _LISTED: Final = 10
 app = typer.Typer()
 
 
-def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the options of `rollbook ls rollouts` in place of its parameter `query`."""
-    signature = inspect.signature(command, eval_str=True)
-    filters = condition_options(RolloutQuery, "Score")
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != "query"]
-
-    @wraps(command)
-    def expanded(**options: Any) -> None:
-        fields = conditions_in(options, RolloutQuery)
-        for parameter in filters:
-            del options[parameter.name]
-        command(query=RolloutQuery.of(**fields), **options)
-
-    # Typer reads the options from the signature.
-    vars(expanded)["__signature__"] = signature.replace(parameters=[*parameters, *filters])
-    return expanded
-
-
 @app.command(rich_help_panel="Work")
-@_with_filters
+@with_conditions(RolloutQuery, "Score")
 def rescore(
     *,
     query: RolloutQuery,

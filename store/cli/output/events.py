@@ -74,8 +74,10 @@ class Narrator:
         seen = self._attempts.get(data["attempt_id"])
         return f"attempt {seen.sequence}" if seen else f"attempt {data['attempt_id']}"
 
-    def _enqueued(self, _event: HistoryEvent, data: Json) -> str:
-        return ", ".join(["enqueued", *_particulars(data)])
+    def _enqueued(self, event: HistoryEvent, data: Json) -> str:
+        replay: Any = ((event.body or {}).get("metadata") or {}).get(semconv.REPLAY)
+        source = [f"replay of {replay.get('rollout_id')}"] if isinstance(replay, dict) else []
+        return ", ".join(["enqueued", *source, *_particulars(data)])
 
     def _started_at_once(self, _event: HistoryEvent, data: Json) -> str:
         return ", ".join(["started without the queue", *_particulars(data)])

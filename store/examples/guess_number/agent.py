@@ -11,7 +11,7 @@ import aiohttp
 
 from store.examples.guess_number.game import FOUND, Game, Verdict
 from store.models import LLM, Rollout
-from store.semconv import PLAN_KEY
+from store.semconv import plan_key_of
 from store.training import llm_rollout
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _seed(rollout: Rollout, turn: int) -> int:
     metadata = rollout.metadata or {}
     # The name of the run is the part before "/". It is left out, so that two runs with the same seed play the same
     # games.
-    _, _, place = str(metadata.get(PLAN_KEY, rollout.rollout_id)).partition("/")
+    _, _, place = (plan_key_of(metadata) or rollout.rollout_id).partition("/")
     return zlib.crc32(f"{metadata.get('seed')}/{place}/{turn}".encode())
 
 

@@ -116,7 +116,7 @@ class Supervisor:
                 last = self._last_error
                 raise RunnersGone(f"no runner is left; the last one ended with {last!r}") from last
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
-            raise _ungrouped(error)
+            raise ungrouped(error)
 
     def _runner_ended(self, number: int, part: Part) -> None:
         end = part.ended.result()
@@ -185,7 +185,7 @@ def _is_refusal(error: BaseException | None) -> bool:
     return isinstance(error, StoreError) and not error.retryable
 
 
-def _ungrouped(error: BaseException) -> BaseException:
+def ungrouped(error: BaseException) -> BaseException:
     """Return the first error of a group that contains only `RunnersGone` and errors of the store.
 
     Any other error is returned unchanged.
