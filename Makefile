@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -84,6 +84,9 @@ bench-operations: .venv/ready-dev  ## Measure retention, compaction, backup and 
 
 bench-exports: .venv/ready-dev  ## Measure the export of spans to Parquet, against pyarrow alone, and print
 	$(PYTEST) tests/benchmarks/test_exports.py -m benchmark --timeout=0 -s
+
+bench-replay: .venv/ready-dev  ## Measure the replay of 20,000 rollouts beside reading them, and print
+	$(PYTEST) tests/benchmarks/test_replay.py -m benchmark --timeout=0 -s
 
 bench-rescoring: .venv/ready-dev  ## Measure the rescoring of 100,000 rollouts beside the bare function, and print
 	$(PYTEST) tests/benchmarks/test_rescoring.py -m benchmark --timeout=0 -s

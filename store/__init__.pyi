@@ -12,6 +12,11 @@ from store.opening import (
     open_store as open_store,
     open_sync as open_sync,
 )
+from store.replaying import (
+    ReplayReport as ReplayReport,
+    ReplayStore as ReplayStore,
+    replay_as_queue as replay_as_queue,
+)
 from store.rescoring import AttemptRecord as AttemptRecord, RescoreReport as RescoreReport, rescore as rescore
 from store.server import (
     LightningStoreServer as LightningStoreServer,

@@ -22,7 +22,7 @@ _INPUT_LENGTH: Final = 200
 
 
 @dataclass(slots=True)
-class Recording:
+class RecordedRollout:
     """A past rollout, without its payload."""
 
     rollout_id: str
@@ -42,7 +42,7 @@ class Recording:
     """Whether a task of the algorithm was answered with the recording."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Recording:
+    def of(cls, rollout: Rollout) -> RecordedRollout:
         """Return the recording of a rollout."""
         metadata = rollout.metadata or {}
         attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
@@ -67,12 +67,12 @@ class Recording:
 class Recordings:
     """The recordings of a query, in the order of their creation."""
 
-    by_id: dict[str, Recording] = field(default_factory=dict[str, Recording])
-    _by_key: dict[str, Recording] = field(default_factory=dict[str, Recording])
-    _by_task: Mapping[str, list[Recording]] = field(default_factory=lambda: defaultdict(list))
+    by_id: dict[str, RecordedRollout] = field(default_factory=dict[str, RecordedRollout])
+    _by_key: dict[str, RecordedRollout] = field(default_factory=dict[str, RecordedRollout])
+    _by_task: Mapping[str, list[RecordedRollout]] = field(default_factory=lambda: defaultdict(list))
     _next: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """For each task, the number of its recordings that were looked at."""
-    _unended: dict[str, list[Recording]] = field(default_factory=lambda: defaultdict(list))
+    _unended: dict[str, list[RecordedRollout]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     async def read(cls, source: Store, query: RolloutQuery) -> Recordings:
@@ -83,12 +83,12 @@ class Recordings:
                 query.model_copy(update={"limit": _READ_AT_ONCE, "offset": offset, "sort_by": None})
             )
             for rollout in page:
-                recordings._add(Recording.of(rollout))
+                recordings._add(RecordedRollout.of(rollout))
             offset += len(page)
             if not page.items or offset >= page.total:
                 return recordings
 
-    def _add(self, recording: Recording) -> None:
+    def _add(self, recording: RecordedRollout) -> None:
         if recording.status not in _ENDED:
             self._unended[recording.task].append(recording)
             return
@@ -97,7 +97,7 @@ class Recordings:
         if recording.plan_key is not None:
             self._by_key[recording.plan_key] = recording
 
-    def match(self, requests: Sequence[EnqueueRolloutRequest]) -> list[tuple[Recording, bool]]:
+    def match(self, requests: Sequence[EnqueueRolloutRequest]) -> list[tuple[RecordedRollout, bool]]:
         """Return the recording of each task, and whether it is used for the first time; all or none are used.
 
         A task with a plan key gets the recording with this key, also repeatedly. Every other task gets the first
@@ -107,7 +107,7 @@ class Recordings:
             NotFound: a task has no recording.
             Conflict: the recording with the plan key has another input.
         """
-        matched: list[tuple[Recording, bool]] = []
+        matched: list[tuple[RecordedRollout, bool]] = []
         try:
             for request in requests:
                 recording = self._recording_of(request)
@@ -121,7 +121,7 @@ class Recordings:
             raise
         return matched
 
-    def _recording_of(self, request: EnqueueRolloutRequest) -> Recording:
+    def _recording_of(self, request: EnqueueRolloutRequest) -> RecordedRollout:
         task = task_of(request.mode, request.input)
         key = (request.metadata or {}).get(PLAN_KEY)
         if key is not None and (recording := self._by_key.get(key)) is not None:

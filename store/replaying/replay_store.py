@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 from store.errors import NotFound, Unsupported
@@ -45,7 +46,7 @@ from store.models.queries import (
 )
 from store.models.scores import RewardVersion
 from store.replaying.recorded_resources import moment_at
-from store.replaying.recordings import Recordings
+from store.replaying.recordings import RecordedRollout, Recordings
 from store.replaying.replay_log import ReplayLog
 from store.replaying.replay_resources import ReplayResources
 from store.replaying.timeline import Timeline
@@ -55,9 +56,9 @@ from store.validation import arguments
 T = TypeVar("T")
 
 _NAME: Final = "ReplayStore"
-_ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 _QUEUED: Final = ("queuing", "requeuing")
 _READ_AT_ONCE: Final = 1000
+_AHEAD: Final = 200
 _CHANGES_WHILE_WAITING: Final = frozenset({"status", "end_time", "reward"})
 
 
@@ -81,7 +82,8 @@ class ReplayStore(Store):
 
     Args:
         source: the store with the recorded rollouts. It must have a log, and is not closed by `close`.
-        query: which rollouts are recordings; None for all. Rollouts that have not ended are no recordings.
+        query: which rollouts are recordings; None for all. Rollouts that have not ended are no recordings. With a
+            `reward_version`, its scores are the rewards of the rollouts.
 
     Raises:
         NotFound: an enqueued task has no recording.
@@ -97,6 +99,8 @@ class ReplayStore(Store):
         self._recordings: Recordings | None = None
         self._replay_resources: ReplayResources | None = None
         self._used_resources: set[str] = set()
+        self._ahead: dict[str, Rollout | AttemptedRollout] = {}
+        """Recorded rollouts that end next."""
         self._polled_at = -1
         self._opened = time.monotonic()
         self._id = f"replay-{span_id()}"
@@ -166,7 +170,7 @@ class ReplayStore(Store):
         if call.rollout_id not in self._timeline.states:
             raise NotFound.item(rollout_id=call.rollout_id)
         if call.rollout_id not in self._timeline.open:
-            self._timeline.requeue((await self._read()).by_id[call.rollout_id])
+            self._timeline.requeue(self._recording(call.rollout_id))
         (rollout,) = await self._rollouts([call.rollout_id])
         return _without_attempt(rollout)
 
@@ -199,27 +203,28 @@ class ReplayStore(Store):
         if query.filter_logic != "and" and query.conditions():
             raise Unsupported("query_rollouts with filter_logic='or'", _NAME)
         with self._timeline.call():
-            timeline, statuses = self._timeline, query.status_in
-            candidates = timeline.states if statuses is None or _ENDED & {*statuses} else timeline.open
-            if query.rollout_id_in is None:
-                ids = list(candidates)
-            else:
-                ids = [rollout_id for rollout_id in dict.fromkeys(query.rollout_id_in) if rollout_id in candidates]
+            timeline = self._timeline
+            candidates = timeline.states if query.rollout_id_in is None else dict.fromkeys(query.rollout_id_in)
+            ids = [rollout_id for rollout_id in candidates if self._has_status(rollout_id, query.status_in)]
             if query.sort_by in _CHANGES_WHILE_WAITING and any(rollout_id in timeline.open for rollout_id in ids):
                 raise Unsupported(f"order by {query.sort_by} while rollouts wait", _NAME)
+            if query.sort_by is None and not _narrows(query):
+                page = await self._read_rollouts(ids)
+                return self._page(query, [self._in_replay(rollout) for rollout in page])
             everything = {"rollout_id_in": ids, "status_in": None, "limit": -1, "offset": 0, "as_at": self._at}
             page = await self._source.find_rollouts(query.model_copy(update=everything)) if ids else ()
             needs_reward = query.reward_min is not None or query.reward_max is not None
-            rollouts = [
-                rollout
-                for rollout in map(self._in_replay, page)
-                if (statuses is None or rollout.status in statuses)
-                and not (needs_reward and rollout.rollout_id in timeline.open)
-            ]
-            stop = None if query.limit == -1 else query.offset + query.limit
-            items = rollouts[query.offset : stop]
-            self._poll(items)
-        return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=len(rollouts))
+            # A rollout that has not ended has no reward.
+            fitting = (rollout for rollout in page if not (needs_reward and rollout.rollout_id in timeline.open))
+            return self._page(query, [self._in_replay(rollout) for rollout in fitting])
+
+    def _page(
+        self, query: RolloutQuery, rollouts: Iterable[Rollout | AttemptedRollout]
+    ) -> PaginatedResult[Rollout | AttemptedRollout]:
+        matches = list(rollouts)
+        items = matches[query.offset : None if query.limit == -1 else query.offset + query.limit]
+        self._poll(items)
+        return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=len(matches))
 
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
@@ -303,11 +308,32 @@ class ReplayStore(Store):
     async def _rollouts(self, rollout_ids: Iterable[str]) -> list[Rollout | AttemptedRollout]:
         """Return the enqueued ones of some rollouts, as they are in the replay."""
         ids = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in self._timeline.states]
-        rollouts: list[Rollout | AttemptedRollout] = []
-        for start in range(0, len(ids), _READ_AT_ONCE):
-            query = RolloutQuery.of(rollout_id_in=ids[start : start + _READ_AT_ONCE], as_at=self._at)
-            rollouts += map(self._in_replay, await self._source.find_rollouts(query))
-        return rollouts
+        return [self._in_replay(rollout) for rollout in await self._read_rollouts(ids)]
+
+    async def _read_rollouts(self, rollout_ids: Sequence[str]) -> list[Rollout | AttemptedRollout]:
+        """Return enqueued rollouts as they were recorded, in the order of their creation."""
+        rollouts: dict[str, Rollout | AttemptedRollout] = {}
+        missing: list[str] = []
+        for rollout_id in rollout_ids:
+            if (rollout := self._ahead.get(rollout_id)) is None:
+                missing.append(rollout_id)
+            else:
+                rollouts[rollout_id] = rollout
+        # An algorithm reads most rollouts one by one as they end, so a read includes those that end next.
+        if missing:
+            self._ahead = {}
+            missing += [rollout_id for rollout_id in self._timeline.upcoming(_AHEAD) if rollout_id not in rollouts]
+        for start in range(0, len(missing), _READ_AT_ONCE):
+            query = RolloutQuery.of(
+                rollout_id_in=list(dict.fromkeys(missing[start : start + _READ_AT_ONCE])),
+                as_at=self._at,
+                reward_version=self._query.reward_version,
+            )
+            for rollout in await self._source.find_rollouts(query):
+                rollouts[rollout.rollout_id] = rollout
+                if len(self._ahead) < _AHEAD and rollout.rollout_id in self._timeline.open:
+                    self._ahead[rollout.rollout_id] = rollout
+        return sorted((rollouts[rollout_id] for rollout_id in rollout_ids), key=attrgetter("start_time"))
 
     def _in_replay(self, rollout: Rollout | AttemptedRollout) -> Rollout | AttemptedRollout:
         state: Any = self._timeline.states[rollout.rollout_id]
@@ -322,6 +348,17 @@ class ReplayStore(Store):
             if self._polled_at == len(self._timeline.events):
                 self._timeline.advance()
             self._polled_at = len(self._timeline.events)
+
+    def _has_status(self, rollout_id: str, statuses: Sequence[str] | None) -> bool:
+        """Return whether a rollout was enqueued, and has one of the statuses."""
+        state = self._timeline.states.get(rollout_id)
+        if state is None or statuses is None:
+            return state is not None
+        return (self._recording(rollout_id).status if state == "ended" else state) in statuses
+
+    def _recording(self, rollout_id: str) -> RecordedRollout:
+        assert self._recordings is not None  # they are read before the first rollout is enqueued
+        return self._recordings.by_id[rollout_id]
 
     def _has_ended(self, rollout_id: str) -> bool:
         return self._timeline.states.get(rollout_id) == "ended"
@@ -345,6 +382,12 @@ class _RecordedAnnotations(StoreAnnotations):
 
     async def query_reward_versions(self, *, as_at: AsAt | None = None) -> list[RewardVersion]:
         return await self._source.query_reward_versions(as_at=as_at)
+
+
+def _narrows(query: RolloutQuery) -> bool:
+    """Return whether a query has conditions, besides ids and statuses, or a version of rewards."""
+    others = (name for name in query.conditions() if name not in {"rollout_id_in", "status_in"})
+    return query.reward_version is not None or any(getattr(query, name) is not None for name in others)
 
 
 def _without_attempt(rollout: Rollout) -> Rollout:

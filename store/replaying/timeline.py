@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from store.replaying.recordings import Recording
+from store.replaying.recordings import RecordedRollout
 
 _TURNS: Final = 8
 """The number of turns of the event loop in which the tasks of an algorithm can react to a step."""
@@ -46,7 +46,9 @@ class Timeline:
     """The rollouts that have not ended, in the order of enqueueing."""
     now: float = 0.0
     """The recorded time of the last step."""
-    _steps: list[tuple[float, int, State, Recording]] = field(default_factory=list[tuple[float, int, State, Recording]])
+    _steps: list[tuple[float, int, State, RecordedRollout]] = field(
+        default_factory=list[tuple[float, int, State, RecordedRollout]]
+    )
     _counter: int = 0
     _versions: dict[str, int] = field(default_factory=dict[str, int])
     _changes: int = 0
@@ -58,7 +60,7 @@ class Timeline:
         default_factory=dict[asyncio.Event, asyncio.AbstractEventLoop]
     )
 
-    def enqueue(self, recording: Recording) -> None:
+    def enqueue(self, recording: RecordedRollout) -> None:
         """Put a rollout into the queue."""
         with self._lock:
             self._open(recording, "queuing")
@@ -74,7 +76,7 @@ class Timeline:
             self._schedule(recording)
         self._wake()
 
-    def requeue(self, recording: Recording) -> None:
+    def requeue(self, recording: RecordedRollout) -> None:
         """Put a rollout that has ended into the queue again. It will end in the same way."""
         with self._lock:
             before = recording.status
@@ -83,18 +85,24 @@ class Timeline:
             self._schedule(recording)
         self._wake()
 
-    def _open(self, recording: Recording, state: State) -> None:
+    def _open(self, recording: RecordedRollout, state: State) -> None:
         self.states[recording.rollout_id] = state
         self.open[recording.rollout_id] = None
 
-    def _schedule(self, recording: Recording) -> None:
+    def _schedule(self, recording: RecordedRollout) -> None:
         if recording.claimed_at is not None:
             self._push(recording.claimed_at, "running", recording)
         self._push(recording.ended_at, "ended", recording)
 
-    def _push(self, at: float, state: State, recording: Recording) -> None:
+    def _push(self, at: float, state: State, recording: RecordedRollout) -> None:
         self._counter += 1
         heapq.heappush(self._steps, (at, self._counter, state, recording))
+
+    def upcoming(self, count: int) -> list[str]:
+        """Return the rollouts that end next, at most `count`."""
+        with self._lock:
+            ends = heapq.nsmallest(count, (step for step in self._steps if step[2] == "ended"))
+        return [recording.rollout_id for _, _, _, recording in ends]
 
     def advance(self) -> bool:
         """Take the next step; return False if there is none."""
@@ -109,14 +117,14 @@ class Timeline:
         self._wake()
         return True
 
-    def _move(self, recording: Recording, state: State) -> None:
+    def _move(self, recording: RecordedRollout, state: State) -> None:
         before = self.states[recording.rollout_id]
         self.states[recording.rollout_id] = state
         to = recording.status if state == "ended" else state
         reason = "attempt" if state == "ended" else "claimed"
         self._record("rollout.status_changed", recording, {"from": before, "to": to, "reason": reason})
 
-    def _record(self, kind: str, recording: Recording, data: dict[str, Any]) -> None:
+    def _record(self, kind: str, recording: RecordedRollout, data: dict[str, Any]) -> None:
         self.now = max(self.now, recording.created_at)
         number = self._versions[recording.rollout_id] = self._versions.get(recording.rollout_id, 0) + 1
         self.events.append(ReplayEvent(kind, recording.rollout_id, self.now, number, data))

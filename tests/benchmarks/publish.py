@@ -20,6 +20,7 @@ NAMES = (
     "bench-operations",
     "bench-exports",
     "bench-rescoring",
+    "bench-replay",
 )
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
