@@ -1,0 +1,1 @@
+"""Bundles: pages of chosen rollouts as a folder that a browser opens without a server. Decision 100."""
