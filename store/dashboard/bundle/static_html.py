@@ -119,19 +119,21 @@ class StaticPage(HTMLParser):
         return tag in _DROPPED or not _DROPPED_CLASSES.isdisjoint((values.get("class") or "").split())
 
     def _start(self, tag: str, values: Mapping[str, str | None]) -> str:
-        kept = {name: value for name, value in values.items() if name in _KEPT_ATTRIBUTES or name.startswith("aria-")}
+        attributes = {
+            name: value for name, value in values.items() if name in _KEPT_ATTRIBUTES or name.startswith("aria-")
+        }
         for name in ("href", "src"):
             target = values.get(name)
             if target is None:
                 continue
             location = target if target.startswith("#") else self._locate(target)
             if location is not None:
-                kept[name] = location
+                attributes[name] = location
             else:
-                kept["title"] = _ABSENT
-                kept["class"] = f"{values.get('class') or ''} absent".strip()
+                attributes["title"] = _ABSENT
+                attributes["class"] = f"{values.get('class') or ''} absent".strip()
         written = "".join(
             f" {_SPELLINGS.get(name, name)}" if value is None else f' {_SPELLINGS.get(name, name)}="{escape(value)}"'
-            for name, value in kept.items()
+            for name, value in attributes.items()
         )
         return f"<{tag}{written}>"

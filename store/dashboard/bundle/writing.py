@@ -258,13 +258,13 @@ class _Bundle:
             kind = "span"
         if rollout_id not in self._counts or kind not in _VIEWS or (span_id is not None) != (kind == "span"):
             return None
-        kept = {name: params[name] for name in _PARAMETERS[kind] if name in params}
-        if "attempt" in kept:
-            number = self.attempts[rollout_id].get(kept.pop("attempt"))
+        parameters = {name: params[name] for name in _PARAMETERS[kind] if name in params}
+        if "attempt" in parameters:
+            number = self.attempts[rollout_id].get(parameters.pop("attempt"))
             if number is None:
                 return None
-            kept |= {"attempt": number} if number else {}
-        return _Place(rollout_id, kind, tuple(sorted(kept.items())), span_id)
+            parameters |= {"attempt": number} if number else {}
+        return _Place(rollout_id, kind, tuple(sorted(parameters.items())), span_id)
 
     def _request(self, path: str, ids: Mapping[str, str], params: Mapping[str, Sequence[str]]) -> PageRequest:
         return PageRequest(
