@@ -1,8 +1,7 @@
 """Timeline of a replay: which rollouts wait, run and have ended, and the events of the replay.
 
 The recorded times of claims and ends are the order of everything that happens. The timeline takes its next step only
-while a call waits for it, so an algorithm sees every end where the recorded training saw it, however long the algorithm
-or the recorded agents took.
+while a call waits for it, so an algorithm can react to each end before the next, however long it takes.
 """
 
 from __future__ import annotations
@@ -109,13 +108,27 @@ class Timeline:
         with self._lock:
             if not self._steps:
                 return False
-            at, _, state, recording = heapq.heappop(self._steps)
-            self.now = max(self.now, at)
-            if state == "ended":
-                del self.open[recording.rollout_id]
-            self._move(recording, state)
+            self._take()
         self._wake()
         return True
+
+    def _take(self) -> None:
+        at, _, state, recording = heapq.heappop(self._steps)
+        self.now = max(self.now, at)
+        if state == "ended":
+            del self.open[recording.rollout_id]
+        self._move(recording, state)
+
+    def _take_claims(self) -> bool:
+        """Take the claims before the next end; return whether there was one."""
+        is_taken = False
+        with self._lock:
+            while self._steps and self._steps[0][2] == "running":
+                self._take()
+                is_taken = True
+        if is_taken:
+            self._wake()
+        return is_taken
 
     def _move(self, recording: RecordedRollout, state: State) -> None:
         before = self.states[recording.rollout_id]
@@ -142,7 +155,12 @@ class Timeline:
             self._wake()
 
     async def step(self) -> None:
-        """Wait until the algorithm only waits, and take the next step; return earlier if something else happens."""
+        """Wait until the algorithm only waits, and take the next step; return earlier if something else happens.
+
+        Claims are taken at once, because the algorithm can react to them before the next end.
+        """
+        if self._take_claims():
+            return
         seen = self._changes
         for _ in range(_TURNS):
             await asyncio.sleep(0)

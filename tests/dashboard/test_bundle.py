@@ -27,7 +27,7 @@ HOSTILE = '</pre><script>document.title = "owned"</script><img src="https://evil
 
 async def fill(url: str) -> None:
     async with await open_store(url) as store:
-        await add_rollouts(store, range(3))
+        await add_rollouts(store, range(2))
         # Two attempts, and texts that try to become elements.
         hostile = await store.start_rollout({"task": HOSTILE}, metadata={"rollbook.group": HOSTILE})
         for _ in range(2):
@@ -86,7 +86,7 @@ async def test_every_link_leads_to_a_page_of_the_bundle(filled: str, tmp_path: P
     report = await bundle(filled, target)
     files = {file: file.read_bytes() for file in target.rglob("*") if file.is_file()}
     pages = {file: Links(content.decode()) for file, content in files.items() if file.suffix == ".html"}
-    assert (report.rollouts, report.pages) == (4, len(pages))
+    assert (report.rollouts, report.pages) == (3, len(pages))
     for file, links in pages.items():
         assert links.active == []
         for link in links.targets:
@@ -101,13 +101,13 @@ async def test_every_link_leads_to_a_page_of_the_bundle(filled: str, tmp_path: P
     assert HOSTILE not in text
     assert "x" * 9_000 in text
     # Each attempt of the last rollout has a transcript, and spans of its own.
-    kinds = sorted(file.name.split("-")[0] for file in (target / "004").iterdir())
+    kinds = sorted(file.name.split("-")[0] for file in (target / "003").iterdir())
     assert kinds == sorted(["events", "index.html", "transcript", *["span", "training", "waterfall"] * 2])
     manifest = orjson.loads(files[target / "bundle.json"])
     assert (manifest["format"], manifest["position"], len(manifest["rollouts"])) == (
         "rollbook-bundle",
         report.position,
-        4,
+        3,
     )
 
 
@@ -129,7 +129,7 @@ async def test_equal_rollouts_give_equal_bytes_and_a_bundle_is_not_overwritten(f
     with pytest.raises(Conflict, match="has a bundle"):
         await bundle(filled, first)
     smaller = await bundle(filled, first, overwrite=True, query=RolloutQuery(mode_in=["train"]))
-    assert (smaller.rollouts, (first / "004").exists()) == (3, False)
+    assert (smaller.rollouts, (first / "003").exists()) == (2, False)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(Conflict, match="no bundle"):
@@ -143,9 +143,9 @@ async def test_equal_rollouts_give_equal_bytes_and_a_bundle_is_not_overwritten(f
 async def test_size_of_a_bundle_is_bounded(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_MOST_PAGES", 2)
     report = await bundle(filled, tmp_path / "small")
-    assert report.pages == 1 + 4 * 3
-    monkeypatch.setattr(writing, "MOST_ROLLOUTS", 3)
-    with pytest.raises(Invalid, match="selects 4 rollouts, and a bundle has at most 3"):
+    assert report.pages == 1 + 3 * 3
+    monkeypatch.setattr(writing, "MOST_ROLLOUTS", 2)
+    with pytest.raises(Invalid, match="selects 3 rollouts, and a bundle has at most 2"):
         await bundle(filled, tmp_path / "large")
 
 
@@ -178,9 +178,9 @@ async def test_browser_opens_a_bundle_from_files(browser: Browser, tmp_path: Pat
     async with watched(browser) as (page, watch):
         await page.goto(f"file://{tmp_path / 'bundle' / 'index.html'}")
         rows = page.locator("table.rollouts tbody tr:visible")
-        await expect(rows).to_have_count(4)
+        await expect(rows).to_have_count(3)
         await page.get_by_role("button", name="Reward").click()
-        await expect(rows.first.get_by_role("link")).to_have_attribute("href", "003/index.html")
+        await expect(rows.first.get_by_role("link")).to_have_attribute("href", "002/index.html")
         await page.get_by_label("Filter the rollouts").fill("failed")
         await expect(rows).to_have_count(1)
         await rows.get_by_role("link").first.click()

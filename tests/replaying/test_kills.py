@@ -21,7 +21,7 @@ from tests.torture import IS_TORTURE, rounds
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(900)]
 
 POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
-ROLLOUTS = 20_000 if IS_TORTURE else 600
+ROLLOUTS = 20_000 if IS_TORTURE else 400
 ROOT = Path(__file__).parents[2]
 
 
@@ -48,7 +48,7 @@ async def test_killed_replay_is_continued(durable_url: str) -> None:
         before = await count(durable_url)
         running = started(durable_url)
         while await count(durable_url) == before and running.poll() is None:  # noqa: ASYNC110 - another process enqueues
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
         await asyncio.sleep(random.uniform(0, 0.1))
         running.kill()
         running.communicate()
