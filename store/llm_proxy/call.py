@@ -91,6 +91,8 @@ class ProxiedCall:
         self.request = as_object(value)
         self.model = as_text(self.request.get("model"))
         self.recording = recording
+        if recording is not None and self.request.get("stream") is True:
+            recording.begin_stream()
         self.backend: Backend | None = None
         self.tries = 0
         self.status: int | None = None
@@ -189,8 +191,13 @@ class ProxiedCall:
         if self.recording is None or self.is_recorded:
             return
         self.is_recorded = True
+        try:
+            await self._write_span(self.recording, AttributeWriter(secrets(*keys, *keys_of(self.headers)), limit))
+        finally:
+            self.recording.close()
+
+    async def _write_span(self, recording: Recording, writer: AttributeWriter) -> None:
         ended = time.perf_counter()
-        writer = AttributeWriter(secrets(*keys, *keys_of(self.headers)), limit)
         answer = self.reader.response() if self.reader is not None else {}
         protocol = self.endpoint.protocol
         assert protocol is not None  # only calls with a protocol are recorded
@@ -206,7 +213,7 @@ class ProxiedCall:
         names.put_truncated(writer, call, is_cut=self._is_cut())
         self._note_failure(answer)
         self._put_call_attributes(writer, ended)
-        await self.recording.write(
+        await recording.write(
             names.EMBEDDINGS_SPAN if self.endpoint is Endpoint.EMBEDDINGS else names.CALL_SPAN,
             writer.values,
             self._start_time,

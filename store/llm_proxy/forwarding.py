@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -13,7 +12,6 @@ from starlette.types import Send
 from yarl import URL
 
 from store.client.retrying import retry_after
-from store.errors import StoreError
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.cache import AnswerCache, CachedAnswer
@@ -189,10 +187,9 @@ class Forwarder:
             encoding = response.headers.get("Content-Encoding", "")
             call.begin_answer(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
         call.status = response.status
-        if call.recording is not None:
-            # The proxy waits for the sequence number now, so that spans after the response get greater numbers.
-            with suppress(StoreError):  # reported when the span is written
-                await call.recording.number()
+        is_stream = response.content_type == "text/event-stream"
+        if call.recording is not None and is_stream:
+            await call.recording.numbered()
         if response.headers.get("Content-Length") == "0":
             # The response has no body, so the call is recorded before the head is sent.
             await self.record(call)
@@ -201,7 +198,6 @@ class Forwarder:
             "status": response.status,
             "headers": _headers(call, response),
         })  # fmt: skip
-        is_stream = response.content_type == "text/event-stream"
         held_chunk = b""
         async for chunk in _chunks(call, response):
             is_complete = call.received(chunk)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Literal
 
-from store.errors import StoreError, TimedOut, Unavailable
+from store.errors import StoreError, Unavailable
 from store.interface.store import Store
+from store.llm_proxy.attempt_calls import AttemptCalls, in_time
 from store.llm_proxy.refusals import Refusal
 from store.models import AttemptedRollout, OtelResource, Span, TraceStatus
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
@@ -21,33 +23,34 @@ logger = logging.getLogger("store.training.proxy")
 
 _ENDED_ATTEMPTS: Final = frozenset({"succeeded", "failed", "timeout"})
 _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})
-_PAUSES: Final = (0.05, 0.2, 0.8, 2.0)
-"""Pauses between the tries to write a span, in seconds."""
-_LONGEST: Final = 30.0
-"""The time limit of a store call in seconds, including retries. Without a limit, a client could wait for ever."""
 
 OnEnded = Literal["refuse", "forward"]
-
-T = TypeVar("T")
 
 
 class Recording:
     """The recording of one call. It is created when the call begins, and writes the span when the call ends."""
 
-    def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
-        self._store = store
+    def __init__(self, calls: AttemptCalls, rollout_id: str, attempt_id: str) -> None:
+        self._calls = calls
+        self._call = calls.begin()
         self._ids = (rollout_id, attempt_id)
-        # The sequence number orders the call by its start among the attempt's spans and rewards. A task requests the
-        # number, so that the request does not delay the call.
-        self._number = asyncio.create_task(self._draw())
+        self._drawing: asyncio.Task[None] | None = None
 
-    async def _draw(self) -> int:
-        async with _in_time("get_next_span_sequence_id"):
-            return await _with_retries(lambda: self._store.get_next_span_sequence_id(*self._ids))
+    def begin_stream(self) -> asyncio.Task[None]:
+        """Request the sequence number of the span in a task, which does not delay the call.
 
-    async def number(self) -> int:
-        """Return the sequence number of the span."""
-        return await asyncio.shield(self._number)
+        A client may record spans, or leave, when it has a part of the response. The number must be smaller than theirs.
+        """
+        self._drawing = self._drawing or asyncio.create_task(self._draw())
+        return self._drawing
+
+    async def _draw(self) -> None:
+        with suppress(Exception):  # `write` tries again, and reports the error
+            await self._calls.draw(self._call)
+
+    async def numbered(self) -> None:
+        """Wait until the sequence number is drawn."""
+        await asyncio.shield(self.begin_stream())
 
     async def write(
         self, name: str, attributes: dict[str, Any], start_time: float, end_time: float, status: TraceStatus
@@ -58,7 +61,6 @@ class Recording:
             span = Span.from_attributes(
                 rollout_id=rollout_id,
                 attempt_id=attempt_id,
-                sequence_id=await self.number(),
                 name=name,
                 attributes=attributes,
                 start_time=start_time,
@@ -66,29 +68,13 @@ class Recording:
                 status=status,
                 resource=OtelResource(attributes={ROLLOUT_ID: rollout_id, ATTEMPT_ID: attempt_id}, schema_url=""),
             )
-            async with _in_time("add_span"):
-                await _with_retries(lambda: self._store.add_span(span))
+            await self._calls.end(self._call, span)
         except StoreError as error:
             logger.error("a call of attempt %s of rollout %s is not recorded: %s", attempt_id, rollout_id, error)
 
-
-@asynccontextmanager
-async def _in_time(operation: str) -> AsyncGenerator[None]:
-    """Raise `TimedOut` if the block of the `with` statement takes longer than 30 seconds."""
-    try:
-        async with asyncio.timeout(_LONGEST):
-            yield
-    except TimeoutError:
-        raise TimedOut(operation, _LONGEST) from None
-
-
-async def _with_retries(call: Callable[[], Awaitable[T]]) -> T:
-    for pause in _PAUSES:
-        try:
-            return await call()
-        except Unavailable:
-            await asyncio.sleep(pause)
-    return await call()
+    def close(self) -> None:
+        """End the recording, written or not."""
+        self._calls.leave(self._call)
 
 
 class CallRecorder:
@@ -103,6 +89,8 @@ class CallRecorder:
     def __init__(self, store: Store | None, on_ended: OnEnded) -> None:
         self._store = store
         self._on_ended: OnEnded = on_ended
+        self._attempts: dict[tuple[str, str], AttemptCalls] = {}
+        """The attempts with running calls."""
         self._writing: set[asyncio.Task[None]] = set()
 
     @property
@@ -120,17 +108,24 @@ class CallRecorder:
         if self._store is None:
             raise Refusal(409, "this proxy has no store for spans; call it without rollout and attempt", "no_store")
         try:
-            async with _in_time("get_rollout_by_id"):
+            async with in_time("get_rollout_by_id"):
                 objection = await _objection(self._store, rollout_id, attempt_id)
         except Unavailable as error:
             raise Refusal(503, f"the store does not answer: {error}", "store", error.retry_after_seconds) from None
         except StoreError as error:
             raise Refusal(error.status if error.status < 500 else 503, str(error), "store") from None
         if objection is None:
-            return Recording(self._store, rollout_id, attempt_id)
+            return self._begin(self._store, rollout_id, attempt_id)
         if self._on_ended == "refuse":
             raise Refusal(409, objection, "attempt_over")
         return None
+
+    def _begin(self, store: Store, rollout_id: str, attempt_id: str) -> Recording:
+        key = (rollout_id, attempt_id)
+        calls = self._attempts.get(key)
+        if calls is None:
+            calls = self._attempts[key] = AttemptCalls(store, rollout_id, attempt_id, partial(self._attempts.pop, key))
+        return Recording(calls, rollout_id, attempt_id)
 
     async def finish(self, writing: Coroutine[Any, Any, None]) -> None:
         """Wait for a write. If the caller is cancelled, the write still runs to its end. Errors are only logged."""

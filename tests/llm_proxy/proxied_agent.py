@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, cast
 
@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion
 
 from store.errors import Unavailable
 from store.interface.delegating import DelegatingStore
+from store.interface.numbering import Numbering
 from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
 from store.models import LightningStoreCapabilities, Rollout, Span
@@ -64,11 +65,20 @@ class Gated(DelegatingStore):
 
     async def add_span(self, span: Span) -> Span | None:
         """Store a span, as told."""
+        await self._admit()
+        return await super().add_span(span)
+
+    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+        """Number and store spans, as told."""
+        await self._admit()
+        assert isinstance(self._target, Numbering)
+        return await self._target.record_spans(spans, number=number)
+
+    async def _admit(self) -> None:
         self.came.set()
         if self.failures:
             raise self.failures.pop(0)
         await self.gate.wait()
-        return await super().add_span(span)
 
     async def close(self) -> None:
         """Close the store behind it."""

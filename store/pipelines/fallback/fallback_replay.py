@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from store.interface.calls import perform
+from store.interface.numbering import record
 from store.interface.store import Store
 from store.models import ArtifactRef, AttemptedRollout, Span
 from store.models.calls import (
@@ -19,7 +20,6 @@ from store.models.calls import (
     UpdateAttemptCall,
 )
 from store.run_folders.recorded import RecordedCall
-from store.training.tracing.recorder import record
 from store.wire.calls import call_of_json
 
 C = TypeVar("C", bound=ChangingCall[Any])

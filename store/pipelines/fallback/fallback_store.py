@@ -21,6 +21,7 @@ from store.interface.calls import perform
 from store.interface.delegating import DelegatingStore
 from store.interface.finishing import finish_by_parts
 from store.interface.liveness import WORKER_GONE
+from store.interface.numbering import Numbering, record
 from store.interface.store import Store
 from store.models import (
     Attempt,
@@ -41,7 +42,7 @@ from store.run_folders.exporting import export_run_folder
 from store.run_folders.recorded import RecordedCall, RecordedRun
 from store.training.running.agent import AgentRunner, LitAgent
 from store.training.running.hooks import Hook
-from store.training.tracing.recorder import Numbering, record, storable
+from store.training.tracing.recorder import storable
 from store.training.tracing.scope import current_scope
 
 logger = logging.getLogger("store.training.fallback")

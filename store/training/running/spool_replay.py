@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from store.errors import StoreError
+from store.interface.numbering import record
 from store.models import Span
-from store.training.tracing.recorder import BATCH, record
+from store.training.tracing.recorder import BATCH
 
 if TYPE_CHECKING:
     from store.interface.store import Store
