@@ -62,6 +62,9 @@ def _plain(name: str, value: Any) -> AttributeValue:
 
 
 def _homogeneous(name: str, values: Sequence[Any]) -> AttributeValue:
+    # A prompt may have a hundred thousand token ids, so the usual list is copied without a Python loop.
+    if (types := set(map(type, values))) <= _SCALARS and len(types) == 1:
+        return list(values)
     items: list[Any] = [_scalar(name, value) for value in values]
     kinds: set[type[Any]] = {type(item) for item in items}
     if len(kinds) <= 1:
