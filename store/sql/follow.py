@@ -74,13 +74,16 @@ class RunSource:
         async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(session)
             end = _BEFORE_FIRST if commit is None else commit.last_position
-            rows = await log_queries.stream_events(session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE)
+            # The bodies are read with the events, so that a page for all readers costs few statements.
+            rows = await log_queries.stream_events(
+                session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE, bodies=self.bodies
+            )
             if not rows:
                 return RunFollowPage([], RunPosition(after, _BEFORE_FIRST), is_last=True, end=end)
             place = RunPosition(rows[-1].version, rows[-1].position)
             forks = await self._forks_among(session, rows)
             facts: list[Turn | RunEventRow] = [_turn(row, forks) for row in rows if row.type in TURNS]
-            facts += await self._events(session, View("raw", 0, place.position), after, -1)
+            facts += await self._events(session, View("raw", 0, place.position), after, -1, rows)
             facts.sort(key=_version)
             return RunFollowPage(facts, place, is_last=len(rows) < _AT_ONCE, end=end)
 
@@ -108,9 +111,11 @@ class RunSource:
         await self.core.log_news(end)
         return end
 
-    async def _events(self, session: ReadSession, view: View, after: int, limit: int) -> list[RunEventRow]:
+    async def _events(
+        self, session: ReadSession, view: View, after: int, limit: int, stream: Sequence[NamedRow] | None = None
+    ) -> list[RunEventRow]:
         rows = await run_views.events(session, self.rollout_id, view, after=after, limit=limit)
-        payloads, texts = await run_reads.payloads_of(session, rows) if self.bodies else ({}, {})
+        payloads, texts = await run_reads.payloads_of(session, rows, stream) if self.bodies else ({}, {})
         return [run_mapping.event(self.rollout_id, row, payloads.get(row.position), texts) for row in rows]
 
     async def _forks_among(self, session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, Fork]:

@@ -61,10 +61,20 @@ async def read_view(
 
 
 async def payloads_of(
-    session: ReadSession, rows: Sequence[NamedRow]
+    session: ReadSession, rows: Sequence[NamedRow], events: Sequence[NamedRow] | None = None
 ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-    """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
-    payloads = await run_queries.payloads(session, [row.position for row in rows])
+    """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash.
+
+    Args:
+        session: a connection to the database.
+        rows: the rows.
+        events: the rows of `events` with their bodies, if they were read before.
+    """
+    if events is None:
+        payloads = await run_queries.payloads(session, [row.position for row in rows])
+    else:
+        positions = {row.position for row in rows}
+        payloads = await run_queries.payloads_in(session, [event for event in events if event.position in positions])
     hashes = [digest for row in rows for digest in _hashes_of_texts(row)]
     texts = await run_queries.texts(session, hashes)
     for row in rows:

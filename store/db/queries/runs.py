@@ -31,7 +31,24 @@ async def payloads(session: ReadSession, positions: Sequence[int]) -> dict[int, 
     stored = await log_queries.bodies_at(session, positions)
     by_position = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in by_position]
-    hashes = await _hashes(session, elsewhere)
+    return await _with_blobs(session, by_position, await _hashes(session, elsewhere))
+
+
+async def payloads_in(session: ReadSession, events: Sequence[NamedRow]) -> dict[int, Json]:
+    """Return the payload of events as `payloads` does, from rows of `events` with codec and bytes of the bodies."""
+    by_position = {row.position: payload(row.codec, row.body) for row in events if row.codec is not None}
+    hashes = {
+        row.position: memoryview(row.body_hash).hex()
+        for row in events
+        if row.codec is None and row.body_hash is not None
+    }
+    return await _with_blobs(session, by_position, hashes)
+
+
+async def _with_blobs(
+    session: ReadSession, by_position: dict[int, Json | None], hashes: dict[int, str]
+) -> dict[int, Json]:
+    """Add the payload of events whose bodies are blobs, given the hashes by position. Leave out events without."""
     contents = await blobs(session, list(hashes.values()))
     for position, digest in hashes.items():
         by_position[position] = payload(*contents[digest]) if digest in contents else {DROPPED: True}
