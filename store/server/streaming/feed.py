@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import cached_property
+from typing import Any, Final, NamedTuple, cast
 
 from store.errors import Closed, Incompatible, Invalid, StoreError
 from store.interface.store import Store
@@ -37,7 +38,7 @@ _QUEUED_BYTES: Final = 256 * 1024
 _TOGETHER_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """One message of a stream, with the reader's cursor after this message."""
 
@@ -45,6 +46,12 @@ class Frame:
     cursor: str | None
     text: bytes
     """The JSON of the frame."""
+
+    @cached_property
+    def head(self) -> bytes:
+        """The lines of a server-sent event before the text. Its id is the cursor, which a browser sends again."""
+        named = b"event: " + self.kind.encode() + b"\ndata: "
+        return named if self.cursor is None else b"id: " + self.cursor.encode() + b"\n" + named
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +82,52 @@ class TailQuery:
     rollout_id: str | None
 
 
-class _Queue(asyncio.Queue["Fact | Exception | None"]):
+class Batch(NamedTuple):
+    """Events that are available at the same time."""
+
+    facts: Sequence[Fact]
+    size: int
+    """The size of their frames in bytes."""
+
+    @classmethod
+    def several(cls, facts: Sequence[Fact]) -> list[Batch]:
+        """Return events in batches that a queue holds and that are written at once."""
+        batches: list[Batch] = []
+        start, size = 0, 0
+        for index, fact in enumerate(facts):
+            length = len(fact.frame.text)
+            if index > start and (size + length > _TOGETHER_BYTES or index - start == _QUEUED):
+                batches.append(Batch(facts[start:index], size))
+                start, size = index, 0
+            size += length
+        if facts:
+            batches.append(Batch(facts[start:] if start else facts, size))
+        return batches
+
+
+class _Queue(asyncio.Queue["Batch | Exception | None"]):
     """A queue of the events for one reader, limited by their number and their total size."""
 
     def __init__(self) -> None:
-        super().__init__(_QUEUED)
+        super().__init__()
+        self._facts = 0
         self._bytes = 0
 
     def full(self) -> bool:
-        return super().full() or self._bytes >= _QUEUED_BYTES
+        return self._facts >= _QUEUED or self._bytes >= _QUEUED_BYTES
 
-    def _put(self, item: Fact | Exception | None) -> None:
-        self._bytes += _size(item)
+    def _put(self, item: Batch | Exception | None) -> None:
+        if isinstance(item, Batch):
+            self._facts += len(item.facts)
+            self._bytes += item.size
         super()._put(item)
 
-    def _get(self) -> Fact | Exception | None:
+    def _get(self) -> Batch | Exception | None:
         item = super()._get()
-        self._bytes -= _size(item)
+        if isinstance(item, Batch):
+            self._facts -= len(item.facts)
+            self._bytes -= item.size
         return item
-
-
-def _size(item: Fact | Exception | None) -> int:
-    return len(item.frame.text) if isinstance(item, Fact) else 0
 
 
 class Feeding(ABC):
@@ -120,8 +151,8 @@ class Feeding(ABC):
         """Return the first frames."""
 
     @abstractmethod
-    def _follow(self) -> AsyncGenerator[Fact]:
-        """Yield the events that follow the first frames."""
+    def _follow(self) -> AsyncGenerator[Sequence[Fact]]:
+        """Yield the events that follow the first frames, those that are available at the same time together."""
 
     @abstractmethod
     def _take(self, fact: Fact) -> None:
@@ -154,9 +185,10 @@ class Feeding(ABC):
 
     async def _read(self, queue: _Queue) -> None:
         try:
-            async with aclosing(self._follow()) as facts:
-                async for fact in facts:
-                    await queue.put(fact)
+            async with aclosing(self._follow()) as follow:
+                async for facts in follow:
+                    for batch in Batch.several(facts):
+                        await queue.put(batch)
             await queue.put(None)
         except Exception as error:  # noqa: BLE001 - `_write_next` raises the error
             await queue.put(error)
@@ -172,11 +204,11 @@ class Feeding(ABC):
         frames: list[Frame] = []
         size = 0
         last: Fact | None = None
-        while isinstance(item, Fact):
-            last = item
-            self.untaken = self.untaken or item
-            frames.append(item.frame)
-            size += len(frames[-1].text)
+        while isinstance(item, Batch):
+            last = item.facts[-1]
+            self.untaken = self.untaken or item.facts[0]
+            frames += [fact.frame for fact in item.facts]
+            size += item.size
             if size >= self._most_bytes or queue.empty():
                 break
             item = queue.get_nowait()
@@ -225,8 +257,10 @@ class Feed(Feeding):
         )
         return [hello]
 
-    def _follow(self) -> AsyncGenerator[Fact]:
-        return self._facts()
+    async def _follow(self) -> AsyncGenerator[Sequence[Fact]]:
+        async with aclosing(self._facts()) as facts:
+            async for fact in facts:
+                yield (fact,)
 
     def _take(self, fact: Fact) -> None:
         self._cursor, self._position, self._seq = fact.cursor, fact.position, fact.number

@@ -106,11 +106,11 @@ class EventsOutput(Output):
     """A connection with server-sent events. Several frames may be written at once."""
 
     def _whole(self, frames: list[Frame]) -> Iterator[Message]:
-        yield _body(b"".join(map(as_event, frames)))
+        yield _body(b"".join(part for frame in frames for part in (frame.head, frame.text, _EVENT_END)))
 
     def _pieces(self, frames: list[Frame]) -> Iterator[tuple[Message, bool]]:
         for frame in frames:
-            head, last = _head(frame), len(frame.text)
+            head, last = frame.head, len(frame.text)
             for start in range(0, last, PIECE_BYTES):
                 piece, is_last = frame.text[start : start + PIECE_BYTES], start + PIECE_BYTES >= last
                 yield _body(b"".join((head, piece, _EVENT_END if is_last else b""))), not is_last
@@ -125,13 +125,8 @@ _EVENT_END: Final = b"\n\n"
 
 
 def as_event(frame: Frame) -> bytes:
-    """Return a frame as a server-sent event. The event's id is the cursor, which a browser sends when it reconnects."""
-    return b"".join((_head(frame), frame.text, _EVENT_END))
-
-
-def _head(frame: Frame) -> bytes:
-    named = b"event: " + frame.kind.encode() + b"\ndata: "
-    return named if frame.cursor is None else b"id: " + frame.cursor.encode() + b"\n" + named
+    """Return a frame as a server-sent event."""
+    return b"".join((frame.head, frame.text, _EVENT_END))
 
 
 def _body(body: bytes) -> Message:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -65,16 +65,21 @@ async def run_feed(
         position, facts = 0, dict[int, Fact]()
         if (database := database_of(store)) is not None:
             shared = await stack.enter_async_context(runs.use(database, rollout_id, bodies=query.bodies))
-            frames = database.runs.following(shared, rollout_id, query.view, query.after, query.until).frames(
-                query.view
-            )
+            following = database.runs.following(shared, rollout_id, query.view, query.after, query.until)
+            batches = following.batches(query.view)
             position, facts = shared.position, shared.facts
         else:
             followed = store.runs.follow(rollout_id, **query.model_dump(exclude={"follow"}))
-            frames = cast("AsyncGenerator[RunFrame]", followed)
-        await stack.enter_async_context(aclosing(frames))
-        hello = await anext(frames)
-        yield RunFeed(store, frames, hello, partition, facts, position=position, follow=query.follow, **options)
+            batches = _one_by_one(cast("AsyncGenerator[RunFrame]", followed))
+        await stack.enter_async_context(aclosing(batches))
+        (hello,) = await anext(batches)
+        yield RunFeed(store, batches, hello, partition, facts, position=position, follow=query.follow, **options)
+
+
+async def _one_by_one(frames: AsyncGenerator[RunFrame]) -> AsyncGenerator[Sequence[RunFrame]]:
+    async with aclosing(frames):
+        async for frame in frames:
+            yield (frame,)
 
 
 def resumed(call: Call, query: Q) -> Q:
@@ -99,7 +104,7 @@ class RunFeed(Feeding):
 
     Args:
         store: the store of the run.
-        frames: the frames after the first.
+        batches: the frames after the first.
         hello: the first frame.
         facts: the encoded events by version. Several readers may share this dictionary.
         position: the position of the log when the stream begins.
@@ -110,7 +115,7 @@ class RunFeed(Feeding):
     def __init__(
         self,
         store: Store,
-        frames: AsyncGenerator[RunFrame],
+        batches: AsyncGenerator[Sequence[RunFrame]],
         hello: RunFrame,
         partition: str,
         facts: dict[int, Fact],
@@ -121,7 +126,7 @@ class RunFeed(Feeding):
     ) -> None:
         super().__init__(partition, **options)
         self._store = store
-        self._frames = frames
+        self._batches = batches
         self._hello = hello
         self._facts = facts
         self._position = position
@@ -132,11 +137,12 @@ class RunFeed(Feeding):
         more = {"store_id": getattr(self._store, "store_id", ""), "partition": self.partition}
         return [encoded(self._hello, **more, heartbeat_seconds=self._heartbeat_seconds)]
 
-    async def _follow(self) -> AsyncGenerator[Fact]:
-        async with aclosing(self._frames) as frames:
-            async for frame in frames:
-                yield self._fact(frame)
-                if frame.kind == "terminal" and not self._continues_after_end:
+    async def _follow(self) -> AsyncGenerator[Sequence[Fact]]:
+        async with aclosing(self._batches) as batches:
+            async for frames in batches:
+                yield list(map(self._fact, frames))
+                # A frame that is not an event is the only one of its batch.
+                if frames[-1].kind == "terminal" and not self._continues_after_end:
                     return
 
     def _fact(self, frame: RunFrame) -> Fact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
@@ -79,9 +79,9 @@ class OneMessage(Feeding):
     def _opening(self) -> list[Frame]:
         return [_frame(self._message)]
 
-    async def _follow(self) -> AsyncGenerator[Fact]:
-        for fact in ():
-            yield fact
+    async def _follow(self) -> AsyncGenerator[Sequence[Fact]]:
+        for facts in ():
+            yield facts
 
     def _take(self, fact: Fact) -> None:
         del fact
@@ -115,7 +115,7 @@ class RunStream(OneMessage):
     def _opening(self) -> list[Frame]:
         return []
 
-    async def _follow(self) -> AsyncGenerator[Fact]:
+    async def _follow(self) -> AsyncGenerator[Sequence[Fact]]:
         position = 0
         async with aclosing(self._frames) as frames:
             async for frame in frames:
@@ -123,7 +123,7 @@ class RunStream(OneMessage):
                 for message in messages.frame_messages(self._run_id, frame):
                     # The time is used to measure the lag of readers. A frame without an event has no time of its own.
                     at = time.time() if frame.event is None else frame.event.at
-                    yield Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(message))
+                    yield (Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(message)),)
                 if frame.kind == "terminal" and not self._follows_reruns:
                     return
 
