@@ -8,7 +8,7 @@ that accept unknown keys have such keys.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import orjson
@@ -164,6 +164,24 @@ class Recorded(BaseModel):
     If a span of another trace in the attempt has the same id, a span is stored under a derived id. Its children in the
     request then have the derived id as parent id.
     """
+
+
+def recorded_body(
+    spans: Sequence[Span], numbers: Sequence[tuple[int, int]], ids: Mapping[int, tuple[str, str | None]]
+) -> bytes:
+    """Return the response to POST /spans/batch.
+
+    Args:
+        spans: the spans of the request.
+        numbers: the index and the sequence number of each new span.
+        ids: the stored span id and parent id of each new span, by index.
+    """
+    derived = [
+        {"index": index, "span_id": span_id, "parent_id": parent_id}
+        for index, (span_id, parent_id) in ids.items()
+        if (span_id, parent_id) != (spans[index].span_id, spans[index].parent_id)
+    ]
+    return dumps({"recorded": numbers, "derived": derived} if derived else {"recorded": numbers})
 
 
 class StoreInfo(BaseModel):

@@ -42,6 +42,15 @@ _CALLS: tuple[tuple[str, Any], ...] = (
     ("/queues/rollouts/dequeue", {"limit": 3}),
     ("/spans", a_span("{rollout}", "{attempt}", attributes={"a": 1.5}, more="kept")),
     ("/spans", a_span("{rollout}", "{attempt}", attributes={"a": 2.5})),
+    (
+        "/spans/batch",
+        {
+            "spans": [a_span("{rollout}", "{attempt}", span_id=name) for name in ("c", "d", "c")],
+            "number": True,
+        },
+    ),
+    ("/spans/batch", {"spans": [a_span("{rollout}", "{attempt}", span_id="c", name="other")]}),
+    ("/spans/batch", {"spans": [a_span("{rollout}", "{attempt}", span_id="c", trace_id="e" * 32)]}),
     ("/spans/next", {"rollout_id": "{rollout}", "attempt_id": "{attempt}"}),
     ("/rollouts/{rollout}/attempts/{attempt}/events", {"events": [{"kind": "log", "own": None}, {"kind": "result"}]}),
     ("/rollouts/{rollout}/attempts/{attempt}", {"status": "succeeded"}),

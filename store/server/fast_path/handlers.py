@@ -28,10 +28,12 @@ from store.sql.finishing import Finishing
 from store.sql.run_calls import APPEND_EVENTS
 from store.validation.json_limits import MAX_CALL_ITEMS
 from store.wire import finished_attempts, paths
+from store.wire.bodies import SpansBatchBody
 from store.wire.calls import body_of, call_of, path_of, route_of
-from store.wire.encoding import dumps
+from store.wire.encoding import dumps, recorded_body
 
 _SPAN: Final[Any] = Span.__pydantic_validator__
+_SPANS: Final[Any] = SpansBatchBody.__pydantic_validator__
 _FINISH: Final[Any] = body_of(FinishAttemptCall).__pydantic_validator__
 _DEQUEUE: Final[Any] = body_of(DequeueManyRolloutsCall).__pydantic_validator__
 
@@ -97,6 +99,23 @@ def _end_add_span(_: Call, submitted: tuple[Span, RecordSpans], recorded: SpansO
     return dumps(stored_span(span, command.items[0])) if recorded.numbers else None
 
 
+def _begin_add_spans(_: Call, body: bytes) -> tuple[Command, tuple[list[Span], RecordSpans]] | None:
+    batch: SpansBatchBody = _SPANS.validate_json(body)
+    if not batch.spans:
+        return None
+    command = record_spans(batch.spans, number=batch.number)
+    return command, (batch.spans, command)
+
+
+def _end_add_spans(call: Call, submitted: tuple[list[Span], RecordSpans], outcome: SpansOutcome) -> bytes:
+    database = database_of(call.store)
+    assert database is not None  # the fast path has a database
+    spans, command = submitted
+    numbers = database.spans.numbers(command, outcome)
+    facts = {index: command.items[index].fact for index, _ in numbers}
+    return recorded_body(spans, numbers, {index: (fact.span_id, fact.parent_id) for index, fact in facts.items()})
+
+
 def _begin_finish(request: Call, body: bytes) -> tuple[Command, tuple[Finishing, Idempotency | None]]:
     database = database_of(request.store)
     assert database is not None  # the fast path has a database
@@ -124,6 +143,7 @@ HANDLERS: Final = {
     path_of(FinishAttemptCall): Handler(_begin_finish, _end_finish),
     path_of(UpdateAttemptCall): _of_command(UpdateAttemptCall, COMMANDS[UpdateAttemptCall]),
     paths.SPANS: Handler(_begin_add_span, _end_add_span),
+    paths.SPANS_BATCH: Handler(_begin_add_spans, _end_add_spans),
     path_of(NextSpanCall): _of_command(NextSpanCall, COMMANDS[NextSpanCall]),
     path_of(AppendEventsCall): _of_command(AppendEventsCall, APPEND_EVENTS, "events"),
 }

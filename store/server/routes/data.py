@@ -23,10 +23,8 @@ from store.server.response_spool import Spool
 from store.server.routing import Id, StoreRoute, needs
 from store.sql.commands.spans import record_spans
 from store.wire import paths
-from store.wire.bodies import (
-    SpansBatchBody,
-)
-from store.wire.encoding import Recorded, dumps
+from store.wire.bodies import SpansBatchBody
+from store.wire.encoding import Recorded, dumps, recorded_body
 
 logger = logging.getLogger("store.spans")
 
@@ -70,12 +68,7 @@ async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
         stored = {indices[_key(span)]: span for span in await call.store.add_many_spans(numbered)}
         recorded = [(index, span.sequence_id) for index, span in stored.items()]
         ids = {index: (span.span_id, span.parent_id) for index, span in stored.items()}
-    derived = [
-        {"index": index, "span_id": span_id, "parent_id": parent_id}
-        for index, (span_id, parent_id) in ids.items()
-        if (span_id, parent_id) != (spans[index].span_id, spans[index].parent_id)
-    ]
-    return dumps({"recorded": recorded, "derived": derived} if derived else {"recorded": recorded})
+    return recorded_body(spans, recorded, ids)
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:

@@ -27,7 +27,7 @@ from store.interface.store import Store
 from store.models import Span
 from store.otel.repair import converted, derived_span_id, fitting, id_change, reduced, repaired, with_derived_id
 from store.runtime import process
-from store.semconv import CHANGED, ORIGINAL_SPAN_ID
+from store.semconv import CHANGED
 from store.training.tracing.span_thread import span_thread
 from store.training.tracing.spool import SpanSpool, SpoolFile
 from store.validation.json_limits import MAX_CALL_BYTES
