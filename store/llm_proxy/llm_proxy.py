@@ -30,8 +30,8 @@ class LLMProxy:
     Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
     `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded but not recorded. Responses, including
     streams, are forwarded byte for byte. A client gets the end of a response only after the call's span is in the
-    store. The span gets its sequence number when the call begins. So a reward that the agent records after the call has
-    a greater number.
+    store. The spans of an attempt are numbered in the order in which the calls began. So a reward that the agent
+    records after the call, or after the first bytes of a stream, has a greater number.
     Several proxies may run in one process, each with several backends. Backends may be replaced, paused and resumed
     from any thread while calls run. Calls to a proxy without backends wait as during a pause.
 

@@ -12,7 +12,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import LoggedEvent
-from store.server.streaming.feed import Fact
+from store.server.streaming.feed import Batch, Fact, Frame
 from store.server.streaming.hub import Hubs
 from store.server.streaming.output import PIECE_BYTES
 from store.server.streaming.paths import LOG_SOCKET
@@ -36,6 +36,18 @@ async def _until_followed(client: Client) -> None:
                 frame = await Socket(connected).frame()
                 if frame is not None and frame["kind"] == "hello":
                     return
+
+
+def test_events_of_a_page_are_queued_in_parts_of_limited_number_and_size() -> None:
+    sizes = [10] * 150 + [40_000, 30_000, 200_000, 10]
+    facts = [
+        Fact(number, number, 0.0, "", "", "", Frame("event", str(number), b"x" * size))
+        for number, size in enumerate(sizes)
+    ]
+    batches = Batch.several(facts)
+    assert [fact for batch in batches for fact in batch.facts] == facts
+    assert [len(batch.facts) for batch in batches] == [64, 64, 23, 1, 1, 1]
+    assert [batch.size for batch in batches[3:]] == [30_000, 200_000, 10]
 
 
 async def test_streams_beyond_the_limit_are_refused_until_another_ends(store: Store) -> None:
