@@ -97,16 +97,13 @@ class AttemptCalls:
             if len(calls) > 1 and not isinstance(error, Unavailable):
                 # One span may be the reason why the store refused the others.
                 for call, span in zip(calls, spans, strict=True):
-                    await self._store_alone(call, span)
+                    try:
+                        await self._store([call], [span])
+                    except Exception as own_error:  # noqa: BLE001 - `end` raises the error
+                        call.error = own_error
                 return
             for call in calls:
                 call.error = error
-
-    async def _store_alone(self, call: RunningCall, span: Span) -> None:
-        try:
-            await self._store([call], [span])
-        except Exception as error:  # noqa: BLE001 - `end` raises the error
-            call.error = error
 
     async def _store(self, calls: list[RunningCall], spans: list[Span]) -> None:
         """Store the spans of calls, which are in the order of their beginnings."""

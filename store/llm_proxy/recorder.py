@@ -115,17 +115,14 @@ class CallRecorder:
         except StoreError as error:
             raise Refusal(error.status if error.status < 500 else 503, str(error), "store") from None
         if objection is None:
-            return self._begin(self._store, rollout_id, attempt_id)
+            key = (rollout_id, attempt_id)
+            calls = self._attempts.get(key)
+            if calls is None:
+                calls = self._attempts[key] = AttemptCalls(self._store, *key, partial(self._attempts.pop, key))
+            return Recording(calls, rollout_id, attempt_id)
         if self._on_ended == "refuse":
             raise Refusal(409, objection, "attempt_over")
         return None
-
-    def _begin(self, store: Store, rollout_id: str, attempt_id: str) -> Recording:
-        key = (rollout_id, attempt_id)
-        calls = self._attempts.get(key)
-        if calls is None:
-            calls = self._attempts[key] = AttemptCalls(store, rollout_id, attempt_id, partial(self._attempts.pop, key))
-        return Recording(calls, rollout_id, attempt_id)
 
     async def finish(self, writing: Coroutine[Any, Any, None]) -> None:
         """Wait for a write. If the caller is cancelled, the write still runs to its end. Errors are only logged."""

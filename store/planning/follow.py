@@ -224,7 +224,9 @@ class Following:
                 async with aclosing(self._page_frames(page)) as frames:
                     async for frame in frames:
                         yield [frame]
-            elif batch := self._event_frames(page):
+            elif (self.form == "raw" or self._shown_attempt is not None) and (
+                batch := page.frames(self._shown_attempt)
+            ):
                 yield batch
             self.after = page.place.version
             if page.is_last:
@@ -254,13 +256,6 @@ class Following:
                     async for frame in loaded:
                         yield frame
                 return
-
-    def _event_frames(self, page: RunFollowPage) -> Sequence[RunFrame]:
-        """Return the frames of the events of a page that belong to the view; see `_holds`."""
-        if self.form == "raw":
-            return page.frames(None)
-        attempt = self._shown_attempt
-        return [] if attempt is None else page.frames(attempt)
 
     def _holds(self, event: RunEventRow) -> bool:
         """Return whether a new event belongs to the view.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from store.db.dialect import Dialect, dialect_for
 from store.db.queries import pages
 from store.db.url import StoreURL, parse
-from store.domain.commands import RecordSpans, SpansOutcome
+from store.domain.commands import RecordSpans
 from store.domain.idempotency import Repeat
 from store.interface.store import Store
 from store.models import (
@@ -224,14 +224,10 @@ class SQLSpans:
         if isinstance(answer, Repeat):
             answer = replies.recorded(answer)
             command.derive(answer.derived)
-        return self.numbers(command, answer)
-
-    def numbers(self, command: RecordSpans, outcome: SpansOutcome) -> list[tuple[int, int]]:
-        """Return the result of `record` from the result of its command, with the same errors."""
-        if len(outcome.numbers) < len(command.items):
-            self.core.writer_statistics.span_conflicts += len(outcome.conflicts)
-            span_commands.check_recorded(command, outcome)
-        return outcome.numbers
+        if len(answer.numbers) < len(command.items):
+            self.core.writer_statistics.span_conflicts += len(answer.conflicts)
+            span_commands.check_recorded(command, answer)
+        return answer.numbers
 
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:

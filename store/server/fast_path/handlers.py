@@ -22,7 +22,7 @@ from store.server.call import Call
 from store.server.unread_claims import release_if_unread
 from store.sql.calls import COMMANDS, CommandCall
 from store.sql.commands import rollouts as rollout_commands
-from store.sql.commands.spans import record_spans, stored_span
+from store.sql.commands.spans import check_recorded, record_spans, stored_span
 from store.sql.database import database_of
 from store.sql.finishing import Finishing
 from store.sql.run_calls import APPEND_EVENTS
@@ -108,12 +108,16 @@ def _begin_add_spans(_: Call, body: bytes) -> tuple[Command, tuple[list[Span], R
 
 
 def _end_add_spans(call: Call, submitted: tuple[list[Span], RecordSpans], outcome: SpansOutcome) -> bytes:
-    database = database_of(call.store)
-    assert database is not None  # the fast path has a database
     spans, command = submitted
-    numbers = database.spans.numbers(command, outcome)
-    facts = {index: command.items[index].fact for index, _ in numbers}
-    return recorded_body(spans, numbers, {index: (fact.span_id, fact.parent_id) for index, fact in facts.items()})
+    if len(outcome.numbers) < len(spans):
+        database = database_of(call.store)
+        assert database is not None  # the fast path has a database
+        database.core.writer_statistics.span_conflicts += len(outcome.conflicts)
+        check_recorded(command, outcome)
+    facts = {index: command.items[index].fact for index, _ in outcome.numbers}
+    return recorded_body(
+        spans, outcome.numbers, {index: (fact.span_id, fact.parent_id) for index, fact in facts.items()}
+    )
 
 
 def _begin_finish(request: Call, body: bytes) -> tuple[Command, tuple[Finishing, Idempotency | None]]:
