@@ -72,6 +72,18 @@ plan key), `resources_id` and `resources_version`. If the source is a replay too
 RESERVED_METADATA: Final[Mapping[str, type[str | int]]] = {GROUP_KEY: str, STEP_KEY: int, PLAN_KEY: str}
 """Keys of a rollout's metadata that the store reads when the rollout is created, with their types."""
 
+EXPORTED: Final = "rollbook.exported"
+"""The attribute of a span in an export to OTLP with the fields that OTLP cannot represent, as JSON."""
+MODE: Final = "rollbook.mode"
+RESOURCES_ID: Final = "rollbook.resources_id"
+ATTEMPT_NUMBER: Final = "rollbook.attempt"
+ATTEMPT_REWARD: Final = "rollbook.reward"
+EXPORT_ATTRIBUTES: Final = (
+    *(ROLLOUT_ID, ATTEMPT_ID, SPAN_SEQUENCE_ID),
+    *(GROUP_KEY, STEP_KEY, MODE, RESOURCES_ID, ATTEMPT_NUMBER, ATTEMPT_REWARD),
+)
+"""The attributes that an export to OTLP adds to spans, apart from `EXPORTED`. The reader of OTLP removes them."""
+
 PRIMARY: Final = "primary"
 """The name of a reward without a name."""
 

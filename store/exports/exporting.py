@@ -73,7 +73,7 @@ async def export_store(
 
     Args:
         store: the store.
-        format: `parquet`, `jsonl`, `hf` or `sft`.
+        format: `parquet`, `jsonl`, `hf`, `sft` or `otlp`.
         directory: a new or empty directory, or that of a call to continue.
         query: the conditions on rollouts, `as_at` and `reward_version`, whose scores replace the recorded rewards in
             all tables but `rewards`, which has both; None for all rollouts at the end of the log. The order, the limit
@@ -153,7 +153,7 @@ class _Plan:
     @property
     def is_whole(self) -> bool:
         """Whether a table needs all spans of a rollout at once."""
-        return any(table.name != SPANS for table in self.tables if SPANS in table.reads)
+        return any(not table.is_row_per_span for table in self.tables if SPANS in table.reads)
 
 
 def _plan(

@@ -72,11 +72,14 @@ class FieldRedaction:
             if _METADATA in self._names:
                 record.attempts = [attempt.model_copy(update={"metadata": None}) for attempt in record.attempts]
         if self._is_removed is not None:
-            record.spans = [self._span(row) for row in record.spans]
+            record.spans = [self.span(row) for row in record.spans]
         if self._names or self._is_removed is not None:
             record.events = [self._event(event) for event in record.events]
 
-    def _span(self, row: FlatSpan) -> FlatSpan:
+    def span(self, row: FlatSpan) -> FlatSpan:
+        """Return a span without the removed attributes."""
+        if self._is_removed is None:
+            return row
         return row._replace(
             attributes=orjson.dumps(self._without(orjson.loads(row.attributes))),
             events=row.events if row.events == EMPTY_LIST else self._nested_text(row.events),

@@ -44,6 +44,8 @@ class Table:
     """The parts of a record that the rows are made from, apart from the rollout itself."""
     bulk: tuple[int, ...] = ()
     """The indexes of the columns with most of the data, whose sizes bound the number of rows in memory."""
+    is_row_per_span: bool = False
+    """Whether each row is made from one span, so that a rollout can be written in parts."""
 
     def without(self, names: Sequence[str]) -> Table:
         """Return the table with nulls in some columns.

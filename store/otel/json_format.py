@@ -47,7 +47,18 @@ def decode(body: bytes) -> Traces:
         Undecodable: the body is not JSON, or a part of the request that contains spans is malformed.
     """
     try:
-        request = lenient_json.loads(body)
+        return decode_object(lenient_json.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise Undecodable(error) from None
+
+
+def decode_object(request: Any) -> Traces:
+    """Return the spans of a request, as `decode` does, from its parsed JSON.
+
+    Raises:
+        Undecodable: a part of the request that contains spans is malformed.
+    """
+    try:
         traces = Traces()
         for group in _objects(_object(request, "the request"), "resourceSpans", "resource_spans"):
             resource = _object(group.get("resource") or {}, "resource")
@@ -57,7 +68,7 @@ def decode(body: bytes) -> Traces:
                 scope = _scope(spans)
                 for span in _list(_either(spans, "spans", "spans"), "spans"):
                     _take(traces, origin, scope, span)
-    except (orjson.JSONDecodeError, Malformed) as error:
+    except Malformed as error:
         raise Undecodable(error) from None
     return traces
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from store.models import AttributeValue, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from store.models.spans import StatusCode
-from store.semconv import ATTEMPT_ID, CHANGED, ROLLOUT_ID, SPAN_SEQUENCE_ID, invalid_rewards
+from store.otel import exported
+from store.otel.exported import ExportedFields
+from store.semconv import ATTEMPT_ID, CHANGED, EXPORTED, ROLLOUT_ID, SPAN_SEQUENCE_ID, invalid_rewards
 
 Attributes = dict[str, AttributeValue]
 Json = dict[str, Any]
@@ -111,9 +113,29 @@ class Received:
     rollout_id: str = ""
     attempt_id: str = ""
     sequence_id: int = 0
+    exported: ExportedFields | None = None
+    """The fields that an export of a store added; they replace the others in `span`."""
 
     def span(self) -> Span:
         """Return the span as the model that every store accepts."""
+        span = self._decoded()
+        return span if self.exported is None else self.exported.restored(span)
+
+    def restore(self) -> None:
+        """Restore the fields that an export of a store added, if they are valid, also those of this object."""
+        self.exported = fields = exported.parsed(self.attributes.get(EXPORTED))
+        if fields is None:
+            return
+        try:
+            restored = self.span()
+        except ValidationError:
+            self.exported = None
+            return
+        fields.restore_attributes(self.attributes)
+        self.trace_id, self.span_id, self.parent_id = restored.trace_id, restored.span_id, restored.parent_id
+        self.sequence_id = restored.sequence_id
+
+    def _decoded(self) -> Span:
         # The JSON of the span has its fields in this order, and `_maker` needs the declared fields first.
         return _span(
             {
@@ -171,9 +193,11 @@ class Traces:
                 f"no valid reward: {value[:80]!a} is not a finite number" for _, value in invalid[:8]
             ]
         number = sequence_number(value_of(SPAN_SEQUENCE_ID, origin.number))
-        if number is None:
-            self.unnumbered.append(len(self.received))
         span.rollout_id, span.attempt_id, span.sequence_id = str(rollout_id), str(attempt_id), number or 0
+        if EXPORTED in attributes:
+            span.restore()
+        if number is None and not span.sequence_id:
+            self.unnumbered.append(len(self.received))
         self.received.append(span)
 
     def number(self, numbers: Mapping[int, int]) -> None:

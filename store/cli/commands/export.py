@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from store.cli.collector_options import collector_parameters, send_to_collector
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
 from store.cli.output.printing import byte_size, json_document, line
 from store.cli.output.progress import progress_shown
@@ -35,6 +36,12 @@ _ROWS_PER_FILE: Final = 500_000
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", file_okay=False, help="A new directory, or that of an export to continue.")
+]
+OptionalDirectory = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="DIR", file_okay=False, help="A new directory, or that of an export to continue. Not with --to."
+    ),
 ]
 Tables = Annotated[
     str | None,
@@ -72,36 +79,35 @@ RowsPerFile = Annotated[
 ]
 
 
+def _options(*, has_tables: bool) -> list[inspect.Parameter]:
+    return [
+        parameter("db", Db, DEFAULT_DB),
+        *([parameter("tables", Tables)] if has_tables else []),
+        *condition_options(RolloutQuery, "Export"),
+        parameter("as_at", AsAt),
+        parameter("split", Split),
+        parameter("split_by", SplitBy),
+        parameter("redact", Redact),
+        parameter("rows_per_file", RowsPerFile, _ROWS_PER_FILE),
+        parameter("overwrite", Overwrite, default=False),
+        parameter("json", AsJson, default=False),
+    ]
+
+
 def _command(name: str, *, has_tables: bool) -> Callable[[Callable[[], None]], None]:
     """Declare `rollbook export NAME`, with the docstring of the decorated function as its help."""
 
     def declare(described: Callable[[], None]) -> None:
         def command(directory: Path, **options: Any) -> None:
-            tables: str | None = options.get("tables")
-            query = RolloutQuery.of(**conditions_in(options, RolloutQuery), as_at=options["as_at"])
-            arguments = {
-                "query": query,
-                "tables": None if tables is None else [table.strip() for table in tables.split(",")],
-                "split": _fractions(options["split"] or []),
-                **{key: options[key] for key in ("split_by", "overwrite", "rows_per_file")},
-                "redact": options["redact"] or [],
-            }
-            _print(_export(options["db"], name, directory, arguments, is_quiet=options["json"]), options["json"])
+            _print(
+                _export(options["db"], name, directory, _arguments(options), is_quiet=options["json"]), options["json"]
+            )
 
         # Typer reads the options from the signature.
         vars(command)["__signature__"] = inspect.Signature(
             [
                 inspect.Parameter("directory", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Directory),
-                parameter("db", Db, DEFAULT_DB),
-                *([parameter("tables", Tables)] if has_tables else []),
-                *condition_options(RolloutQuery, "Export"),
-                parameter("as_at", AsAt),
-                parameter("split", Split),
-                parameter("split_by", SplitBy),
-                parameter("redact", Redact),
-                parameter("rows_per_file", RowsPerFile, _ROWS_PER_FILE),
-                parameter("overwrite", Overwrite, default=False),
-                parameter("json", AsJson, default=False),
+                *_options(has_tables=has_tables),
             ]
         )
         export.command(name, help=inspect.getdoc(described))(command)
@@ -205,6 +211,46 @@ def bundle(
         f"exported to {report.directory}: {report.rollouts:,} rollouts on {report.pages:,} pages with"
         f" {byte_size(report.size_bytes)} in {duration(report.seconds)}; open {directory / 'index.html'}"
     )
+
+
+def _otlp(directory: Path | None = None, **options: Any) -> None:
+    """Spans in the form of OpenTelemetry, as files or to a collector; --forward keeps feeding new ones."""
+    if (directory is None) == (options["to"] is None):
+        raise typer.BadParameter("give DIR for files, or --to for a collector")
+    of_other = ("cursor", "forward", "header") if options["to"] is None else ("split", "split_by", "overwrite")
+    if wrong := next((name for name in of_other if options[name]), None):
+        place = "a collector" if options["to"] is None else "files"
+        raise typer.BadParameter(f"is only for {place}", param_hint=f"--{wrong.replace('_', '-')}")
+    if directory is None:
+        send_to_collector(options)
+    else:
+        _print(
+            _export(options["db"], "otlp", directory, _arguments(options), is_quiet=options["json"]), options["json"]
+        )
+
+
+vars(_otlp)["__signature__"] = inspect.Signature(
+    [
+        inspect.Parameter(
+            "directory", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=OptionalDirectory
+        ),
+        *collector_parameters(),
+        *_options(has_tables=False),
+    ]
+)
+export.command("otlp", help=inspect.getdoc(_otlp))(_otlp)
+
+
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an export to files, except for the progress."""
+    tables: str | None = options.get("tables")
+    return {
+        "query": RolloutQuery.of(**conditions_in(options, RolloutQuery), as_at=options["as_at"]),
+        "tables": None if tables is None else [table.strip() for table in tables.split(",")],
+        "split": _fractions(options["split"] or []),
+        **{key: options[key] for key in ("split_by", "overwrite", "rows_per_file")},
+        "redact": options["redact"] or [],
+    }
 
 
 def _fractions(splits: list[str]) -> dict[str, float]:

@@ -9,11 +9,12 @@ from store.errors import Invalid
 from store.exports.formats.base import Format
 from store.exports.formats.hf import HuggingFace
 from store.exports.formats.jsonl import JSONLines
+from store.exports.formats.otlp import OpenTelemetry
 from store.exports.formats.parquet import Parquet
 from store.exports.formats.sft import FineTuning
 
 FORMATS: Final[dict[str, Callable[[], Format]]] = {
-    kind.name: kind for kind in (Parquet, JSONLines, HuggingFace, FineTuning)
+    kind.name: kind for kind in (Parquet, JSONLines, HuggingFace, FineTuning, OpenTelemetry)
 }
 
 

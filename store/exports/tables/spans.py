@@ -40,4 +40,5 @@ SPANS: Final = Table(
     span_rows,
     reads=frozenset({READ_SPANS}),
     bulk=(11, 12),
+    is_row_per_span=True,
 )

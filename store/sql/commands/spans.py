@@ -230,6 +230,8 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
 
     The caller must then convert the span by `new_span`, which checks it completely.
     """
+    if span.exported is not None:
+        return None
     name, message, parent_id = span.name, span.message, span.parent_id
     trace_id, span_id = span.trace_id, span.span_id
     rewards, tokens_in, tokens_out, *texts = semconv.summarise(name, span.attributes)
