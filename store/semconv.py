@@ -76,13 +76,20 @@ EXPORTED: Final = "rollbook.exported"
 """The attribute of a span in an export to OTLP with the fields that OTLP cannot represent, as JSON."""
 MODE: Final = "rollbook.mode"
 RESOURCES_ID: Final = "rollbook.resources_id"
+INPUT: Final = "rollbook.input"
+METADATA: Final = "rollbook.metadata"
 ATTEMPT_NUMBER: Final = "rollbook.attempt"
+ATTEMPT_STATUS: Final = "rollbook.status"
 ATTEMPT_REWARD: Final = "rollbook.reward"
 EXPORT_ATTRIBUTES: Final = (
     *(ROLLOUT_ID, ATTEMPT_ID, SPAN_SEQUENCE_ID),
-    *(GROUP_KEY, STEP_KEY, MODE, RESOURCES_ID, ATTEMPT_NUMBER, ATTEMPT_REWARD),
+    *(GROUP_KEY, STEP_KEY, MODE, RESOURCES_ID, INPUT, METADATA),
+    *(ATTEMPT_NUMBER, ATTEMPT_STATUS, ATTEMPT_REWARD),
 )
-"""The attributes that an export to OTLP adds to spans, apart from `EXPORTED`. The reader of OTLP removes them."""
+"""The attributes that an export to OTLP adds to spans, apart from `EXPORTED`. The reader of OTLP removes them.
+
+The input and the metadata of a rollout, as JSON, are attributes of its first span only.
+"""
 
 PRIMARY: Final = "primary"
 """The name of a reward without a name."""

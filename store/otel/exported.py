@@ -51,12 +51,17 @@ class ExportedFields(BaseModel):
             raise ValueError(f"{min(wrong)} is another field")
         return extra
 
-    def restore_attributes(self, attributes: dict[str, Any]) -> None:
-        """Remove the attributes that the export added, and restore those that it replaced; their order stays."""
+    def restore_attributes(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Remove the attributes that the export added, and restore those that it replaced; their order stays.
+
+        Return the values that the export has written.
+        """
+        added = {name: attributes[name] for name in EXPORT_ATTRIBUTES if name in attributes}
         for name in (EXPORTED, *EXPORT_ATTRIBUTES):
             if name not in self.attributes:
                 attributes.pop(name, None)
         attributes.update(self.attributes)
+        return added
 
     def restored(self, span: Span) -> Span:
         """Return a span with these fields instead of the decoded ones, apart from the attributes.

@@ -52,14 +52,18 @@ def decode(body: bytes) -> Traces:
         raise Undecodable(error) from None
 
 
-def decode_object(request: Any) -> Traces:
+def decode_object(request: Any, *, accepts_foreign: bool = False) -> Traces:
     """Return the spans of a request, as `decode` does, from its parsed JSON.
+
+    Args:
+        request: the JSON.
+        accepts_foreign: whether spans that do not state their attempt are accepted.
 
     Raises:
         Undecodable: a part of the request that contains spans is malformed.
     """
     try:
-        traces = Traces()
+        traces = Traces(accepts_foreign=accepts_foreign)
         for group in _objects(_object(request, "the request"), "resourceSpans", "resource_spans"):
             resource = _object(group.get("resource") or {}, "resource")
             schema_url = _text(_either(group, "schemaUrl", "schema_url"), "schemaUrl")

@@ -115,6 +115,8 @@ class Received:
     sequence_id: int = 0
     exported: ExportedFields | None = None
     """The fields that an export of a store added; they replace the others in `span`."""
+    added: Attributes = field(default_factory=dict[str, AttributeValue])
+    """The attributes that an export of a store added, which are no longer among the attributes."""
 
     def span(self) -> Span:
         """Return the span as the model that every store accepts."""
@@ -131,7 +133,7 @@ class Received:
         except ValidationError:
             self.exported = None
             return
-        fields.restore_attributes(self.attributes)
+        self.added = fields.restore_attributes(self.attributes)
         self.trace_id, self.span_id, self.parent_id = restored.trace_id, restored.span_id, restored.parent_id
         self.sequence_id = restored.sequence_id
 
@@ -171,6 +173,8 @@ class Traces:
     refused: Refusals = field(default_factory=Refusals)
     changed: Refusals = field(default_factory=Refusals)
     """Counts of spans that were changed so that a store accepts them, by change."""
+    accepts_foreign: bool = False
+    """Whether spans that do not state their attempt are accepted; their `rollout_id` and `attempt_id` are empty."""
 
     @property
     def spans(self) -> list[Span]:
@@ -183,6 +187,9 @@ class Traces:
         value_of = attributes.get
         rollout_id, attempt_id = value_of(ROLLOUT_ID, origin.rollout_id), value_of(ATTEMPT_ID, origin.attempt_id)
         if rollout_id is None or attempt_id is None or rollout_id == "" or attempt_id == "":
+            if self.accepts_foreign:
+                self.received.append(span)
+                return
             has_rollout = rollout_id is not None and rollout_id != ""
             key, value = (ATTEMPT_ID, attempt_id) if has_rollout else (ROLLOUT_ID, rollout_id)
             self.refused.add(f"{key} is {'missing on the span and its resource' if value is None else 'empty'}")

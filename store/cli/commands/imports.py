@@ -83,3 +83,13 @@ def traces(
     from store.imports.traces import read_traces
 
     return read_traces(path)
+
+
+@import_command("otlp")
+def otlp(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", exists=True, help="Files or directories of files.")],
+) -> Iterable[ForeignRollout | Skipped]:
+    """OTLP in JSON, by line or as a whole, also with gzip: rollouts that were exported, and other traces."""
+    from store.imports.otlp import read_otlp
+
+    return read_otlp(paths)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
 from store.exports.source import ATTEMPTS, SPANS
+from store.exports.tables.columns import json_text
 from store.models import AttributeValue
 from store.otel.encode import OtlpSpan, as_json, otlp_span
-from store.semconv import ATTEMPT_NUMBER, ATTEMPT_REWARD, GROUP_KEY, MODE, RESOURCES_ID, STEP_KEY
+from store.semconv import (
+    ATTEMPT_NUMBER,
+    ATTEMPT_REWARD,
+    ATTEMPT_STATUS,
+    GROUP_KEY,
+    INPUT,
+    METADATA,
+    MODE,
+    RESOURCES_ID,
+    STEP_KEY,
+)
 
 READS: Final = frozenset({SPANS, ATTEMPTS})
+_OWN: Final = "rollbook."
 
 
 def otlp_spans(record: RolloutRecord) -> list[OtlpSpan]:
@@ -25,10 +37,23 @@ def otlp_spans(record: RolloutRecord) -> list[OtlpSpan]:
         RESOURCES_ID: rollout.resources_id,
     }
     of_attempts: dict[str, Mapping[str, AttributeValue | None]] = {
-        attempt.attempt_id: of_rollout | {ATTEMPT_NUMBER: attempt.sequence_id, ATTEMPT_REWARD: attempt.reward}
+        attempt.attempt_id: of_rollout
+        | {ATTEMPT_NUMBER: attempt.sequence_id, ATTEMPT_STATUS: attempt.status, ATTEMPT_REWARD: attempt.reward}
         for attempt in record.attempts
     }
-    return [otlp_span(row, of_attempts.get(row.attempt_id, of_rollout)) for row in record.spans]
+    # The keys of the store's own have attributes, or describe the import of the rollout.
+    metadata = {name: value for name, value in (rollout.metadata or {}).items() if not name.startswith(_OWN)}
+    of_first = {INPUT: _json(rollout.input), METADATA: _json(metadata or None)} if record.is_first else {}
+    spans: list[OtlpSpan] = []
+    for row in record.spans:
+        spans.append(otlp_span(row, {**of_attempts.get(row.attempt_id, of_rollout), **of_first}))
+        of_first = {}
+    return spans
+
+
+def _json(value: Any) -> str | None:
+    text = json_text(value)
+    return None if text is None else text.decode()
 
 
 def _rows(record: RolloutRecord) -> Sequence[Row]:
