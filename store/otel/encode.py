@@ -52,9 +52,9 @@ def otlp_span(row: FlatSpan, added: Mapping[str, AttributeValue | None] | None =
         added: further attributes out of `EXPORT_ATTRIBUTES`; None values are left out. The ids are always added.
     """
     extra: Json = orjson.loads(row.extra) if row.extra is not None else {}
-    attributes: Json = orjson.loads(row.attributes)
-    attributes |= {ROLLOUT_ID: row.rollout_id, ATTEMPT_ID: row.attempt_id, SPAN_SEQUENCE_ID: row.sequence_id}
-    attributes |= {name: value for name, value in (added or {}).items() if value is not None}
+    ids = {ROLLOUT_ID: row.rollout_id, ATTEMPT_ID: row.attempt_id, SPAN_SEQUENCE_ID: row.sequence_id}
+    further: Json = ids | {name: value for name, value in (added or {}).items() if value is not None}
+    attributes: Json = orjson.loads(row.attributes) | further
     # The marker takes the place of an attribute of its name, so that the order of the attributes stays.
     place = [*attributes, EXPORTED].index(EXPORTED)
     attributes.pop(EXPORTED, None)
@@ -66,7 +66,7 @@ def otlp_span(row: FlatSpan, added: Mapping[str, AttributeValue | None] | None =
         _span(row, extra, attributes),
     )
     (decoded,) = decode_object(request([encoded])).received
-    marker = exported_fields(row, flat_span(decoded.span()))
+    marker = exported_fields(row, flat_span(decoded.span()), further)
     encoded.span["attributes"].insert(place, _pair(EXPORTED, {"stringValue": marker}))
     return encoded
 

@@ -7,6 +7,7 @@ values of those that the export replaces. So an exported span that is read again
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import orjson
@@ -20,6 +21,7 @@ from store.semconv import EXPORT_ATTRIBUTES, EXPORTED
 
 _JSON_COLUMNS: Final = frozenset({"events", "links", "resource", "extra"})
 _COMPARED: Final = tuple(name for name in FlatSpan._fields if name not in {"rollout_id", "attempt_id", "attributes"})
+_SPAN_FIELDS: Final = frozenset(_COMPARED) - {"extra", "status_code", "status_message"}
 _EXTRA: Final = frozenset({"context", "parent", "status"})
 """The declared fields of a span that the column `extra` may contain."""
 
@@ -39,6 +41,9 @@ class ExportedFields(BaseModel):
     start_time: float | None = None
     end_time: float | None = None
     attributes: Attributes = Field(default_factory=dict[str, Any])
+    """The attributes of the span that the export replaced, or whose names are those of an export."""
+    unchanged: list[str] = Field(default_factory=list[str])
+    """The names of those that the export did not replace."""
     events: list[Event] = Field(default_factory=list[Event])
     links: list[Link] = Field(default_factory=list[Link])
     resource: OtelResource | None = None
@@ -56,7 +61,8 @@ class ExportedFields(BaseModel):
 
         Return the values that the export has written.
         """
-        added = {name: attributes[name] for name in EXPORT_ATTRIBUTES if name in attributes}
+        names = [name for name in EXPORT_ATTRIBUTES if name in attributes and name not in self.unchanged]
+        added = {name: attributes[name] for name in names}
         for name in (EXPORTED, *EXPORT_ATTRIBUTES):
             if name not in self.attributes:
                 attributes.pop(name, None)
@@ -71,7 +77,7 @@ class ExportedFields(BaseModel):
         """
         fields: dict[str, Any] = {name: getattr(span, name) for name in Span.model_fields}
         fields |= span.__pydantic_extra__ or {}
-        for name in self.model_fields_set - {"attributes", "extra", "status_code", "status_message"}:
+        for name in self.model_fields_set & _SPAN_FIELDS:
             fields[name] = getattr(self, name)
         changed = {
             key: getattr(self, name)
@@ -86,12 +92,13 @@ class ExportedFields(BaseModel):
         return Span.model_validate(fields)
 
 
-def exported_fields(original: FlatSpan, decoded: FlatSpan) -> str:
+def exported_fields(original: FlatSpan, decoded: FlatSpan, added: Collection[str]) -> str:
     """Return the value of `rollbook.exported`.
 
     Args:
         original: the span in the store.
         decoded: the span that a decoder reads from the exported span, with the added attributes.
+        added: the names of the added attributes.
     """
     fields: dict[str, Any] = {}
     for name in _COMPARED:
@@ -106,6 +113,8 @@ def exported_fields(original: FlatSpan, decoded: FlatSpan) -> str:
     }
     if attributes:
         fields["attributes"] = attributes
+    if unchanged := [name for name in EXPORT_ATTRIBUTES if name in before and name not in added]:
+        fields["unchanged"] = unchanged
     return orjson.dumps(fields).decode()
 
 
