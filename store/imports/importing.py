@@ -253,8 +253,9 @@ class _Import:
 
 
 def _numbered(spans: Iterable[Span], attempt: Attempt, first: int) -> list[Span]:
-    """Return spans as spans of an attempt, with numbers from `first`."""
+    """Return spans as spans of an attempt; those with the number 0 get numbers from `first`, by their order."""
     ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
     return [
-        span.model_copy(update={**ids, "sequence_id": sequence_id}) for sequence_id, span in enumerate(spans, first)
+        span.model_copy(update={**ids, "sequence_id": span.sequence_id or place})
+        for place, span in enumerate(spans, first)
     ]

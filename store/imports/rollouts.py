@@ -46,7 +46,7 @@ class ForeignAttempt:
     spans: Sequence[Span] = ()
     """The spans in their order, with span ids that do not differ between two reads of the source; see `span_id_of`.
 
-    The import sets `rollout_id`, `attempt_id` and `sequence_id`, so a reader leaves them empty.
+    The import sets `rollout_id` and `attempt_id`, and the `sequence_id` of a span where it is 0.
     """
     metadata: Mapping[str, Any] | None = None
     error: AttemptError | None = None

@@ -24,7 +24,7 @@ from store.models.flat_spans import flat_span
 from tests.exports.agents import call, span
 from tests.exports.conftest import content
 
-FORMATS = ("parquet", "jsonl", "hf", "sft")
+FORMATS = ("parquet", "jsonl", "hf", "sft", "otlp")
 
 
 @pytest.fixture(scope="session")

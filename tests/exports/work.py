@@ -10,8 +10,9 @@ import pytest
 
 from store import open_store
 from store.errors import Unavailable
-from store.exports import export_store
+from store.exports import export_store, forward_spans
 from store.exports.manifest import UNFINISHED
+from store.exports.otlp import sending
 
 ARGUMENTS: dict[str, Any] = {"tables": ["rollouts", "spans", "messages"], "rows_per_file": 40}
 
@@ -30,3 +31,10 @@ async def export_until_full(url: str, directory: str, most: int) -> None:
             await export_store(store, "jsonl", directory, **ARGUMENTS)
     assert full.value.is_disk_full
     assert [path for path in os.scandir(directory) if path.name.endswith(UNFINISHED)] == []
+
+
+async def forward(url: str, to: str, cursor: str) -> None:
+    """Forward the spans of a store in small requests, until this process is killed."""
+    sending._MOST_SPANS = 7  # pyright: ignore[reportPrivateUsage]
+    async with await open_store(url, read_only=True) as store:
+        await forward_spans(store, to, cursor)
