@@ -1,18 +1,12 @@
-"""Encoder of stored spans as OTLP, in JSON and in protobuf. Decision 96.
-
-`json_format` states the rules of the JSON. The protobuf message is made of the same objects.
-"""
+"""Encoder of stored spans as OTLP in JSON. `protobuf.encode` converts this JSON. Decision 96."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from store.models import AttributeValue
 from store.models.flat_spans import EMPTY_LIST, FlatSpan, flat_span
@@ -89,11 +83,6 @@ def request(spans: Iterable[OtlpSpan]) -> Json:
 def as_json(spans: Iterable[OtlpSpan]) -> bytes:
     """Return a request in JSON."""
     return orjson.dumps(request(spans))
-
-
-def as_protobuf(spans: Iterable[OtlpSpan]) -> bytes:
-    """Return a request in protobuf."""
-    return ExportTraceServiceRequest(**_fields(request(spans))).SerializeToString()
 
 
 def _span(row: FlatSpan, extra: Json, attributes: Json) -> Json:
@@ -199,25 +188,3 @@ def _object(value: Any) -> Json:
 
 def _present(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _fields(value: Json) -> Json:
-    """Return a message in JSON as the arguments of its class."""
-    return {_snake(name): _CONVERTED.get(name, _argument)(item) for name, item in value.items()}
-
-
-def _argument(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_argument(item) for item in cast("list[Any]", value)]
-    return _fields(cast("Json", value)) if isinstance(value, dict) else value
-
-
-@cache
-def _snake(name: str) -> str:
-    return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-
-
-_CONVERTED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("traceId", "spanId", "parentSpanId"), bytes.fromhex),
-    **dict.fromkeys(("startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "intValue"), int),
-}

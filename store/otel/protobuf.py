@@ -1,7 +1,9 @@
-"""Decoder of OTLP traces in protobuf: the protobuf library parses the body, and this module converts the messages."""
+"""Decoder and encoder of OTLP traces in protobuf: the protobuf library parses and writes the messages."""
 
-from collections.abc import Iterable
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -123,3 +125,30 @@ def _plain(value: AnyValue) -> Any:
             return None
         case _:
             return getattr(value, kind)
+
+
+def encode(request: otlp_spans.Json) -> bytes:
+    """Return a request that `store.otel.encode.request` has made, in protobuf."""
+    return ExportTraceServiceRequest(**_fields(request)).SerializeToString()
+
+
+def _fields(value: otlp_spans.Json) -> otlp_spans.Json:
+    """Return a message in JSON as the arguments of its class."""
+    return {_snake(name): _CONVERTED.get(name, _argument)(item) for name, item in value.items()}
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_argument(item) for item in cast("list[Any]", value)]
+    return _fields(cast("otlp_spans.Json", value)) if isinstance(value, dict) else value
+
+
+@cache
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+_CONVERTED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("traceId", "spanId", "parentSpanId"), bytes.fromhex),
+    **dict.fromkeys(("startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "intValue"), int),
+}

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from store.models import Span
 from store.models.flat_spans import flat_span
 from store.otel import json_format, protobuf
-from store.otel.encode import as_json, as_protobuf, otlp_span
+from store.otel.encode import OtlpSpan, as_json, otlp_span, request
 from store.otel.spans import Received
 from store.semconv import ATTEMPT_ID, EXPORTED, GROUP_KEY, ROLLOUT_ID, SPAN_SEQUENCE_ID
 from store.sql.commands.spans import new_span, record_received
@@ -48,6 +48,10 @@ PLAIN: dict[str, Any] = {
     "dropped_links_count": 5,
 }
 """The fields of a span with a value in every field of OTLP, and in no other."""
+
+
+def as_protobuf(spans: list[OtlpSpan]) -> bytes:
+    return protobuf.encode(request(spans))
 
 
 def span(**changes: Any) -> Span:
@@ -146,7 +150,7 @@ STRANGE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", STRANGE.values(), ids=STRANGE)
-def test_what_otlp_cannot_represent_is_restored(changes: dict[str, Any]) -> None:
+def test_fields_without_a_place_in_otlp_are_restored(changes: dict[str, Any]) -> None:
     check_equal(span(**changes))
     check_equal(span(**changes), {GROUP_KEY: "g", "rollbook.reward": 0.5})
 

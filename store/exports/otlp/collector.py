@@ -26,7 +26,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.util.re import parse_env_headers
 
 from store.errors import Forbidden, Incompatible, Invalid, StoreError, Unauthorized, Unavailable
-from store.otel.encode import OtlpSpan, as_json, as_protobuf
+from store.otel import protobuf
+from store.otel.encode import OtlpSpan, as_json, request
 
 Encoding = Literal["protobuf", "json"]
 Compression = Literal["gzip", "none"]
@@ -42,19 +43,19 @@ _ANSWER_BYTES: Final = 65_536
 _SHOWN: Final = 300
 
 
-class Refused(NamedTuple):
+class Rejection(NamedTuple):
     """The spans that a collector has refused for good."""
 
     spans: int = 0
     message: str = ""
     """The reason of the first refusal."""
 
-    def and_also(self, other: Refused) -> Refused:
+    def and_also(self, other: Rejection) -> Rejection:
         """Return both refusals as one."""
-        return Refused(self.spans + other.spans, self.message or other.message)
+        return Rejection(self.spans + other.spans, self.message or other.message)
 
 
-class Stopped(Exception):
+class SendingStopped(Exception):
     """The sender was stopped while it waited for the collector."""
 
 
@@ -132,26 +133,25 @@ class Collector:
         if self._session is not None:
             await self._session.close()
 
-    async def send(self, spans: Sequence[OtlpSpan]) -> Refused:
+    async def send(self, spans: Sequence[OtlpSpan]) -> Rejection:
         """Send spans, and return when the collector has acknowledged them.
 
         Raises:
             Forbidden, Unauthorized: the collector demands other headers.
             Incompatible: the collector does not accept the request.
-            Stopped: the collector does not take the request, and the sender was stopped.
+            SendingStopped: the collector does not take the request, and the sender was stopped.
             Unavailable: the collector has not taken the request for `retry_seconds`.
         """
-        encode = as_protobuf if self._options.encoding == "protobuf" else as_json
-        body = encode(spans)
+        body = protobuf.encode(request(spans)) if self._options.encoding == "protobuf" else as_json(spans)
         refused = await self._send(gzip.compress(body, 6, mtime=0) if self._options.compression == "gzip" else body)
         if refused is not None:
             return refused
         if len(spans) == 1:
-            return Refused(1, f"a span with {len(body):,} bytes is too large for the collector")
+            return Rejection(1, f"a span with {len(body):,} bytes is too large for the collector")
         middle = len(spans) // 2
         return (await self.send(spans[:middle])).and_also(await self.send(spans[middle:]))
 
-    async def _send(self, body: bytes) -> Refused | None:
+    async def _send(self, body: bytes) -> Rejection | None:
         """Send a request until it is acknowledged; return None if it is too large."""
         begun = time.monotonic()
         pause = _SHORTEST_PAUSE
@@ -186,7 +186,7 @@ class Collector:
                     await self._stop.wait()
             except TimeoutError:
                 return
-        raise Stopped
+        raise SendingStopped
 
     async def _post(self, body: bytes) -> tuple[int, _Answer, float]:
         """Send a request once; return the status, the answer, and the seconds of `Retry-After`."""
@@ -257,16 +257,16 @@ def _environment_headers() -> dict[str, str]:
     return headers
 
 
-def _refused(answer: _Answer) -> Refused:
+def _refused(answer: _Answer) -> Rejection:
     """Return the refused spans in the answer to a successful request; none if the answer cannot be read."""
     try:
         if answer.content_type == "application/json":
             partial: dict[str, Any] = orjson.loads(answer.content or b"{}").get("partialSuccess") or {}
-            return Refused(int(partial.get("rejectedSpans", 0)), str(partial.get("errorMessage", "")))
+            return Rejection(int(partial.get("rejectedSpans", 0)), _sentence(str(partial.get("errorMessage", ""))))
         success = ExportTraceServiceResponse.FromString(answer.content).partial_success
     except (DecodeError, ValueError, AttributeError, TypeError):
-        return Refused()
-    return Refused(success.rejected_spans, success.error_message)
+        return Rejection()
+    return Rejection(success.rejected_spans, _sentence(success.error_message))
 
 
 def _message(answer: _Answer) -> str:
@@ -282,8 +282,13 @@ def _message(answer: _Answer) -> str:
         text = _json_message(answer.content)
     elif answer.content_type == "text/plain":
         text = answer.content.decode(errors="replace")
-    text = " ".join(text.split())
-    return f": {text[:_SHOWN]}" if text else ""
+    return f": {_sentence(text)}" if text else ""
+
+
+def _sentence(text: str) -> str:
+    """Return the text of a collector in one line, without control characters."""
+    line = " ".join(text.split())[:_SHOWN]
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
 def _json_message(content: bytes) -> str:

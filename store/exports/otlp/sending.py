@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from store.exports.otlp.collector import Collector, CollectorOptions, Refused, Stopped, traces_url
+from store.exports.otlp.collector import Collector, CollectorOptions, Rejection, SendingStopped, traces_url
 from store.exports.otlp.cursor_file import CursorFile
 from store.exports.redaction import FieldRedaction
 from store.exports.source import ExportSource
@@ -111,7 +111,7 @@ async def send_spans(
     moment = await store.log.position(query.as_at)
     source = ExportSource(store, query, moment.position, READS)
     spans = rollouts = 0
-    refused = Refused()
+    refused = Rejection()
     async with Collector(to, options or CollectorOptions(), on_notice) as collector:
         batch = _Batch()
 
@@ -182,7 +182,7 @@ async def forward_spans(
     stop = stop or asyncio.Event()
     redaction = _redaction(redact)
     file = CursorFile(Path(cursor), traces_url(to))
-    spans, refused = 0, Refused()
+    spans, refused = 0, Rejection()
     with file.locked():
         state = file.read()
         async with Collector(to, options or CollectorOptions(retry_seconds=None), on_notice, stop) as collector:
@@ -190,7 +190,7 @@ async def forward_spans(
             async for batch in batches:
                 try:
                     refusal = await collector.send(batch.spans)
-                except Stopped:
+                except SendingStopped:
                     break
                 if refusal.spans and not refused.spans:
                     on_notice(f"the collector has refused {refusal.spans:,} spans: {refusal.message}")
