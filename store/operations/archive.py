@@ -24,7 +24,7 @@ from store.operations.backup import checked_seal, damage_reported, database_in, 
 from store.operations.compression import Compression
 from store.operations.copying import fill_reserved
 from store.operations.damage import store_damage_reported
-from store.operations.log_copy import end_of
+from store.operations.log_source import DatabaseSource, end_of
 from store.operations.pace import Pace
 from store.operations.policy import RetentionPolicy
 from store.operations.removal import Remover, blobs_without_event, database, remover
@@ -197,7 +197,9 @@ async def _write(
         written.append(await write_seal(writer, store_id, contents))
 
     target = database_in(path, clock).unfinished()
-    await fill_reserved(source, target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True)
+    await fill_reserved(
+        DatabaseSource(source), target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True
+    )
     return written[-1]
 
 

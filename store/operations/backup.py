@@ -17,6 +17,7 @@ from store.db.url import sqlite_url
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log, damage
 from store.operations.copying import database, make_copy
+from store.operations.log_source import DatabaseSource
 from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
 from store.operations.sealed_files import read_seal, store_seal
 from store.runtime.clock import Clock
@@ -57,7 +58,12 @@ async def backup_store(
 
     async def back_up() -> CopyReport:
         report = await make_copy(
-            source, target.unfinished(), is_verified=verify, on_progress=reporter, finish=finish, is_single_file=True
+            DatabaseSource(source),
+            target.unfinished(),
+            is_verified=verify,
+            on_progress=reporter,
+            finish=finish,
+            is_single_file=True,
         )
         assert target.url.path is not None  # a file
         # If `report` is the result of an earlier call, that call has written the seal.
@@ -92,7 +98,7 @@ async def restore_store(
         unfinished = target.unfinished()
         try:
             with damage_reported(Path(file)):
-                report = await make_copy(source, unfinished, is_verified=True, on_progress=on_progress)
+                report = await make_copy(DatabaseSource(source), unfinished, is_verified=True, on_progress=on_progress)
         except Corrupt:
             await unfinished.discard()
             raise

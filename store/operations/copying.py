@@ -6,17 +6,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from sqlalchemy import select
-
 from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for, existing_store
-from store.db.tables.core import store_info
 from store.db.url import parse
 from store.errors import AlreadyExists, Corrupt, Invalid
 from store.models import VerifyReport
-from store.operations import beside_log, receipts
+from store.operations import receipts
 from store.operations.compression import Compression
 from store.operations.damage import store_damage_reported
-from store.operations.log_copy import EndOfLog, LogCopy, end_of
+from store.operations.log_copy import LogCopy
+from store.operations.log_source import DatabaseSource, EndOfLog, LogSource, end_of
 from store.operations.reports import CopyReport
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import run_in_thread
@@ -66,7 +64,8 @@ async def copy_store(
     reporter = ProgressReporter(on_progress)
     async with store_damage_reported(source_url, reporter):
         return await run_in_thread(
-            "rollbook copy", make_copy(source, target.unfinished(), is_verified=verify, on_progress=reporter)
+            "rollbook copy",
+            make_copy(DatabaseSource(source), target.unfinished(), is_verified=verify, on_progress=reporter),
         )
 
 
@@ -84,7 +83,7 @@ def database(url: str, clock: Clock | None = None) -> Dialect:
 
 
 async def make_copy(
-    source: Dialect,
+    source: LogSource,
     target: Unfinished,
     *,
     is_verified: bool,
@@ -112,7 +111,7 @@ async def make_copy(
 
 
 async def fill_reserved(
-    source: Dialect,
+    source: LogSource,
     target: Unfinished,
     *,
     is_verified: bool,
@@ -123,7 +122,7 @@ async def fill_reserved(
     """Copy a store to a target that the caller has reserved. `make_copy` reserves the target itself.
 
     Args:
-        source: the database that is copied. It must not be open.
+        source: the log that is copied. It must not be open.
         target: the place of the copy. It must not be open.
         is_verified: whether to verify the copy.
         on_progress: called with the progress of the copy.
@@ -154,20 +153,16 @@ async def fill_reserved(
 
 
 @asynccontextmanager
-async def _opened(source: Dialect, target: Unfinished, *, is_single_file: bool) -> AsyncGenerator[str]:
-    """Open both databases, and yield the id of the store."""
-    async with existing_store(source) as store_id:
-        columns = store_info.c
-        async with source.read() as session:
-            statement = source.sql(select(columns.created_at, columns.log_format))
-            (info,) = await session.fetch(statement, {})
-        await target.prepare(store_id, info.created_at, info.log_format, is_single_file=is_single_file)
+async def _opened(source: LogSource, target: Unfinished, *, is_single_file: bool) -> AsyncGenerator[str]:
+    """Open the source and the target, and yield the id of the store."""
+    async with source.opened() as identity:
+        await target.prepare(*identity, is_single_file=is_single_file)
         async with existing_store(target):
-            yield store_id
+            yield identity.store_id
 
 
 async def _fill(
-    source: Dialect,
+    source: LogSource,
     target: Unfinished,
     store_id: str,
     *,
@@ -179,12 +174,12 @@ async def _fill(
         log = LogCopy(source, target, writer, on_progress)
         await log.resume()
         events_before = log.end.events
-        end = await _copy_tables(source, writer)
+        end = await source.copy_tables(writer)
         await log.run(end)
         while log.needed > end.position:
             # A body was removed during the copy. The copy has to contain the event that ordered the removal, and the
             # tables beside the log have to be of the same moment.
-            end = await _copy_tables(source, writer)
+            end = await source.copy_tables(writer)
             await log.run(end)
         # Payload may have been removed from the source during the copy.
         await Compression(writer).retire()
@@ -226,13 +221,6 @@ async def _writing(target: Dialect) -> AsyncGenerator[WriteSession]:
             await writer.close()
         raise
     await writer.close()
-
-
-async def _copy_tables(source: Dialect, writer: WriteSession) -> EndOfLog:
-    """Copy the tables beside the log, and return the last commit of the log at the same moment."""
-    async with source.read(snapshot=True) as session:
-        await beside_log.copy(session, writer)
-        return await end_of(session)
 
 
 def _check(report: VerifyReport, end: EndOfLog) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from store.db.dialect import Dialect, Unfinished
+from store.db.dialect import Unfinished
 from store.errors import StoreError
 from store.models.enums import Frozen
+from store.operations.log_source import LogSource
 from store.operations.reports import CopyReport
 from store.runtime.process import is_gone, this_process
 
@@ -34,7 +35,7 @@ class Receipt(Frozen):
     """The result of a copy, and the call that made it."""
 
     source: str
-    """The URL of the store that was copied."""
+    """The name of the source that was copied, for example the URL of a store."""
     is_single_file: bool
     """Whether the copy is a backup or an archive."""
     process: dict[str, Any]
@@ -42,13 +43,13 @@ class Receipt(Frozen):
     report: CopyReport
 
 
-def receipt_of(source: Dialect, report: CopyReport, *, is_single_file: bool) -> str:
+def receipt_of(source: LogSource, report: CopyReport, *, is_single_file: bool) -> str:
     """Return the text of the receipt of a copy that this process has made."""
-    receipt = Receipt(source=_name(source), is_single_file=is_single_file, process=this_process(), report=report)
+    receipt = Receipt(source=source.name, is_single_file=is_single_file, process=this_process(), report=report)
     return receipt.model_dump_json()
 
 
-async def earlier_result(source: Dialect, target: Unfinished, *, is_single_file: bool) -> CopyReport | None:
+async def earlier_result(source: LogSource, target: Unfinished, *, is_single_file: bool) -> CopyReport | None:
     """Return the result of an earlier equal call whose receipt still exists and whose process has ended; else None."""
     text = await target.receipt()
     if text is None:
@@ -58,11 +59,9 @@ async def earlier_result(source: Dialect, target: Unfinished, *, is_single_file:
     except ValidationError:
         return None
     is_running = receipt.process.get("host") == socket.gethostname() and not is_gone(receipt.process)
-    if is_running or (receipt.source, receipt.is_single_file) != (_name(source), is_single_file):
+    if is_running or (receipt.source, receipt.is_single_file) != (source.name, is_single_file):
         return None
-    store_id = await source.open(create=False)
-    await source.close()
-    if store_id != receipt.report.store_id:
+    if not await source.has_made(receipt.report):
         return None
     return receipt.report.model_copy(update={"events_before": receipt.report.events})
 
@@ -110,7 +109,3 @@ async def _remove_printed(*, then_exit: bool = False) -> None:
             await _printed.pop().acknowledge()
     if then_exit:
         os._exit(0)
-
-
-def _name(source: Dialect) -> str:
-    return source.url.shown if source.url.path is None else str(source.url.path.absolute())

@@ -24,7 +24,7 @@ from store.operations import (
     RetentionPolicy,
     beside_log,
     copy_store,
-    log_copy,
+    log_source,
     redact,
     remove_payload,
 )
@@ -46,7 +46,7 @@ Chunks = Callable[[int], None]
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
     """A function that sets the most events of a chunk."""
-    return lambda events: monkeypatch.setattr(log_copy, "_EVENTS", events)
+    return lambda events: monkeypatch.setattr(log_source, "_EVENTS", events)
 
 
 @pytest.mark.parametrize("to", [SQLITE, POSTGRES])
