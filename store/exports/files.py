@@ -24,7 +24,7 @@ _BUFFERED_BYTES: Final = 64_000_000
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class _HashedFile:
+class HashedFile:
     """A file to write, with the hash of what was written."""
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class _TableFile:
 
     def __init__(self, path: Path, form: Format, table: Table, origin: ExportOrigin) -> None:
         path.parent.mkdir(exist_ok=True)
-        self._file = _HashedFile(path.with_name(path.name + UNFINISHED))
+        self._file = HashedFile(path.with_name(path.name + UNFINISHED))
         self._path = path
         self._bulk = table.bulk
         self._writer: RowWriter = form.writer(self._file, table, origin)  # pyright: ignore[reportArgumentType] - what writers use

@@ -6,6 +6,8 @@ from store.operations.copying import copy_store as copy_store
 from store.operations.doctor import CheckResult as CheckResult, Diagnosis as Diagnosis, diagnose as diagnose
 from store.operations.dropping import DropReport as DropReport, drop_partition as drop_partition
 from store.operations.forgetting import ForgetReport as ForgetReport, Match as Match, forget as forget
+from store.operations.log_files.exporting import LogExportReport as LogExportReport, export_log as export_log
+from store.operations.log_files.importing import import_log as import_log
 from store.operations.policy import RetentionPolicy as RetentionPolicy
 from store.operations.redaction import RedactionReport as RedactionReport, redact as redact
 from store.operations.reports import (

@@ -1,12 +1,13 @@
 """The tables that are not computed from the log, and whether a copy of a store contains their rows."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import orjson
 from sqlalchemy import Table
 
-from store.db.dialect import Changes, Dialect, ReadSession, Sql, WriteSession
+from store.db.dialect import Changes, Dialect, ReadSession, Row, Sql, WriteSession
 from store.db.queries import scan
 from store.db.tables import core as core_tables
 from store.runtime.urls import DEFAULT_PARTITION
@@ -41,6 +42,10 @@ TREATMENTS: Final[dict[Table, Treatment]] = {
 """All tables that are outside the log and are not computed from the log."""
 
 _ACCESS: Final = (core_tables.keys, core_tables.key_policy)
+PORTABLE: Final = tuple(
+    table for table, treatment in TREATMENTS.items() if treatment.is_copied and table not in _ACCESS
+)
+"""The copied tables that an export of the log contains: all except API keys."""
 
 
 def copied(source: Dialect, target: Dialect) -> list[Table]:
@@ -58,13 +63,23 @@ async def copy(session: ReadSession, writer: WriteSession) -> None:
         writer: a session that writes to the copy.
     """
     for table in copied(session.dialect, writer.dialect):
-        await writer.begin()
-        await writer.fetch(Sql(f"DELETE FROM {writer.dialect.qualified(table)}", (), {}), {})  # noqa: S608 (a table's name)
-        await writer.commit()
+        await clear(writer, table)
         async for rows in scan.all_rows(session, table):
-            await writer.begin()
-            await writer.write(Changes({table: list(rows)}, {}, {}))
-            await writer.commit()
+            await insert(writer, table, rows)
+
+
+async def clear(writer: WriteSession, table: Table) -> None:
+    """Delete all rows of a table beside the log, in a transaction of its own."""
+    await writer.begin()
+    await writer.fetch(Sql(f"DELETE FROM {writer.dialect.qualified(table)}", (), {}), {})  # noqa: S608 (a table's name)
+    await writer.commit()
+
+
+async def insert(writer: WriteSession, table: Table, rows: Sequence[Row]) -> None:
+    """Insert rows into a table beside the log, in a transaction of their own."""
+    await writer.begin()
+    await writer.write(Changes({table: list(rows)}, {}, {}))
+    await writer.commit()
 
 
 async def digest(session: ReadSession) -> str:

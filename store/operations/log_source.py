@@ -26,13 +26,13 @@ from store.operations import beside_log
 from store.operations.reports import CopyReport
 from store.verification.log_scan import REFERRING, names_of_blobs
 
-_COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
+COMMITS_AT_ONCE, EVENTS_AT_ONCE, BYTES_AT_ONCE = 1000, 5000, 16 * 1024 * 1024
 """The most commits, events and uncompressed bytes of a chunk, unless a single commit has more."""
 ORDERS = frozenset({BodyDropped.type, StoreBodiesDropped.type})
 """The types of events that order the removal of bodies."""
 _event_of: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*core_tables.events.c.keys())
 _body_of: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*core_tables.bodies.c.keys())
-_ALL = 2**31
+ALL = 2**31
 """A limit of rows that no chunk reaches."""
 
 
@@ -120,11 +120,14 @@ def end_at(commit: NamedRow) -> EndOfLog:
     return EndOfLog(commit.commit_id, commit.last_position, chain_hash, commit.events, commit.body_bytes)
 
 
+def fits(end: EndOfLog, after: EndOfLog) -> bool:
+    """Return whether one transaction may write all commits after the commit `after` up to the commit `end`."""
+    return end.events <= after.events + EVENTS_AT_ONCE and end.body_bytes <= after.body_bytes + BYTES_AT_ONCE
+
+
 def fitting(commits: Sequence[NamedRow], after: EndOfLog) -> Sequence[NamedRow]:
     """Return the first of some commits, at least one, as many as one transaction writes after the commit `after`."""
-    most_events, most_bytes = after.events + _EVENTS, after.body_bytes + _BYTES
-    ends = map(end_at, commits[1:])
-    some = takewhile(lambda end: end.events <= most_events and end.body_bytes <= most_bytes, ends)
+    some = takewhile(lambda end: fits(end, after), map(end_at, commits[1:]))
     return commits[: 1 + sum(1 for _ in some)]
 
 
@@ -169,7 +172,9 @@ class DatabaseSource(LogSource):
     @asynccontextmanager
     async def chunk(self, after: EndOfLog, until: EndOfLog) -> AsyncGenerator[LogChunk | None]:
         async with self._dialect.read() as session:
-            commits = await log_queries.commits(session, after=after.commit_id, until=until.commit_id, limit=_COMMITS)
+            commits = await log_queries.commits(
+                session, after=after.commit_id, until=until.commit_id, limit=COMMITS_AT_ONCE
+            )
         if not commits:
             yield None
             return
@@ -199,7 +204,7 @@ class _DatabaseChunk(LogChunk):
     async def read(cls, session: ReadSession, commits: Sequence[NamedRow], after: EndOfLog) -> LogChunk:
         """Read the events of some commits. `after` is the end of the commit before them."""
         until = commits[-1].last_position
-        rows = await scan.events_and_bodies(session, after=after.position, until=until, limit=_ALL, as_stored=True)
+        rows = await scan.events_and_bodies(session, after=after.position, until=until, limit=ALL, as_stored=True)
         orders = [row.position for row in rows if row.type in ORDERS]
         lacking = [row.position for row in rows if row.body_hash is not None and row.body is None]
         ordered = await scan.drops_ordered_at(session, orders)
@@ -236,7 +241,7 @@ class _DatabaseChunk(LogChunk):
         names = blobs_of(self._rows)
         lacking = names - await blobs.existing(writer, sorted(names)) if names else names
         async for group in blob_groups(self._session, lacking):
-            await writer.write(Changes({core_tables.blobs: group}, {}, {}))
+            await writer.write(Changes({core_tables.blobs: [*group]}, {}, {}))
 
 
 def blobs_of(rows: Sequence[NamedRow]) -> set[str]:
@@ -244,12 +249,21 @@ def blobs_of(rows: Sequence[NamedRow]) -> set[str]:
     return {name for row in rows if row.type in REFERRING for name in names_of_blobs(row) if "\0" not in name}
 
 
-async def blob_groups(session: ReadSession, names: set[str]) -> AsyncGenerator[list[Row]]:
+class BlobRow(NamedTuple):
+    """A row of `blobs`."""
+
+    name: str
+    codec: int
+    raw_len: int
+    body: bytes
+
+
+async def blob_groups(session: ReadSession, names: set[str]) -> AsyncGenerator[list[BlobRow]]:
     """Yield the rows of some blobs in the order of their names, a few megabytes at a time; omit missing ones."""
     sizes = await blobs.sizes(session, sorted(names)) if names else {}
     group, group_bytes = list[str](), 0
     for name, size in sorted(sizes.items()):
-        if group and group_bytes + size > _BYTES:
+        if group and group_bytes + size > BYTES_AT_ONCE:
             yield await _blob_rows(session, group)
             group, group_bytes = [], 0
         group.append(name)
@@ -258,6 +272,6 @@ async def blob_groups(session: ReadSession, names: set[str]) -> AsyncGenerator[l
         yield await _blob_rows(session, group)
 
 
-async def _blob_rows(session: ReadSession, names: Sequence[str]) -> list[Row]:
+async def _blob_rows(session: ReadSession, names: Sequence[str]) -> list[BlobRow]:
     contents = await blobs.blobs_named(session, names)
-    return [(name, *contents[name]) for name in names if name in contents]
+    return [BlobRow(name, *contents[name]) for name in names if name in contents]

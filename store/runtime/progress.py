@@ -7,6 +7,7 @@ from typing import Literal
 Step = Literal[
     "waiting for the server",
     "copying the log",
+    "exporting the log",
     "computing the tables",
     "removing other payload from the archive",
     "compressing",

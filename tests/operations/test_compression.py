@@ -436,7 +436,7 @@ async def test_copies_and_backups_contain_the_dictionaries(
 async def test_a_copy_empties_a_dictionary_that_was_emptied_meanwhile(
     filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_source, "_EVENTS", 10)
+    monkeypatch.setattr(log_source, "EVENTS_AT_ONCE", 10)
     async with await open_store(filled.url) as store:
         (attempt,) = await store.query_attempts(filled.first)
         for number in range(SPANS + 1, SPANS + 4):

@@ -46,7 +46,7 @@ Chunks = Callable[[int], None]
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
     """A function that sets the most events of a chunk."""
-    return lambda events: monkeypatch.setattr(log_source, "_EVENTS", events)
+    return lambda events: monkeypatch.setattr(log_source, "EVENTS_AT_ONCE", events)
 
 
 @pytest.mark.parametrize("to", [SQLITE, POSTGRES])

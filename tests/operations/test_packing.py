@@ -185,7 +185,7 @@ async def test_copies_and_backups_contain_the_blocks(place: Place, tmp_path: Pat
 
 @ON_SQLITE
 async def test_a_compaction_during_a_copy(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_source, "_EVENTS", 10)
+    monkeypatch.setattr(log_source, "EVENTS_AT_ONCE", 10)
     target = f"sqlite:///{tmp_path / 'copy.db'}"
     compaction = threading.Thread(target=asyncio.run, args=(compact(place.url),))
 

@@ -27,7 +27,7 @@ EVENTS_AT_ONCE = 7
 
 async def copy(source: str, target: str) -> None:
     """Copy in small chunks."""
-    setattr(log_source, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010 (the name is private)
+    setattr(log_source, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)  # noqa: B010
     await copy_store(source, target)
 
 
@@ -108,7 +108,7 @@ async def archive_in_small_steps(url: str, file: Path) -> None:
     """Archive the payload of all finished rollouts in small transactions."""
     setattr(pace, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
     setattr(pace, "_FEWEST_ROWS", 1)  # noqa: B010
-    setattr(log_source, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010
+    setattr(log_source, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)  # noqa: B010
     await archive_payload(url, file, _FINISHED, apply=True)
 
 

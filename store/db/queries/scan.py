@@ -189,6 +189,16 @@ async def drops_ordered_at(session: ReadSession, positions: Sequence[int]) -> li
     return await _at(session, core_tables.dropped, "event_position", positions)
 
 
+async def has_drops_after(session: ReadSession, position: int) -> bool:
+    """Return whether an event after a position ordered the removal of bodies. Read the whole table."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        dropped = core_tables.dropped.c
+        return select(dropped.position).where(dropped.event_position > _int("after")).limit(1)
+
+    return bool(await session.fetch(compiled(session, "drops_after", build), {"after": position}))
+
+
 async def drops(session: ReadSession) -> AsyncIterator[Sequence[NamedRow]]:
     """Yield all rows of `dropped` by position, each with position, type and data of the event to which it refers.
 
