@@ -321,6 +321,31 @@ class StoreBlobsDropped:
     reason: str | None = None
 
 
+@dataclass(slots=True)
+class StoreCopiedFrom:
+    """The store was made of some rollouts of another store. The copies of their events follow.
+
+    The log of the other store up to the commit is sealed by the hash of this commit.
+    """
+
+    type: ClassVar = "store.copied_from"
+    shape: ClassVar = 1
+    store_id: str
+    """The id of the other store."""
+    commit_id: int
+    """The last commit of the other store when the rollouts were selected."""
+    position: int
+    """The position of the last event of this commit."""
+    chain_head: str
+    """The hash of this commit in hex."""
+    conditions: str
+    """The conditions that selected the rollouts, in words."""
+    rollouts: int
+    """The number of rollouts."""
+    copied_at: int
+    """The time of the copy, in microseconds since the epoch."""
+
+
 RolloutEvent = (
     RolloutEnqueued
     | RolloutStarted
@@ -336,7 +361,7 @@ RolloutEvent = (
     | RewardScored
     | RunFact
 )
-StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped
+StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped | StoreCopiedFrom
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
 Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | StoreEvent
@@ -361,6 +386,7 @@ FACTS: dict[str, type[Fact]] = {
         BodyDropped,
         StoreBodiesDropped,
         StoreBlobsDropped,
+        StoreCopiedFrom,
         RolloutAnnotated,
         RewardScored,
         *RUN_FACTS,

@@ -8,12 +8,14 @@ from store.operations.dropping import DropReport as DropReport, drop_partition a
 from store.operations.forgetting import ForgetReport as ForgetReport, Match as Match, forget as forget
 from store.operations.log_files.exporting import LogExportReport as LogExportReport, export_log as export_log
 from store.operations.log_files.importing import import_log as import_log
+from store.operations.part_copy import copy_rollouts as copy_rollouts, count_rollouts as count_rollouts
 from store.operations.policy import RetentionPolicy as RetentionPolicy
 from store.operations.redaction import RedactionReport as RedactionReport, redact as redact
 from store.operations.reports import (
     ArchiveContents as ArchiveContents,
     BackupSeal as BackupSeal,
     CopyReport as CopyReport,
+    PartContents as PartContents,
 )
 from store.operations.retention import RetentionReport as RetentionReport, remove_payload as remove_payload
 from store.runtime.progress import OnProgress as OnProgress, OperationProgress as OperationProgress

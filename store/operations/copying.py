@@ -59,14 +59,19 @@ async def copy_store(
         Invalid: a URL does not name a SQLite file or a Postgres database.
     """
     source, target = database(source_url), database(target_url)
-    if source.url.path is not None and source.url.path == target.url.path:
-        raise Invalid("target", f"{target.url.shown} is the source itself; choose another target")
+    refuse_same(source, target)
     reporter = ProgressReporter(on_progress)
     async with store_damage_reported(source_url, reporter):
         return await run_in_thread(
             "rollbook copy",
             make_copy(DatabaseSource(source), target.unfinished(), is_verified=verify, on_progress=reporter),
         )
+
+
+def refuse_same(source: Dialect, target: Dialect) -> None:
+    """Raise `Invalid` if the target of a copy is its source."""
+    if source.url.path is not None and source.url.path == target.url.path:
+        raise Invalid("target", f"{target.url.shown} is the source itself; choose another target")
 
 
 def database(url: str, clock: Clock | None = None) -> Dialect:
@@ -207,6 +212,7 @@ async def _fill(
         size_bytes=await target.size_bytes(),
         is_verified=is_verified,
         seconds=0,
+        part=source.contents,
     )
 
 

@@ -23,7 +23,7 @@ from store.domain.body import FIRST_DICTIONARY_CODEC
 from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.journal.log_rows import GENESIS
 from store.operations import beside_log
-from store.operations.reports import CopyReport
+from store.operations.reports import CopyReport, PartContents
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 COMMITS_AT_ONCE, EVENTS_AT_ONCE, BYTES_AT_ONCE = 1000, 5000, 16 * 1024 * 1024
@@ -86,6 +86,11 @@ class LogSource(ABC):
     @abstractmethod
     def name(self) -> str:
         """The text by which a receipt recognises the source."""
+
+    @property
+    def contents(self) -> PartContents | None:
+        """The selected rollouts, if the source is a part of a store. This is known when the source was opened."""
+        return None
 
     @abstractmethod
     def opened(self) -> AbstractAsyncContextManager[StoreIdentity]:

@@ -190,7 +190,13 @@ class Remover:
             sha256=digest.hexdigest(),
             reason=self._reason,
         )
-        await self._append(tail, fact, {core_tables.dropped: [(event.position, tail.next_position) for event in left]})
+        await append_fact(
+            session,
+            tail,
+            fact,
+            {core_tables.dropped: [(event.position, tail.next_position) for event in left]},
+            actor=self._actor,
+        )
         bodies: list[Row] = [(event.position,) for event in left if event.body_bytes is not None]
         if bodies:
             await session.write(Changes({}, {}, {core_tables.bodies: bodies}))
@@ -215,23 +221,26 @@ class Remover:
             sha256=hashlib.sha256(b"".join(map(bytes.fromhex, names))).hexdigest(),
             reason=self._reason,
         )
-        await self._append(tail, fact, {})
+        await append_fact(self._session, tail, fact, {}, actor=self._actor)
         await self._session.write(Changes({}, {}, {core_tables.blobs: [(name,) for name in names]}))
         self.removed.blobs += len(names)
         self.removed.blob_bytes += sum(stored_sizes.values())
         return tail.next_commit_id
 
-    async def _append(self, tail: Tail, fact: StoreEvent, rows: dict[Table, list[Row]]) -> None:
-        """Append an event of the store, and insert the rows that belong to it.
 
-        Both are written before the payload is deleted, because the triggers of the log require this order.
-        """
-        version = await removal_queries.last_version(self._session, STORE_STREAM)
-        working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
-        working_set.begin(0)
-        working_set.record_store(fact, version, actor=self._actor)
-        appended = log_rows(working_set, tail, tail.next_commit_id, os.urandom(16).hex(), f"removal:{os.getpid()}")
-        await self._session.write(Changes({**appended, **rows}, {}, {}))
+async def append_fact(
+    session: WriteSession, tail: Tail, fact: StoreEvent, rows: dict[Table, list[Row]], *, actor: str | None
+) -> None:
+    """Append an event of the store in the open transaction, and insert the rows that belong to it.
+
+    Both must be written before payload is deleted, because the triggers of the log require this order.
+    """
+    version = await removal_queries.last_version(session, STORE_STREAM)
+    working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+    working_set.begin(0)
+    working_set.record_store(fact, version, actor=actor)
+    appended = log_rows(working_set, tail, tail.next_commit_id, os.urandom(16).hex(), f"removal:{os.getpid()}")
+    await session.write(Changes({**appended, **rows}, {}, {}))
 
 
 @asynccontextmanager

@@ -26,11 +26,27 @@ class BackupSeal(Seal):
     """The contents of an archive; None for a backup."""
 
 
+class PartContents(Frozen):
+    """The rollouts of a store that conditions select, with everything that a copy of them contains."""
+
+    origin: Seal
+    """The store, and the last commit of its log when the rollouts were selected."""
+    conditions: str
+    """The conditions in words."""
+    rollouts: int
+    unfinished: int
+    """The number of these rollouts that have not ended."""
+    resources: int
+    """The number of ids of resources that these rollouts were given."""
+    events: int
+    """The number of events of the rollouts and the resources."""
+
+
 class CopyReport(Frozen):
     """The result of a copy, of a backup, or of the restoration of a backup."""
 
     store_id: str
-    """The id of the store, which the copy has too."""
+    """The id of the copy. A copy of a whole store has the id of the store."""
     commit_id: int
     """The last commit of the copy; 0 for an empty log."""
     position: int
@@ -49,3 +65,5 @@ class CopyReport(Frozen):
     seconds: float
     seal: BackupSeal | None = None
     """The seal in the file of the backup; None for a copy."""
+    part: PartContents | None = None
+    """The selection of a copy of some rollouts; None for a copy of a whole store."""

@@ -8,7 +8,21 @@ from store.cli.output.printing import byte_size, json_document, line
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
-    from store.operations import CopyReport
+    from store.operations import CopyReport, PartContents
+
+
+def print_part(part: PartContents, *, as_json: bool) -> None:
+    """Print what a copy of some rollouts contains."""
+    if as_json:
+        json_document(part.model_dump())
+        return
+    line(
+        f"{part.rollouts:,} rollouts ({part.unfinished:,} not finished), {part.resources:,} resources,"
+        f" {part.events:,} events: {part.conditions}"
+    )
+    origin = part.origin
+    line(f"of          store {origin.store_id} at position {origin.position}, commit {origin.commit_id}")
+    line(f"its head    {origin.chain_head}")
 
 
 def print_report(report: CopyReport, action: str, *, as_json: bool) -> None:

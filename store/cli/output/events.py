@@ -196,6 +196,11 @@ class Narrator:
         blobs = "1 blob" if data["count"] == 1 else f"{data['count']:,} blobs"
         return f"{blobs} of deleted payload deleted: {data['policy']}{self._because(data)}"
 
+    def _copied_from(self, _event: HistoryEvent, data: Json) -> str:
+        rollouts = "1 rollout" if data["rollouts"] == 1 else f"{data['rollouts']:,} rollouts"
+        origin = f"store {data['store_id']} at position {data['position']}"
+        return f"{rollouts} copied from {origin} (chain head {data['chain_head']}): {data['conditions']}"
+
     def _because(self, data: Json) -> str:
         return f" ({data['reason']})" if data.get("reason") else ""
 
@@ -219,6 +224,7 @@ class Narrator:
         "body.dropped": _body_dropped,
         "store.bodies_dropped": _bodies_dropped,
         "store.blobs_dropped": _blobs_dropped,
+        "store.copied_from": _copied_from,
     }
 
 

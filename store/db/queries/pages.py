@@ -208,6 +208,17 @@ async def take_rollouts(session: ReadSession, filter_query: FilterQuery, take: T
     return (await take_page(session, listing, take, [], batch=batch)).total
 
 
+async def take_rollout_ids(session: ReadSession, filter_query: FilterQuery, take: Take) -> None:
+    """Pass the rollouts of a query to `take`, some at a time. A row has the columns rollout_id and status."""
+
+    def read(columns: Columns, source: FromClause) -> Select[Any]:
+        selected: list[ColumnElement[Any]] = [columns["rollout_id"], columns["status"]]
+        return select(*selected).select_from(source)
+
+    listing = Listing(filter_query, rollout_columns(session.dialect, filter_query), rollouts_table, read, shape="ids")
+    await take_page(session, listing, take, [], batch=_BATCH)
+
+
 def rollouts_recorded() -> Select[Any]:
     """Return the statement for the number of rollouts, from the totals of the last commit.
 

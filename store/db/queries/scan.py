@@ -60,6 +60,46 @@ def _body_of_event() -> ColumnElement[bool]:
     return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
 
+async def events_and_bodies_at(session: ReadSession, positions: Sequence[int]) -> Sequence[NamedRow]:
+    """Return the rows of `events_and_bodies` for the events at some positions, in the order of the log."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event, body = core_tables.events.c, core_tables.bodies.c
+        return (
+            select(*event, body.codec, body.raw_len, body.body)
+            .outerjoin(core_tables.bodies, body.position == event.position)
+            .where(session.dialect.any_of(event.position, "numbers"))
+            .order_by(event.position)
+        )
+
+    params = {"numbers": session.dialect.list_param(list(positions))}
+    return await session.fetch(compiled(session, "events_and_bodies_at", build), params)
+
+
+async def positions_of(session: ReadSession, names: Sequence[str]) -> list[int]:
+    """Return the positions of the events of some streams, in any order."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event = core_tables.events.c
+        return select(event.position).where(session.dialect.any_of(event.stream, "streams"))
+
+    params = {"streams": session.dialect.list_param(list(names))}
+    return [row.position for row in await session.fetch(compiled(session, "positions_of", build), params)]
+
+
+async def events_of(session: ReadSession, names: Sequence[str], types: Sequence[str]) -> Sequence[NamedRow]:
+    """Return position and data of the events of some streams that have one of these types, in any order."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event, any_of = core_tables.events.c, session.dialect.any_of
+        columns: list[ColumnElement[Any]] = [event.position, event.data]
+        return select(*columns).where(any_of(event.stream, "streams"), any_of(event.type, "types"))
+
+    list_param = session.dialect.list_param
+    params = {"streams": list_param(list(names)), "types": list_param(list(types))}
+    return await session.fetch(compiled(session, "events_of", build), params)
+
+
 async def streams(session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
     """Return the sorted names of at most `limit` streams with events after the position `after` and up to `until`."""
 
