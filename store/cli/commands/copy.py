@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.copying import print_part, print_report
+from store.cli.output.copying import note_name, print_part, print_report
 from store.cli.output.printing import line, note
 from store.cli.output.progress import progress_shown
 from store.cli.query_options import condition_options, conditions_in
@@ -83,7 +83,7 @@ def copy(
         if report.part is not None and not json:
             print_part(report.part, as_json=False)
         print_report(report, f"copied to {parse(target).shown}", as_json=json)
-        _note_name(target)
+        note_name(target)
 
 
 @app.command(rich_help_panel="Keep")
@@ -120,18 +120,4 @@ def restore(
         with progress_shown(is_quiet=json) as show:
             report = asyncio.run(restore_store(file, db, on_progress=show))
         print_report(report, f"restored to {parse(db).shown}", as_json=json)
-        _note_name(db)
-
-
-def _note_name(url: str) -> None:
-    """Print a note if a new file has a name that a partition of another store would have."""
-    from store.db.schema.partition_files import place_like
-
-    parsed = parse(url)
-    if parsed.path is None or parsed.path != parsed.main:
-        return
-    if (partition_file := place_like(parsed.path)) is not None:
-        note(
-            f"{parsed.path.name} has the name of a partition {partition_file.partition} of {partition_file.main.name},"
-            " but is a store of its own; another name avoids mistakes"
-        )
+        note_name(db)

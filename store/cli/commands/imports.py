@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -12,11 +13,13 @@ import typer
 
 from store.cli.errors import FAILED
 from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.output.copying import note_name, print_report
 from store.cli.output.importing import print_result
 from store.cli.output.printing import json_document
 from store.cli.output.progress import progress_shown
 from store.cli.query_options import parameter
 from store.cli.store_context import run_reading, run_writing
+from store.db.url import parse
 from store.imports import ForeignRollout, Skipped
 
 app = typer.Typer()
@@ -70,6 +73,25 @@ def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
         import_group.command(name, help=inspect.getdoc(read))(command)
 
     return declare
+
+
+@import_group.command("log")
+def log(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", file_okay=False, help="A directory that `rollbook export log` wrote.")
+    ],
+    db: Db = DEFAULT_DB,
+    json: AsJson = False,
+) -> None:
+    """A whole log, to a new store that is equal to the exported one; the same command continues after a stop."""
+    from store.operations import import_log
+    from store.operations.receipts import printing
+
+    with printing():
+        with progress_shown(is_quiet=json) as show:
+            report = asyncio.run(import_log(directory, db, on_progress=show))
+        print_report(report, f"imported to {parse(db).shown}", as_json=json)
+        note_name(db)
 
 
 @import_command("traces")

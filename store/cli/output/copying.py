@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store.cli.output.printing import byte_size, json_document, line
+from store.cli.output.printing import byte_size, json_document, line, note
 from store.cli.output.times import duration
+from store.db.url import parse
 
 if TYPE_CHECKING:
     from store.operations import CopyReport, PartContents
@@ -39,3 +40,17 @@ def print_report(report: CopyReport, action: str, *, as_json: bool) -> None:
     line(f"chain head  {report.chain_head}")
     line(f"state hash  {report.state_hash}")
     line("verified: the log is intact, and every table matches it" if report.is_verified else "not verified")
+
+
+def note_name(url: str) -> None:
+    """Print a note if a new file has a name that a partition of another store would have."""
+    from store.db.schema.partition_files import place_like
+
+    parsed = parse(url)
+    if parsed.path is None or parsed.path != parsed.main:
+        return
+    if (partition_file := place_like(parsed.path)) is not None:
+        note(
+            f"{parsed.path.name} has the name of a partition {partition_file.partition} of {partition_file.main.name},"
+            " but is a store of its own; another name avoids mistakes"
+        )
