@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from pathlib import Path
 
-from store.errors import Unavailable
+from store.errors import AlreadyExists, Unavailable
+from store.models.queries import RolloutQuery
 from store.operations import (
     RetentionPolicy,
     Search,
     archive_payload,
     compact,
     compression,
+    copy_rollouts,
     copy_store,
     drop_partition,
+    export_log,
     forget,
+    import_log,
     log_source,
     pace,
     packing,
     remove_payload,
 )
+from store.operations.log_files import exporting
 from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
@@ -29,6 +35,22 @@ async def copy(source: str, target: str) -> None:
     """Copy in small chunks."""
     setattr(log_source, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)  # noqa: B010
     await copy_store(source, target)
+
+
+async def export_and_import(source: str, directory: Path, target: str) -> None:
+    """Export a log in small files, and import it in small chunks. A step that is done is left out."""
+    setattr(exporting, "_FILE_BYTES", 15_000)  # noqa: B010 (the name is private)
+    setattr(log_source, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)  # noqa: B010
+    with contextlib.suppress(AlreadyExists):
+        await export_log(source, directory)
+    with contextlib.suppress(AlreadyExists):
+        await import_log(directory, target)
+
+
+async def copy_part(source: str, target: str) -> None:
+    """Copy the finished rollouts in small chunks."""
+    setattr(log_source, "EVENTS_AT_ONCE", EVENTS_AT_ONCE)  # noqa: B010
+    await copy_rollouts(source, target, RolloutQuery.of(status_in=["succeeded", "failed"]))
 
 
 async def drop(url: str, name: str) -> None:

@@ -154,7 +154,7 @@ class LogFiles(LogSource):
                 break
             some.append(commit)
             self._next = next(self._commits, None)
-        if not some and after != until:
+        if not some and after.commit_id != until.commit_id:
             raise Corrupt(f"the last commit in {self._directory}", after.commit_id, until.commit_id)
         yield _FileChunk(some) if some else None
 
