@@ -5,5 +5,6 @@ from store.imports.report import ImportResult as ImportResult, Skipped as Skippe
 from store.imports.rollouts import (
     SOURCE_KEY as SOURCE_KEY,
     ForeignAttempt as ForeignAttempt,
+    ForeignResources as ForeignResources,
     ForeignRollout as ForeignRollout,
 )

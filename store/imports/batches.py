@@ -8,14 +8,14 @@ from typing import Final
 
 from store.errors import StoreError
 from store.imports.report import Skipped
-from store.imports.rollouts import ForeignRollout, size_of
+from store.imports.rollouts import ForeignResources, ForeignRollout, size_of
 
 ROLLOUTS_AT_ONCE: Final = 64
 """The most rollouts of a batch."""
 BYTES_AT_ONCE: Final = 8_000_000
 """The size of spans at which a batch gets no further rollout."""
 
-Record = ForeignRollout | Skipped
+Record = ForeignRollout | ForeignResources | Skipped
 
 
 async def batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIterator[list[Record]]:

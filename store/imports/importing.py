@@ -16,7 +16,7 @@ from typing import Final, cast
 from store.errors import Conflict, Invalid, NotFound, SpanConflict, StoreError
 from store.imports.batches import Record, batches
 from store.imports.report import ImportResult, Skipped
-from store.imports.rollouts import UNENDED, ForeignAttempt, ForeignRollout, parts_of, plan_key
+from store.imports.rollouts import UNENDED, ForeignAttempt, ForeignResources, ForeignRollout, parts_of, plan_key
 from store.interface.store import Store
 from store.models import UNSET, Attempt, AttemptedRollout, Rollout, Span
 from store.models.queries import RolloutQuery
@@ -92,6 +92,8 @@ class _Import:
         for record in batch:
             if isinstance(record, Skipped):
                 self._skip(record.place, record.reason)
+            elif isinstance(record, ForeignResources):
+                await self._publish(record)
             else:
                 rollouts.append(record)
         stored = await self._stored(rollouts) if rollouts else {}
@@ -100,6 +102,18 @@ class _Import:
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+
+    async def _publish(self, record: ForeignResources) -> None:
+        """Publish resources, unless the store has them."""
+        try:
+            stored = await self._store.get_resources_by_id(record.resources_id)
+            if stored is not None and stored.resources == record.resources:
+                return
+            if not self._is_dry_run:
+                await self._store.update_resources(record.resources_id, record.resources)
+            self._counts["resources"] += 1
+        except Invalid as error:
+            self._skip(record.place, str(error))
 
     async def _stored(self, records: Sequence[ForeignRollout]) -> dict[str, Rollout]:
         """Return the rollouts that earlier imports created, by their keys in the source."""

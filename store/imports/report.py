@@ -31,6 +31,8 @@ class ImportResult(Frozen):
     """The number of rollouts that were in the store completely."""
     spans: int = 0
     """The number of spans that were stored; with a dry run, the number of spans of the rollouts to be created."""
+    resources: int = 0
+    """The number of ids whose resources were published; with a dry run, that would be published."""
     skipped: int = 0
     skips: list[Skipped] = Field(default_factory=list[Skipped])
     """The first 1,000 parts that were skipped."""

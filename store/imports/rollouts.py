@@ -14,6 +14,7 @@ from store.models import (
     AttemptedRollout,
     AttemptError,
     AttemptStatus,
+    NamedResources,
     Rollout,
     RolloutMode,
     Span,
@@ -46,10 +47,24 @@ class ForeignAttempt:
     spans: Sequence[Span] = ()
     """The spans in their order, with span ids that do not differ between two reads of the source; see `span_id_of`.
 
-    The import sets `rollout_id` and `attempt_id`, and the `sequence_id` of a span where it is 0.
+    The import sets `rollout_id` and `attempt_id`, so a reader leaves them empty. Spans with the `sequence_id` 0, the
+    default, are numbered in their order.
     """
     metadata: Mapping[str, Any] | None = None
     error: AttemptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignResources:
+    """Resources of a source, which are published under their id unless the store has them with the same content.
+
+    A reader yields them before the rollouts that use them.
+    """
+
+    resources_id: str
+    place: str
+    """Where the resources are in the source, for reports."""
+    resources: NamedResources
 
 
 @dataclass(frozen=True, slots=True)

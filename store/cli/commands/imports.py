@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,10 @@ from store.cli.output.importing import print_result
 from store.cli.output.printing import json_document
 from store.cli.output.progress import progress_shown
 from store.cli.query_options import parameter
-from store.cli.store_context import run_reading, run_writing
+from store.cli.store_context import check_server, run_reading, run_writing
 from store.db.url import parse
 from store.imports import ForeignRollout, Skipped
+from store.imports.batches import Record
 
 app = typer.Typer()
 import_group = typer.Typer(
@@ -115,3 +116,16 @@ def otlp(
     from store.imports.otlp import read_otlp
 
     return read_otlp(paths)
+
+
+@import_command("agentlightning")
+def agentlightning(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The address of the server, such as http://localhost:4747.")
+    ],
+) -> AsyncIterable[Record]:
+    """Rollouts that have ended, with attempts, spans and resources, from a running server of Agent-lightning 0.3."""
+    from store.imports.agentlightning import read_server
+
+    asyncio.run(check_server(url))
+    return read_server(url)

@@ -18,8 +18,9 @@ def print_result(result: ImportResult) -> None:
     verb = "would import" if result.is_dry_run else "imported"
     continued = f"{result.continued:,} that an earlier import had begun, " if result.continued else ""
     extended = f"{result.extended:,} extended, " if result.extended else ""
+    resources = f"{result.resources:,} resources, " if result.resources else ""
     line(
-        f"{verb} {result.imported:,} rollouts, {continued}{result.spans:,} spans; {extended}"
+        f"{verb} {result.imported:,} rollouts, {continued}{resources}{result.spans:,} spans; {extended}"
         f"{result.unchanged:,} unchanged, {result.skipped:,} skipped; {duration(result.seconds)}"
     )
     for skip in result.skips[:_LISTED]:
