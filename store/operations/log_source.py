@@ -1,4 +1,4 @@
-"""Sources of copies: what a copy reads a log from, and the source that is a database.
+"""Sources of copies: what a copy reads a log from, and the source that is a database. Decisions 61, 96 and 97.
 
 A source passes its log in chunks of whole commits. A chunk of a database contains the commits, their events, the blocks
 with the data of these events, their bodies, the dictionaries with which the bodies are compressed, the blobs to which

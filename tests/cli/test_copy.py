@@ -50,6 +50,44 @@ def test_a_copy_is_described(
 
 
 @ON_BOTH
+def test_copy_of_some_rollouts_is_counted_and_described(
+    rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str]
+) -> None:
+    target = make_url("part.db")
+    counted = rollbook("copy", filled.url, target, "--id", filled.retried, "--dry-run").out.splitlines()
+    origin = rollbook("verify", "--json").json
+    printed = rollbook("copy", filled.url, target, "--id", filled.retried)
+    assert (printed.code, printed.out.splitlines()[:3]) == (0, counted)
+    first, *lines = counted
+    assert re.fullmatch(
+        rf"1 rollouts \(0 not finished\), 1 resources, \d+ events: rollout_id_in={filled.retried}", first
+    )
+    assert lines == [
+        f"of          store {origin['store_id']} at position {origin['last_position']}, commit {origin['commits']}",
+        f"its head    {origin['chain_head']}",
+    ]
+    (rollout,) = rollbook("ls", "rollouts", "--json", db=target).json["items"]
+    assert rollout["rollout_id"] == filled.retried
+    reference = rollbook("tail", "--all", "--type", "store.copied_from", db=target).out
+    assert f"1 rollout copied from store {origin['store_id']} at position {origin['last_position']}" in reference
+    again = rollbook("copy", filled.url, make_url("other.db"), "--id", filled.retried, "--json").json
+    assert (again["part"]["rollouts"], again["part"]["origin"]["chain_head"]) == (1, origin["chain_head"])
+
+
+def test_selection_of_a_copy_is_checked(bare: Rollbook, filled_file: Filled, make_url: Callable[[str], str]) -> None:
+    target = make_url("part.db")
+    nothing = bare("copy", filled_file.url, target, "--group", "nothing")
+    assert (nothing.code, nothing.err) == (
+        5,
+        "rollbook: no rollout matches the conditions: group_in=nothing\n",
+    )
+    whole = bare("copy", filled_file.url, target, "--dry-run")
+    assert (whole.code, "needs a condition on rollouts" in whole.err) == (2, True)
+    assert bare("copy", filled_file.url, target, "--colour", "red").code == 2
+    assert bare("verify", db=target).code == 5
+
+
+@ON_BOTH
 def test_a_backup_and_its_restoration_as_json(
     rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -68,3 +68,28 @@ def test_an_export_to_parquet_without_pyarrow_names_the_extra(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     failed = rollbook("export", "parquet", str(tmp_path / "out"))
     assert (failed.code, "pip install 'rollbook[export]'" in failed.err) == (USAGE, True)
+
+
+def test_log_is_exported_and_imported(rollbook: Rollbook, filled: Filled, tmp_path: Path) -> None:
+    out, target = str(tmp_path / "out"), f"sqlite:///{tmp_path / 'new.db'}"
+    proof = rollbook("verify", "--json").json
+    exported = rollbook("export", "log", out)
+    first, *lines = exported.out.splitlines()
+    assert (exported.code, lines) == (0, [f"store id    {proof['store_id']}", f"chain head  {proof['chain_head']}"])
+    assert first.startswith(
+        f"exported to {out}: {proof['events']} events up to position {proof['last_position']}, commit"
+        f" {proof['commits']}; 2 files with "
+    )
+    refused = rollbook("export", "log", out)
+    assert (refused.code, "overwrite it with --overwrite" in refused.err) == (FAILED, True)
+    assert rollbook("export", "log", out, "--overwrite", "--json").json["chain_head"] == proof["chain_head"]
+    imported = rollbook("import", "log", out, db=target)
+    assert imported.code == 0, imported.err
+    assert imported.out.startswith(f"imported to {target}: {proof['events']} events up to position ")
+    assert imported.out.splitlines()[1:] == [
+        *lines,
+        f"state hash  {proof['state_hash']}",
+        "verified: the log is intact, and every table matches it",
+    ]
+    assert rollbook("show", filled.retried, db=target).code == 0
+    assert rollbook("import", "log", out, db=target).code == FAILED
