@@ -1,4 +1,4 @@
-"""Reader of OTLP in JSON: traces become rollouts. Decision 96.
+"""Reader of OTLP in JSON: traces become rollouts. Decision 102.
 
 Spans that state their rollout and attempt are grouped by these, as `rollbook export otlp` and the tracer write them.
 Of other spans, each trace becomes a rollout with one attempt.

@@ -1,4 +1,4 @@
-"""Encoder of stored spans as OTLP in JSON. `protobuf.encode` converts this JSON. Decision 96."""
+"""Encoder of stored spans as OTLP in JSON. `protobuf.encode` converts this JSON. Decision 102."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Spans of a store to collectors of OpenTelemetry, over OTLP/HTTP. Decision 96."""
+"""Spans of a store to collectors of OpenTelemetry, over OTLP/HTTP. Decision 102."""

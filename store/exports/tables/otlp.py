@@ -1,4 +1,4 @@
-"""The table of the format otlp: spans as OpenTelemetry's requests in JSON. Decision 96."""
+"""The table of the format otlp: spans as OpenTelemetry's requests in JSON. Decision 102."""
 
 from __future__ import annotations
 
