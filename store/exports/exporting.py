@@ -106,12 +106,11 @@ async def export_store(
         command=_command(plan, query, split, split_by, redact),
     )
     path = Path(directory)
-    is_given = query.as_at is not None
     # One thread writes everything, so that the memory of the writes is reused.
     with full_disk_reported(path), manifests.locked(path), ThreadPoolExecutor(1, "rollbook export") as thread:
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         started = await in_thread(
-            partial(manifests.begin, path, planned, is_position_given=is_given, overwrite=overwrite)
+            partial(manifests.begin, path, planned, is_position_given=query.as_at is not None, overwrite=overwrite)
         )
         writer = _Writer(path, plan, started)
         try:
