@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final, TypedDict
 
 from store.adapters.base import TraceAdapter
 from store.adapters.intake import Timed, sort_in
 from store.adapters.openai_form import answer_message, function_call, openai_tool, prompt_messages
 from store.adapters.recordings import group_recordings, has_failed, is_of_a_proxy
-from store.model_calls import call_of
+from store.model_calls import ModelCall, Usage, call_of
 from store.model_calls.json_values import as_object, to_json
 from store.model_calls.nested import below
 from store.models import Span
 
-__all__ = ["OpenAIMessages", "TraceToMessages", "recorded_calls"]
+__all__ = ["OpenAIMessages", "TraceToMessages", "merged_call", "recorded_calls"]
 
 _OF_A_CALL: Final = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
 _OPERATION: Final = "gen_ai.operation.name"
@@ -86,6 +87,32 @@ def recorded_calls(spans: list[Timed]) -> list[list[Timed]]:
     for call in sorted(calls, key=lambda call: (_is_unanswered(call.span), is_of_a_proxy(call.span), call.place)):
         recordings.setdefault(call_of.get(call.span.span_id, call.span.span_id), []).append(call)
     return sorted(recordings.values(), key=lambda call: call[0].place)
+
+
+def merged_call(recordings: Sequence[Timed]) -> ModelCall:
+    """Return the call that the first of some spans records, with values that it lacks from the others."""
+    first, *others = [call_of(recording.span.attributes) for recording in recordings]
+    for other in others:
+        usage = {name: count for name, count in asdict(first.usage).items() if count is not None}
+        choices = first.choices or other.choices
+        if choices and other.choices:
+            choice, reserve = choices[0], other.choices[0]
+            filled = replace(
+                choice, token_ids=choice.token_ids or reserve.token_ids, logprobs=choice.logprobs or reserve.logprobs
+            )
+            choices = (filled, *choices[1:])
+        first = replace(
+            first,
+            model=first.model or other.model,
+            response_model=first.response_model or other.response_model,
+            response_id=first.response_id or other.response_id,
+            messages=first.messages or other.messages,
+            tools=first.tools or other.tools,
+            choices=choices,
+            prompt_token_ids=first.prompt_token_ids or other.prompt_token_ids,
+            usage=Usage(**{**asdict(other.usage), **usage}),
+        )
+    return first
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:

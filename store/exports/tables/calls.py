@@ -7,16 +7,16 @@ this span lacks from the other spans, such as the token ids that a proxy recorde
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from store.adapters.messages import recorded_calls
+from store.adapters.messages import merged_call, recorded_calls
 from store.adapters.openai_form import tool_call
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
 from store.exports.source import SPANS as READ_SPANS
 from store.exports.tables.columns import ATTEMPT_ID, ROLLOUT_ID, SPAN_ID, json_text
-from store.model_calls import Message, ModelCall, Usage, call_of
+from store.model_calls import Message, ModelCall
 from store.model_calls.attributes import VERSION
 from store.models import Span
 
@@ -36,30 +36,7 @@ def _calls(record: RolloutRecord) -> Iterator[_Call]:
     for attempt in record.attempt_spans:
         for number, recordings in enumerate(recorded_calls(attempt.spans), start=1):
             spans = [timed.span for timed in recordings]
-            yield _Call(number, spans, _merged([call_of(span.attributes) for span in spans]))
-
-
-def _merged(calls: Sequence[ModelCall]) -> ModelCall:
-    """Return the first call, with values that it lacks from the others."""
-    first, *others = calls
-    for other in others:
-        usage = {name: count for name, count in asdict(first.usage).items() if count is not None}
-        choices = first.choices or other.choices
-        if choices and other.choices and not choices[0].token_ids:
-            filled = replace(choices[0], token_ids=other.choices[0].token_ids)
-            choices = (filled, *choices[1:])
-        first = replace(
-            first,
-            model=first.model or other.model,
-            response_model=first.response_model or other.response_model,
-            response_id=first.response_id or other.response_id,
-            messages=first.messages or other.messages,
-            tools=first.tools or other.tools,
-            choices=choices,
-            prompt_token_ids=first.prompt_token_ids or other.prompt_token_ids,
-            usage=Usage(**{**asdict(other.usage), **usage}),
-        )
-    return first
+            yield _Call(number, spans, merged_call(recordings))
 
 
 def call_rows(record: RolloutRecord) -> Sequence[Row]:
