@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl test-atif recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -46,6 +46,9 @@ test-verl: .cache/verl/ready  ## Run the export of training rows against verl's 
 
 test-trl: .cache/trl/ready  ## Run TRL's trainer on exported files, in an environment of its own
 	ROLLBOOK_REQUIRE_TRL=1 .cache/trl/bin/python -m pytest tests/exports/test_trl.py
+
+test-atif: .venv/ready-dev .cache/atif/ready  ## Check exported documents of ATIF with Harbor's own models
+	ROLLBOOK_REQUIRE_HARBOR=1 PYTHONPATH=.cache/atif $(PYTEST) tests/atif/test_schema.py
 
 recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch; delete optional features; test the copies
 	$(BIN)/python -m tests.recipes
@@ -127,6 +130,12 @@ clean:  ## Delete what the other targets made
 	$(PYTHON) -m venv --clear .cache/litellm
 	.cache/litellm/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,litellm]" \
 		hypothesis openai psutil pytest-timeout pytest-xdist
+	@touch $@
+
+# Harbor wants Python 3.12 and many other packages, of which its models need none.
+.cache/atif/ready: pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python --upgrade \
+		--target .cache/atif harbor==0.26.0
 	@touch $@
 
 # verl wants an older version of transformers. The build of PyTorch without CUDA comes first where there is one.

@@ -69,6 +69,13 @@ REPLAY: Final = "rollbook.replay"
 The fields are `name` (the replay), `store_id` and `rollout_id` (the source), and, if the source has them, `key` (its
 plan key), `resources_id` and `resources_version`. If the source is a replay too, `key` is that of the first rollout.
 """
+SOURCE_KEY: Final = "rollbook.source"
+"""The key in the metadata of an imported rollout for its origin, an object.
+
+The object has the `format` and the `key` of the rollout in its source and, where they are known, the `start_time` and
+the `end_time` in the source, in seconds since the epoch, and the `sha256` of the source's content. The times of the
+rollout itself are those of its import.
+"""
 RESERVED_METADATA: Final[Mapping[str, type[str | int]]] = {GROUP_KEY: str, STEP_KEY: int, PLAN_KEY: str}
 """Keys of a rollout's metadata that the store reads when the rollout is created, with their types."""
 

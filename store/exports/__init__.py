@@ -1,4 +1,4 @@
-"""Exports of a store: to Parquet, JSON lines, Hugging Face's layout and files for fine-tuning, and to data frames."""
+"""Exports of a store: to Parquet, JSON lines, Hugging Face, files for fine-tuning and ATIF, and to data frames."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from store.errors import Invalid
 from store.exports import manifest as manifests
@@ -27,8 +27,6 @@ from store.interface.store import Store
 from store.models.enums import Frozen
 from store.models.queries import RolloutQuery
 from store.runtime.progress import OnProgress, OperationProgress, ignore
-
-ROWS_PER_FILE: Final = 500_000
 
 InThread = Callable[..., asyncio.Future[Any]]
 """A function that calls another function in the thread that writes."""
@@ -63,17 +61,16 @@ async def export_store(
     split_by: SplitField | None = None,
     redact: Sequence[str] = (),
     overwrite: bool = False,
-    rows_per_file: int = ROWS_PER_FILE,
+    rows_per_file: int | None = None,
     on_progress: OnProgress = ignore,
 ) -> ExportReport:
     """Export the rollouts that a query matches, with everything that belongs to them, to files in a directory.
 
-    Everything is read at one position of the log, and the same call at the same position writes the same bytes. If a
-    call is stopped, the same call continues it at its position.
+    The same call at the same position of the log writes the same bytes. It continues a call that was stopped.
 
     Args:
         store: the store.
-        format: `parquet`, `jsonl`, `hf`, `sft` or `otlp`.
+        format: `parquet`, `jsonl`, `hf`, `sft`, `otlp` or `atif`.
         directory: a new or empty directory, or that of a call to continue.
         query: the conditions on rollouts, `as_at` and `reward_version`, whose scores replace the recorded rewards in
             all tables but `rewards`, which has both; None for all rollouts at the end of the log. The order, the limit
@@ -83,7 +80,7 @@ async def export_store(
         split_by: the field whose values are the splits.
         redact: the fields to leave out; see `FieldRedaction`.
         overwrite: whether to delete the files of an earlier export in the directory first.
-        rows_per_file: a part of the export ends with the rollout with which a table reaches this many rows.
+        rows_per_file: a part ends with the rollout with which a table has this many rows; None for the format's number.
         on_progress: called with the number of listed rollouts.
 
     Raises:
@@ -161,9 +158,10 @@ def _plan(
     split: Mapping[str, float] | None,
     split_by: SplitField | None,
     redact: Sequence[str],
-    rows_per_file: int,
+    rows_per_file: int | None,
 ) -> _Plan:
     form = format_of(name)
+    rows_per_file = form.rows_per_file if rows_per_file is None else rows_per_file
     chosen = form.tables(tables)
     redaction = FieldRedaction(redact)
     redaction.check(chosen)

@@ -31,6 +31,7 @@ class HashedFile:
         self.path = path
         self._file: IO[bytes] = path.open("wb")
         self._hash = sha256()
+        self.name = str(path)
         self.size = 0
         self.closed = False
 
@@ -104,11 +105,11 @@ class _TableFile:
         self._writer.close()
         digest = self._file.finish()
         path = str(self._path.relative_to(directory))
-        return FileEntry(
-            path=path, table=table.name, split=split, rows=self.rows, size_bytes=self._file.size, sha256=digest
-        )
+        size = self._file.size + self._writer.size_beside
+        return FileEntry(path=path, table=table.name, split=split, rows=self.rows, size_bytes=size, sha256=digest)
 
     def rename(self) -> None:
+        self._writer.rename()
         self._file.path.replace(self._path)
 
     def discard(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ VIEWS_NAME: Final = "views.sql"
 """The statements that create the tables and views in DuckDB."""
 UNFINISHED: Final = ".unfinished"
 """The suffix of files that are being written."""
+_PART: Final = re.compile(r"-\d{5,}$")
+"""The end of the names of parts."""
 _SAME_COMMAND: Final = ("format", "store_id", "command")
 
 
@@ -39,6 +43,7 @@ class FileEntry(Frozen):
     split: str
     rows: int
     size_bytes: int
+    """The size of the file, and of the documents that it lists."""
     sha256: str
 
 
@@ -194,7 +199,7 @@ def _delete(directory: Path, manifest: Manifest) -> None:
     """Delete the files of an export, the manifest last, and nothing else."""
     _delete_unlisted(directory, manifest)
     for name in [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]:
-        (directory / name).unlink(missing_ok=True)
+        _delete_file(directory / name)
     for name in sorted({file.table for file in manifest.files}):
         folder = directory / name
         if folder.is_dir() and not any(folder.iterdir()):
@@ -207,7 +212,22 @@ def _delete_unlisted(directory: Path, manifest: Manifest) -> None:
     listed = {file.path for file in manifest.files}
     prefix = f"-{manifest.parts:05d}."
     for path in [*directory.glob(f"*{UNFINISHED}"), *directory.glob(f"*/*{UNFINISHED}")]:
-        path.unlink()
+        _delete_file(path)
     for path in [*directory.glob(f"*{prefix}*"), *directory.glob(f"*/*{prefix}*")]:
         if str(path.relative_to(directory)) not in listed:
-            path.unlink()
+            _delete_file(path)
+
+
+def folder_of(file: Path) -> Path:
+    """Return the folder of the documents that a file of an export lists."""
+    return file.with_name(Path(file.name.removesuffix(UNFINISHED)).stem)
+
+
+def _delete_file(path: Path) -> None:
+    """Delete a file of an export with the folder of the documents that it lists, or the folder alone."""
+    folder = folder_of(path)
+    if _PART.search(folder.name):
+        for beside in (folder, folder.with_name(folder.name + UNFINISHED)):
+            if beside.is_dir():
+                shutil.rmtree(beside)
+    path.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -14,6 +14,8 @@ from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Score
 from store.models.flat_spans import EMPTY_LIST, FlatSpan
 from store.models.trusted import span_model
 from store.semconv import GROUP_KEY, STEP_KEY
+
+_WITHOUT_ERROR: Final = frozenset({"preparing", "running", "succeeded"})
 
 
 @dataclass
@@ -57,10 +59,32 @@ class RolloutRecord:
             if f"{score.name}@{score.version}" == self.reward_version and score.value is not None
         }
 
+    def with_reward(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with the reward of the version that the export reads, if it reads one."""
+        if self.reward_version is None:
+            return attempt
+        score = self.version_scores.get(attempt.attempt_id)
+        reward, rewards = (None, {}) if score is None else (score.value, score.rewards)
+        return attempt.model_copy(update={"reward": reward, "rewards": rewards})
+
     @property
     def latest_attempt(self) -> Attempt | None:
         """The latest attempt, if there is one."""
         return self.rollout.attempt if isinstance(self.rollout, AttemptedRollout) else None
+
+    @property
+    def may_have_errors(self) -> bool:
+        """Whether an attempt ended without success."""
+        return any(attempt.status not in _WITHOUT_ERROR for attempt in self.attempts)
+
+    def error_of(self, attempt: Attempt) -> dict[str, Any] | None:
+        """Return the last error that was reported for an attempt, among the events of the record."""
+        errors = [
+            event.data["error"]
+            for event in self.events
+            if event.data.get("attempt_id") == attempt.attempt_id and event.data.get("error")
+        ]
+        return errors[-1] if errors else None
 
     @cached_property
     def span_models(self) -> list[Span]:

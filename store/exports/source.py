@@ -34,6 +34,8 @@ SPANS: Final = "spans"
 ATTEMPTS: Final = "attempts"
 EVENTS: Final = "events"
 SCORES: Final = "scores"
+ERRORS: Final = "errors"
+"""The events of rollouts with an attempt that did not succeed, because only events contain the error of an attempt."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class ExportSource:
         store: the store.
         query: the conditions. The order, the limit and the offset are ignored.
         position: the position of the log at which everything is read.
-        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `SCORES`.
+        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `ERRORS`, `SCORES`.
         needs_whole_rollouts: whether all spans of a rollout must be in one record.
     """
 
@@ -126,6 +128,8 @@ class ExportSource:
         async for batch in self._with_spans(records):
             if EVENTS in self.reads:
                 await self._read_events([record for record in batch if record.is_first])
+            elif ERRORS in self.reads:
+                await self._read_events([record for record in batch if record.is_first and record.may_have_errors])
             yield batch
 
     async def _with_spans(self, records: list[RolloutRecord]) -> AsyncIterator[list[RolloutRecord]]:

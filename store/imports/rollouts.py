@@ -21,16 +21,9 @@ from store.models import (
     TaskInput,
     TraceStatus,
 )
-from store.semconv import ANNOTATION_SPAN, GROUP_KEY, PLAN_KEY, STEP_KEY, reward_attributes
+from store.semconv import ANNOTATION_SPAN, GROUP_KEY, PLAN_KEY, SOURCE_KEY, STEP_KEY, reward_attributes
 from store.validation.json_limits import dumps
 
-SOURCE_KEY: Final = "rollbook.source"
-"""The key in the metadata of an imported rollout for its origin, an object.
-
-The object has the `format` and the `key` of the rollout in its source and, where they are known, the `start_time` and
-the `end_time` in the source, in seconds since the epoch, and the `sha256` of the source's content. The times of the
-rollout itself are those of its import.
-"""
 UNENDED: Final = frozenset({"preparing", "running"})
 """The statuses of attempts that have not ended."""
 _LONGEST_KEY: Final = 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from store.models.flat_spans import flat_span
 from tests.exports.agents import call, span
 from tests.exports.conftest import content
 
-FORMATS = ("parquet", "jsonl", "hf", "sft", "otlp")
+FORMATS = ("parquet", "jsonl", "hf", "sft", "otlp", "atif")
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +52,14 @@ async def test_an_export_has_the_same_bytes_from_every_store(
     assert files == expected(form)
     manifest = orjson.loads(files["manifest.json"])
     assert manifest["position"] == report.position
-    assert {file["path"] for file in manifest["files"]} == files.keys() - {"manifest.json", "README.md", "views.sql"}
+    listed = {file["path"] for file in manifest["files"]}
+    if form == "atif":
+        lines = [orjson.loads(line) for line in files["part-00000.jsonl"].splitlines()]
+        assert [(line["sha256"], line["bytes"]) for line in lines] == [
+            (sha256(files[line["file"]]).hexdigest(), len(files[line["file"]])) for line in lines
+        ]
+        listed |= {line["file"] for line in lines}
+    assert listed == files.keys() - {"manifest.json", "README.md", "views.sql"}
 
 
 async def test_parquet_has_types_and_describes_itself(store: Store, tmp_path: Path) -> None:

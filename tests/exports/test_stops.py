@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from store.models import EnqueueRolloutRequest
 from store.models.queries import RolloutQuery
 from tests.exports.agents import conversation
 from tests.exports.conftest import content
-from tests.exports.work import ARGUMENTS, export, export_until_full
+from tests.exports.work import ARGUMENTS, export, export_documents, export_until_full
 from tests.faults import processes
 from tests.torture import rounds
 
@@ -48,15 +49,18 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_an_export_killed_at_any_instant_is_continued_to_the_same_bytes(many: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("export,few", [(export, 2), (export_documents, 1)], ids=["tables", "documents"])
+async def test_an_export_killed_at_any_instant_is_continued_to_the_same_bytes(
+    export: Callable[[str, str], Coroutine[Any, Any, None]], few: int, many: str, tmp_path: Path
+) -> None:
     await export(many, str(tmp_path / "expected"))
     expected = content(tmp_path / "expected")
-    assert len(orjson.loads(expected["manifest.json"])["files"]) > 12
+    assert len(orjson.loads(expected["manifest.json"])["files"]) > 6
     began = time.monotonic()
     with processes.running(export, (many, str(tmp_path / "undisturbed"))) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for number in range(rounds(40, few=2)):
+    for number in range(rounds(40, few=few)):
         directory = tmp_path / str(number)
         for _ in range(3):
             with processes.running(export, (many, str(directory))) as (process,):
@@ -72,7 +76,10 @@ def _check_listed(directory: Path) -> None:
     if not (directory / "manifest.json").exists():
         return
     for file in orjson.loads((directory / "manifest.json").read_bytes())["files"]:
-        assert len((directory / file["path"]).read_bytes().splitlines()) == file["rows"]
+        lines = (directory / file["path"]).read_bytes().splitlines()
+        assert len(lines) == file["rows"]
+        for document in [document for line in lines if (document := orjson.loads(line).get("file"))]:
+            assert (directory / document).is_file()
 
 
 async def test_a_full_disk_is_reported_and_the_export_continues_later(many: str, tmp_path: Path) -> None:
@@ -149,6 +156,30 @@ async def test_a_finished_export_is_only_overwritten_on_request(store: Store, tm
     (tmp_path / "export" / "notes.txt").unlink()
     await export_store(store, "sft", tmp_path / "export", overwrite=True)
     assert content(tmp_path / "export") == before
+
+
+async def test_folders_of_unfinished_documents_are_deleted_and_others_stay(many: str, tmp_path: Path) -> None:
+    await export_documents(many, str(tmp_path / "expected"))
+    directory = tmp_path / "export"
+
+    def stop(_: Any) -> None:
+        if (directory / "manifest.json").read_bytes().count(b"sha256"):
+            raise KeyboardInterrupt
+
+    async with await open_store(many, read_only=True) as store:
+        with pytest.raises(KeyboardInterrupt):
+            await export_store(store, "atif", directory, rows_per_file=9, on_progress=stop)
+        parts = orjson.loads((directory / "manifest.json").read_bytes())["parts"]
+        # Killed between the names of the folder and of its index, and before both.
+        (directory / f"part-{parts:05d}.jsonl.unfinished").touch()
+        for name in (f"part-{parts:05d}", "part-00077.unfinished", "mine"):
+            (directory / name).mkdir()
+            (directory / name / "rest.json").touch()
+        await export_documents(many, str(directory))
+        expected = content(tmp_path / "expected")
+        assert content(directory) == {**expected, "mine/rest.json": b""}
+        await export_store(store, "jsonl", directory, tables=["rollouts"], overwrite=True)
+    assert content(directory).keys() == {"manifest.json", "rollouts/part-00000.jsonl", "mine/rest.json"}
 
 
 async def test_a_directory_with_other_files_is_refused(store: Store, tmp_path: Path) -> None:

@@ -23,6 +23,12 @@ async def export(url: str, directory: str) -> None:
         await export_store(store, "jsonl", directory, **ARGUMENTS)
 
 
+async def export_documents(url: str, directory: str) -> None:
+    """Export a store as documents, or continue to export it."""
+    async with await open_store(url, read_only=True) as store:
+        await export_store(store, "atif", directory, rows_per_file=9)
+
+
 async def export_until_full(url: str, directory: str, most: int) -> None:
     """Export a store to files that can have at most `most` bytes; the export must report a full disk."""
     async with await open_store(url, read_only=True) as store:

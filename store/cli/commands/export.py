@@ -34,6 +34,7 @@ export = typer.Typer(
 app.add_typer(export)
 
 _ROWS_PER_FILE: Final = 500_000
+_DOCUMENTS_PER_FOLDER: Final = 1000
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", file_okay=False, help="A new directory, or that of an export to continue.")
@@ -79,8 +80,12 @@ RowsPerFile = Annotated[
     int, typer.Option(metavar="N", min=1, help="Begin new files when a table has this many rows in its file.")
 ]
 
+DocumentsPerFolder = Annotated[
+    int, typer.Option("--rows-per-file", metavar="N", min=1, help="Begin a new folder after this many documents.")
+]
 
-def _options(*, has_tables: bool) -> list[inspect.Parameter]:
+
+def _options(*, has_tables: bool, has_folders: bool = False) -> list[inspect.Parameter]:
     return [
         parameter("db", Db, DEFAULT_DB),
         *([parameter("tables", Tables)] if has_tables else []),
@@ -89,13 +94,15 @@ def _options(*, has_tables: bool) -> list[inspect.Parameter]:
         parameter("split", Split),
         parameter("split_by", SplitBy),
         parameter("redact", Redact),
-        parameter("rows_per_file", RowsPerFile, _ROWS_PER_FILE),
+        parameter("rows_per_file", DocumentsPerFolder, _DOCUMENTS_PER_FOLDER)
+        if has_folders
+        else parameter("rows_per_file", RowsPerFile, _ROWS_PER_FILE),
         parameter("overwrite", Overwrite, default=False),
         parameter("json", AsJson, default=False),
     ]
 
 
-def _command(name: str, *, has_tables: bool) -> Callable[[Callable[[], None]], None]:
+def _command(name: str, *, has_tables: bool, has_folders: bool = False) -> Callable[[Callable[[], None]], None]:
     """Declare `rollbook export NAME`, with the docstring of the decorated function as its help."""
 
     def declare(described: Callable[[], None]) -> None:
@@ -108,7 +115,7 @@ def _command(name: str, *, has_tables: bool) -> Callable[[Callable[[], None]], N
         vars(command)["__signature__"] = inspect.Signature(
             [
                 inspect.Parameter("directory", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Directory),
-                *_options(has_tables=has_tables),
+                *_options(has_tables=has_tables, has_folders=has_folders),
             ]
         )
         export.command(name, help=inspect.getdoc(described))(command)
@@ -134,6 +141,11 @@ def hf() -> None:
 @_command("sft", has_tables=False)
 def sft() -> None:
     """Conversations of the latest attempts for fine-tuning, with rewards and a loss mask."""
+
+
+@_command("atif", has_tables=False, has_folders=True)
+def atif() -> None:
+    """Documents in the Agent Trajectory Interchange Format, one for each attempt. `rollbook import atif` reads them."""
 
 
 def _database_command(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from store.errors import Invalid
+from store.exports.formats.atif import ATIF
 from store.exports.formats.base import Format
 from store.exports.formats.hf import HuggingFace
 from store.exports.formats.jsonl import JSONLines
@@ -14,7 +15,7 @@ from store.exports.formats.parquet import Parquet
 from store.exports.formats.sft import FineTuning
 
 FORMATS: Final[dict[str, Callable[[], Format]]] = {
-    kind.name: kind for kind in (Parquet, JSONLines, HuggingFace, FineTuning, OpenTelemetry)
+    kind.name: kind for kind in (Parquet, JSONLines, HuggingFace, FineTuning, OpenTelemetry, ATIF)
 }
 
 

@@ -46,6 +46,14 @@ class RowWriter(abc.ABC):
     def close(self) -> None:
         """Write the end of the file. The caller closes the file."""
 
+    @property
+    def size_beside(self) -> int:
+        """The number of bytes that the writer wrote into other files."""
+        return 0
+
+    def rename(self) -> None:  # noqa: B027 - most writers have one file
+        """Give further files their names, after `close` and before the file gets its name."""
+
     def abandon(self) -> None:  # noqa: B027 - most writers need nothing
         """Write nothing more. The caller deletes the file."""
 
@@ -57,6 +65,8 @@ class Format(abc.ABC):
     suffix: ClassVar[str]
     default_split: ClassVar[str] = "part"
     """The split of all rollouts if the caller wants no splits."""
+    rows_per_file: ClassVar[int] = 500_000
+    """The number of rows with which a part ends if the caller gives none."""
     writes_empty_tables: ClassVar[bool] = True
     """Whether a table without rows has a file, so that readers find its columns."""
 

@@ -13,9 +13,10 @@ from store.exports.tables.events import EVENTS
 from store.exports.tables.rewards import REWARDS
 from store.exports.tables.rollouts import ATTEMPTS, ROLLOUTS
 from store.exports.tables.spans import SPANS
+from store.exports.tables.trajectories import TRAJECTORIES
 from store.exports.tables.triplets import TRIPLETS
 
-__all__ = ["CONVERSATIONS", "TABLES", "tables_of"]
+__all__ = ["CONVERSATIONS", "TABLES", "TRAJECTORIES", "tables_of"]
 
 TABLES: Final[tuple[Table, ...]] = (ROLLOUTS, ATTEMPTS, SPANS, MESSAGES, MODEL_CALLS, TRIPLETS, REWARDS, EVENTS)
 """The tables of the formats parquet, jsonl and hf, in the order in which documentation lists them."""

@@ -41,27 +41,21 @@ def attempt_rows(record: RolloutRecord) -> Sequence[Row]:
     """Return the rows of a rollout's attempts."""
     if not record.is_first:
         return ()
-    rows: list[Row] = []
-    for attempt in record.attempts:
-        reward, rewards = attempt.reward, attempt.rewards
-        if record.reward_version is not None:
-            score = record.version_scores.get(attempt.attempt_id)
-            reward, rewards = (None, {}) if score is None else (score.value, score.rewards)
-        rows.append(
-            (
-                attempt.rollout_id,
-                attempt.attempt_id,
-                attempt.sequence_id,
-                attempt.status,
-                attempt.start_time,
-                attempt.end_time,
-                attempt.worker_id,
-                json_text(attempt.metadata),
-                reward,
-                json_text(rewards),
-            )
+    return [
+        (
+            attempt.rollout_id,
+            attempt.attempt_id,
+            attempt.sequence_id,
+            attempt.status,
+            attempt.start_time,
+            attempt.end_time,
+            attempt.worker_id,
+            json_text(attempt.metadata),
+            attempt.reward,
+            json_text(attempt.rewards),
         )
-    return rows
+        for attempt in map(record.with_reward, record.attempts)
+    ]
 
 
 ROLLOUTS: Final = Table(
