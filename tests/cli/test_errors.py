@@ -49,7 +49,7 @@ WORKING = {
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
     **{
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
-        for name in ("parquet", "jsonl", "hf", "sft")
+        for name in ("parquet", "jsonl", "hf", "sft", "atif")
     },
     "tail": ("tail",),
     "stats": ("stats",),
@@ -80,6 +80,7 @@ WORKING = {
     "partitions create": ("partitions", "create", "--help"),
     "partitions ls": ("partitions", "ls"),
     "partitions drop": ("partitions", "drop", "--help"),
+    "import atif": ("import", "atif", "--help"),
     "import-runs": ("import-runs", str(Path(__file__).parents[1] / "run_folders" / "golden")),
     "export-run": ("export-run", "{id}", "{file}.reports"),
     "mirror": ("mirror", "--help"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import orjson
 import pytest
 
-from store.cli.errors import FAILED, USAGE
+from store.cli.errors import FAILED, NOT_FOUND, USAGE
+from tests.atif.foreign import TRAJECTORY
 from tests.cli.conftest import Filled, Rollbook
 
 
@@ -93,3 +96,29 @@ def test_log_is_exported_and_imported(rollbook: Rollbook, filled: Filled, tmp_pa
     ]
     assert rollbook("show", filled.retried, db=target).code == 0
     assert rollbook("import", "log", out, db=target).code == FAILED
+
+
+def test_the_commands_of_the_page_about_atif_export_and_import_documents(
+    rollbook: Rollbook, filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs/atif.md"
+    exporting, importing = (
+        [filled.url if word == "sqlite:///run.db" else word for word in shlex.split(line)]
+        for line in re.findall(r"^\$ rollbook (.*)$", page.read_text(), re.MULTILINE)
+    )
+    exported = rollbook(*exporting, "--status", "succeeded", "--rows-per-file", "1", "--json").json
+    assert (exported["rollouts"], exported["rows"]) == (1, {"trajectories": 2})
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "trajectory.json").write_bytes(orjson.dumps(TRAJECTORY))
+    assert rollbook("migrate", db=importing[-1]).code == 0
+    dry = rollbook(*importing, "--dry-run", "--json").json
+    done = rollbook(*importing, "--json").json
+    assert (dry["imported"], done["imported"], done["spans"]) == (2, 2, dry["spans"])
+    (jobs / "broken.json").write_text('{"schema_version": "ATIF-v1.7"}')
+    again = rollbook(*importing)
+    assert (again.code, "2 unchanged, 1 skipped" in again.out) == (FAILED, True)
+    assert "jobs/broken.json: document: agent: Field required" in again.err
+    missing = rollbook("import", "atif", "nowhere")
+    assert (missing.code, "nowhere" in missing.err) == (NOT_FOUND, True)

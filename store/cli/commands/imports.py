@@ -129,3 +129,15 @@ def agentlightning(
 
     asyncio.run(check_server(url))
     return read_server(url)
+
+
+@import_command("atif")
+def atif(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Documents, and folders with documents *.json at any depth.")
+    ],
+) -> Iterable[ForeignRollout | Skipped]:
+    """Documents in the Agent Trajectory Interchange Format, versions 1.0 to 1.8, of exports and of other agents."""
+    from store.imports.atif import atif_rollouts
+
+    return atif_rollouts(paths)
