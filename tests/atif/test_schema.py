@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 import pytest
 
 from store.atif.form import SCHEMA_VERSION
+from store.atif.reading import ForeignSpans, is_own, own_attempt
 from store.atif.schema import read_document
 from store.errors import Incompatible, Invalid, StoreError
 from tests.atif import harbor
@@ -133,3 +136,32 @@ def test_older_versions_and_python_json_are_read() -> None:
     assert "schema_version" not in read_document(
         orjson.dumps({name: value for name, value in TRAJECTORY.items() if name != "schema_version"})
     )
+
+
+_VALUES: tuple[Any, ...] = (None, 0, -1, 1.5, "", "x", [], {}, [None], [{}], {"a": 1}, True, ["a"], 2**70)
+
+
+def test_a_document_with_any_changed_value_is_read_or_refused() -> None:
+    documents = [json.loads(orjson.dumps(record(*spans).document())) for spans in ATTEMPTS.values()]
+    numbers = random.Random(1)
+    read = 0
+    for _ in range(500):
+        document = copy.deepcopy(numbers.choice([*documents, TRAJECTORY]))
+        part, place = numbers.choice([*_places(document)])
+        part[place] = numbers.choice(_VALUES)
+        with contextlib.suppress(StoreError):
+            content = read_document(json.dumps(document).encode())
+            if is_own(content):
+                own_attempt(content)
+            else:
+                ForeignSpans("trace", str).add(content)
+            read += 1
+    assert 100 < read < 400
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the objects and lists in a value with each of their keys."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    for place, item in list[tuple[Any, Any]](items):  # pyright: ignore[reportUnknownArgumentType]
+        yield value, place
+        yield from _places(item)
