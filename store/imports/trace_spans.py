@@ -79,7 +79,7 @@ class TraceSpans:
 
     def spans(self) -> list[Span]:
         """Return the span of the agent, the spans of its calls and tools in their order, and that of its reward."""
-        return [self._agent(), *self._steps(), *self._reward()]
+        return [self.agent(), *self.steps(), *self.reward()]
 
     def credit(self, attributes: Json) -> Span | None:
         """Return the span of the values that a trainer assigned; None if there are no such values and no attributes.
@@ -100,7 +100,8 @@ class TraceSpans:
         writer.values |= attributes
         return self._span("credit", CREDIT_SPAN, writer, self.times[1], self.times[1])
 
-    def _agent(self) -> Span:
+    def agent(self) -> Span:
+        """Return the span of the agent, which contains all others."""
         agent = as_object(self._trace.get("agent"))
         name = first_text(agent, "name") or "agent"
         writer = AttributeWriter()
@@ -111,7 +112,7 @@ class TraceSpans:
         status = _error_status(errors[-1]) if errors and self._trace.get("ok") is not True else None
         return self._span("agent", name, writer, *self.times, status=status, parent=None)
 
-    def _steps(self) -> Iterator[Span]:
+    def steps(self) -> Iterator[Span]:
         """Yield the spans of calls, and of the other messages that are no part of a first prompt."""
         calls = as_objects(self._trace.get("calls"))
         nodes = {call.get("node") for call in calls}
@@ -244,7 +245,7 @@ class TraceSpans:
         at = _time(self._nodes[index].get("timestamp"))
         yield self._span(f"message {index}", MESSAGE_SPAN, writer, at, at)
 
-    def _reward(self) -> Iterator[Span]:
+    def reward(self) -> Iterator[Span]:
         """Yield the span of the reward, whose first dimension is the weighted sum; none if scoring did not run."""
         rewards = {name: as_object(reward) for name, reward in as_object(self._trace.get("rewards")).items() if reward}
         scores = {

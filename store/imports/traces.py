@@ -150,8 +150,9 @@ def records_of_line(line: bytes, place: str, folder: TraceFolder) -> Iterator[Fo
         yield Skipped(place=place, reason="the line is neither an episode nor a trace: it has no traces and no nodes")
         return
     # An episode that failed before its first agent began has no trace.
-    for number, trace in enumerate(traces or [_NO_TRACE]):
-        name = f"{place}, trace {number + 1}" if len(traces) > 1 else place
+    items: list[Any] = traces or [_NO_TRACE]
+    for number, trace in enumerate(items):
+        name = f"{place}, trace {number + 1}" if len(items) > 1 else place
         if not isinstance(trace, dict):
             yield Skipped(place=name, reason="the trace is no object")
             continue

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,10 @@ from store.cli.output.progress import progress_shown
 from store.cli.query_options import parameter
 from store.cli.store_context import check_server, run_reading, run_writing
 from store.db.url import parse
-from store.imports import ForeignRollout, Skipped
-from store.imports.batches import Record
+
+if TYPE_CHECKING:
+    from store.imports import ForeignRollout, Skipped
+    from store.imports.batches import Record
 
 app = typer.Typer()
 import_group = typer.Typer(
@@ -42,6 +44,9 @@ def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
     """
 
     def declare(read: Callable[..., Any]) -> None:
+        # The type of the records is imported with the reader, because an import takes time.
+        read.__annotations__.pop("return", None)
+
         @wraps(read)
         def command(*, db: str, dry_run: bool, json: bool, **arguments: Any) -> None:
             from store.imports import import_rollouts
