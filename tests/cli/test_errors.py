@@ -81,8 +81,6 @@ WORKING = {
     "partitions ls": ("partitions", "ls"),
     "partitions drop": ("partitions", "drop", "--help"),
     "import atif": ("import", "atif", "--help"),
-
-
     "import traces": ("import", "traces", str(Path(__file__).parents[1] / "imports" / "data")),
     "follow": ("follow", "--help"),
     "import-runs": ("import-runs", str(Path(__file__).parents[1] / "run_folders" / "golden")),

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,7 +17,6 @@ from store.cli.output.copying import note_name, print_report
 from store.cli.output.importing import print_result
 from store.cli.output.printing import json_document
 from store.cli.output.progress import progress_shown
-from store.cli.query_options import parameter
 from store.cli.store_context import check_server, run_reading, run_writing
 from store.db.url import parse
 
@@ -35,6 +34,9 @@ import_group = typer.Typer(
 app.add_typer(import_group)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Import nothing; report what would be imported.")]
+
+
+_OPTIONS: Final = (("db", Db, DEFAULT_DB), ("dry_run", DryRun, False), ("json", AsJson, False))
 
 
 def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
@@ -70,9 +72,10 @@ def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
         vars(command)["__signature__"] = signature.replace(
             parameters=[
                 *signature.parameters.values(),
-                parameter("db", Db, DEFAULT_DB),
-                parameter("dry_run", DryRun, default=False),
-                parameter("json", AsJson, default=False),
+                *(
+                    inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                    for option, annotation, default in _OPTIONS
+                ),
             ],
             return_annotation=None,
         )
