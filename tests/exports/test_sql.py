@@ -35,7 +35,10 @@ STATEMENTS = (
     FROM messages m JOIN model_calls c USING (rollout_id, attempt_id, call) JOIN rollouts r USING (rollout_id)
     ORDER BY rollout_id, m.attempt_id, call, place
     """,
-    "SELECT name, sum(value) AS total FROM rewards GROUP BY name ORDER BY name",
+    """
+    SELECT name, reward_version, sum(value) AS total
+    FROM rewards GROUP BY name, reward_version ORDER BY name, reward_version
+    """,
     """
     SELECT t.agent_name, count(*) AS calls
     FROM triplets t JOIN attempts a USING (rollout_id, attempt_id) GROUP BY t.agent_name
@@ -49,7 +52,7 @@ def results(sqlite_url: str) -> list[list[tuple[Any, ...]]]:
     """The rows of the statements over the store on SQLite."""
     with open_sync(sqlite_url, read_only=True) as store:
         rows = [query_sql(store, statement).rows for statement in STATEMENTS]
-    assert [len(of_statement) for of_statement in rows] == [4, 8, 3, 59, 2, 1]
+    assert [len(of_statement) for of_statement in rows] == [4, 8, 3, 59, 6, 1]
     return rows
 
 

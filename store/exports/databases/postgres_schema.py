@@ -63,7 +63,7 @@ async def export_postgres(
         store: the store. With a blocking store, the function returns the report itself and not a coroutine.
         url: the URL of the database.
         schema: the name of the schema.
-        query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log.
+        query: the conditions on rollouts, `as_at` and `reward_version`; None for all rollouts at the end of the log.
         tables: the names of the tables; None for all.
         redact: the fields to leave out; see `FieldRedaction`.
         overwrite: whether to replace the schema of an earlier export.

@@ -47,7 +47,7 @@ async def export_sqlite(
     Args:
         store: the store. With a blocking store, the function returns the report itself and not a coroutine.
         path: the file.
-        query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log.
+        query: the conditions on rollouts, `as_at` and `reward_version`; None for all rollouts at the end of the log.
         tables: the names of the tables; None for all.
         redact: the fields to leave out; see `FieldRedaction`.
         overwrite: whether to replace the file of an earlier export.

@@ -64,8 +64,8 @@ async def query_sql(
     Args:
         store: the store. With a blocking store, the function returns the result itself and not a coroutine.
         statement: one statement that only reads, in SQLite's SQL.
-        query: the conditions on the rollouts that the tables contain, and `as_at`; None for all rollouts at the end of
-            the log.
+        query: the conditions on the rollouts that the tables contain, `as_at` and `reward_version`; None for all
+            rollouts at the end of the log.
         limit: the most rows to return; -1 for all.
         seconds: the most seconds for the copy and the statement together.
         on_progress: called with the number of listed rollouts.
