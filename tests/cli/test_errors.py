@@ -49,7 +49,7 @@ WORKING = {
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
     **{
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
-        for name in ("parquet", "jsonl", "hf", "sft", "atif")
+        for name in ("parquet", "jsonl", "hf", "sft", "otlp", "atif")
     },
     "tail": ("tail",),
     "stats": ("stats",),
@@ -82,6 +82,7 @@ WORKING = {
     "partitions drop": ("partitions", "drop", "--help"),
     "import atif": ("import", "atif", "--help"),
     "import traces": ("import", "traces", str(Path(__file__).parents[1] / "imports" / "data")),
+    "import otlp": ("import", "otlp", "--help"),
     "follow": ("follow", "--help"),
     "import-runs": ("import-runs", str(Path(__file__).parents[1] / "run_folders" / "golden")),
     "export-run": ("export-run", "{id}", "{file}.reports"),

@@ -70,6 +70,17 @@ async def test_a_line_of_the_files_is_a_span_that_is_read_as_it_was(store: Store
     assert second.keys() == first.keys() - {"rollbook.input"} | {"rollbook.reward"}
 
 
+async def test_the_score_of_a_version_replaces_the_reward(store: Store, collector: CollectorServer) -> None:
+    version = "exact@v2"
+    await send_spans(store, collector.url, query=RolloutQuery(reward_version=version))
+    ids = [rollout.rollout_id for rollout in await store.query_rollouts()]
+    recorded = await store.annotations.query_scores(ids, reward_version=version)
+    scores = {score.attempt_id: score.value for score in recorded if score.value is not None}
+    assert scores
+    exported = {span.attempt_id: span.added.get("rollbook.reward") for span in collector.requests[0].traces.received}
+    assert {attempt: value for attempt, value in exported.items() if value is not None} == scores
+
+
 async def test_redacted_fields_are_not_in_the_files(store: Store, tmp_path: Path) -> None:
     await export_store(store, "otlp", tmp_path / "export", redact=["input", "attributes.*prompt*"])
     content = (tmp_path / "export" / "part-00000.jsonl").read_bytes()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
-from store.exports.source import ATTEMPTS, SPANS
+from store.exports.source import ATTEMPTS, SCORES, SPANS
 from store.exports.tables.columns import json_text
 from store.models import AttributeValue
 from store.otel.encode import OtlpSpan, as_json, otlp_span
@@ -23,7 +23,7 @@ from store.semconv import (
     STEP_KEY,
 )
 
-READS: Final = frozenset({SPANS, ATTEMPTS})
+READS: Final = frozenset({SPANS, ATTEMPTS, SCORES})
 _OWN: Final = "rollbook."
 
 
@@ -38,8 +38,12 @@ def otlp_spans(record: RolloutRecord) -> list[OtlpSpan]:
     }
     of_attempts: dict[str, Mapping[str, AttributeValue | None]] = {
         attempt.attempt_id: of_rollout
-        | {ATTEMPT_NUMBER: attempt.sequence_id, ATTEMPT_STATUS: attempt.status, ATTEMPT_REWARD: attempt.reward}
-        for attempt in record.attempts
+        | {
+            ATTEMPT_NUMBER: attempt.sequence_id,
+            ATTEMPT_STATUS: attempt.status,
+            ATTEMPT_REWARD: attempt.reward,
+        }
+        for attempt in map(record.with_reward, record.attempts)
     }
     # The keys of the store's own have attributes, or describe the import of the rollout.
     metadata = {name: value for name, value in (rollout.metadata or {}).items() if not name.startswith(_OWN)}
