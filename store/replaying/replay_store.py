@@ -58,7 +58,7 @@ T = TypeVar("T")
 _NAME: Final = "ReplayStore"
 _QUEUED: Final = ("queuing", "requeuing")
 _READ_AT_ONCE: Final = 1000
-_AHEAD: Final = 200
+_AHEAD: Final = 500
 _CHANGES_WHILE_WAITING: Final = frozenset({"status", "end_time", "reward"})
 
 

@@ -75,7 +75,9 @@ class Narrator:
         return f"attempt {seen.sequence}" if seen else f"attempt {data['attempt_id']}"
 
     def _enqueued(self, event: HistoryEvent, data: Json) -> str:
-        replay: Any = ((event.body or {}).get("metadata") or {}).get(semconv.REPLAY)
+        metadata: Json = (event.body or {}).get("metadata") or {}
+        replay: Json | None = metadata.get(semconv.REPLAY)
+        # Callers may set the key to a value of another type.
         source = [f"replay of {replay.get('rollout_id')}"] if isinstance(replay, dict) else []
         return ", ".join(["enqueued", *source, *_particulars(data)])
 
