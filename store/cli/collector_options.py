@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from store.cli.errors import FAILED
+from store.cli.options import parameter
 from store.cli.output.printing import json_document, line, note, printable
 from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
-from store.cli.query_options import conditions_in, parameter
+from store.cli.query_options import conditions_in
 from store.cli.store_context import run_reading
 from store.models.queries import RolloutQuery
 

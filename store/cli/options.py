@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from enum import Enum
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -17,6 +18,11 @@ DEFAULT_DB: Final = "sqlite:///rollbook.db"
 
 _UNITS: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?b)", re.ASCII)
+
+
+def parameter(name: str, option: Any, default: Any = None) -> Parameter:
+    """Return a parameter of a command, given its annotation with the option."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
 
 
 def _moment(text: str) -> int | datetime:
@@ -75,6 +81,9 @@ Db = Annotated[
 ]
 StoreAlias = Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True, help="An older name of --db.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Do not verify the copy. Verification is about a third of the total time.")
+]
 # Typer does not accept a union as the type of an option. With a parser, Typer accepts any type.
 AsAt = Annotated[
     Any,

@@ -5,17 +5,17 @@ A new field of a query class in `store.models.queries` becomes an option without
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from copy import copy
 from functools import wraps
 from inspect import Parameter
+from inspect import signature as signature_of
 from typing import Annotated, Any, Final, get_args
 
 import typer
 from typer.models import OptionInfo
 
-from store.cli.options import AnyOf, IdContains, Ids, RewardVersionOption, RolloutStatuses, WorkerStatuses
+from store.cli.options import AnyOf, IdContains, Ids, RewardVersionOption, RolloutStatuses, WorkerStatuses, parameter
 from store.models import RolloutMode
 from store.models.queries import PageQuery, ResourcesQuery, RolloutQuery, WorkerQuery, kind_of
 
@@ -65,11 +65,6 @@ _HELP: Final = {
 }
 
 
-def parameter(name: str, option: Any, default: Any = None) -> Parameter:
-    """Return a parameter of a command, given its annotation with the option."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
-
-
 def condition_options(query: type[PageQuery], verb: str = _SHOW) -> list[Parameter]:
     """Return an option for each condition of a query, and those for the version of rewards and for joining by `or`.
 
@@ -96,28 +91,27 @@ def conditions_in(options: dict[str, Any], query: type[PageQuery]) -> dict[str, 
     return fields | ({"filter_logic": "or"} if options.get("any_of") else {})
 
 
-def with_conditions(kind: type[PageQuery], verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that replaces the parameter `query` of a command by options for the conditions of a query.
+def with_conditions(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of `rollbook ls rollouts` instead of its parameter `query`.
 
     Args:
-        kind: the class of the query.
         verb: the first word of the help of each option.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        options = condition_options(kind, verb)
-        parameters = [value for name, value in signature.parameters.items() if name != "query"]
+        signature = signature_of(command, eval_str=True)
+        conditions = condition_options(RolloutQuery, verb)
+        parameters = [option for name, option in signature.parameters.items() if name != "query"]
 
         @wraps(command)
-        def expanded(**values: Any) -> None:
-            fields = conditions_in(values, kind)
-            for option in options:
-                del values[option.name]
-            command(query=kind.of(**fields), **values)
+        def expanded(**options: Any) -> None:
+            fields = conditions_in(options, RolloutQuery)
+            for condition in conditions:
+                del options[condition.name]
+            command(query=RolloutQuery.of(**fields), **options)
 
         # Typer reads the options from the signature.
-        vars(expanded)["__signature__"] = signature.replace(parameters=[*parameters, *options])
+        vars(expanded)["__signature__"] = signature.replace(parameters=[*parameters, *conditions])
         return expanded
 
     return decorate

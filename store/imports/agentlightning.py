@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -74,7 +74,8 @@ class _Reader:
             foreign.append(_foreign_attempt(rollout, attempt, of_attempt, is_last=attempt is attempts[-1]))
         # A rollout may be run again after its import, which adds an attempt but does not change the first one.
         first = [span for span in spans if span.attempt_id == attempts[0].attempt_id]
-        content = [rollout.input, rollout.mode, attempts[0], first]
+        content = [rollout.input, rollout.mode, *(item.model_dump() for item in (attempts[0], *first))]
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
         return ForeignRollout(
             rollout.rollout_id,
             place,
@@ -86,7 +87,7 @@ class _Reader:
             is_cancelled=rollout.status == "cancelled",
             start_time=rollout.start_time,
             end_time=rollout.end_time,
-            sha256=hashlib.sha256(_text(content)).hexdigest(),
+            sha256=hashlib.sha256(text).hexdigest(),
         )
 
     async def _spans(self, rollout_id: str) -> list[Span]:
@@ -97,10 +98,6 @@ class _Reader:
             spans += page
             if len(page) < _SPANS_AT_ONCE:
                 return spans
-
-
-def _text(value: Any) -> bytes:
-    return orjson.dumps(value, default=lambda item: item.model_dump(), option=orjson.OPT_SORT_KEYS)
 
 
 def _foreign_attempt(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], *, is_last: bool) -> ForeignAttempt:

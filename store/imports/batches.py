@@ -16,9 +16,10 @@ BYTES_AT_ONCE: Final = 8_000_000
 """The size of spans at which a batch gets no further rollout."""
 
 Record = ForeignRollout | ForeignResources | Skipped
+Records = Iterable[Record] | AsyncIterable[Record]
 
 
-async def batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIterator[list[Record]]:
+async def batches(records: Records) -> AsyncIterator[list[Record]]:
     """Yield the records in batches that fit into memory and have no key twice.
 
     Args:

@@ -221,12 +221,14 @@ class _DatabaseChunk(LogChunk):
         return chunk
 
     async def rows(self, writer: WriteSession) -> Mapping[Table, Sequence[Row]]:
-        await self._copy_blobs(writer)
-        trained = await self._dictionaries(writer)
+        await copy_blobs(self._session, writer, blobs_of(self._rows))
+        codec = await dictionaries.last_codec(writer) or FIRST_DICTIONARY_CODEC - 1
+        # SQLite does not enforce the types of columns, so the codec of a body may not be an integer.
+        is_trained = any(isinstance(row.codec, int) and row.codec > codec for row in self._rows)
         last = await data_blocks.last_block_start(writer)
         firsts = {first for row in self._rows if (first := first_of(row.data)) is not None and first > last}
         return {
-            core_tables.dictionaries: trained,
+            core_tables.dictionaries: await dictionaries.rows(self._session, codec) if is_trained else (),
             core_tables.data_blocks: await data_blocks.rows_at(self._session, sorted(firsts)),
             core_tables.commits: self._commits,
             core_tables.events: [_event_of(row) for row in self._rows],
@@ -234,24 +236,17 @@ class _DatabaseChunk(LogChunk):
             core_tables.dropped: self._drops,
         }
 
-    async def _dictionaries(self, writer: WriteSession) -> Sequence[NamedRow]:
-        """Return the dictionaries that the copy lacks; empty if the copy has all dictionaries that the bodies need."""
-        last = await dictionaries.last_codec(writer) or FIRST_DICTIONARY_CODEC - 1
-        # SQLite does not enforce the types of columns, so the value may not be an integer.
-        if not any(isinstance(row.codec, int) and row.codec > last for row in self._rows):
-            return ()
-        return await dictionaries.rows(self._session, last)
-
-    async def _copy_blobs(self, writer: WriteSession) -> None:
-        names = blobs_of(self._rows)
-        lacking = names - await blobs.existing(writer, sorted(names)) if names else names
-        async for group in blob_groups(self._session, lacking):
-            await writer.write(Changes({core_tables.blobs: [*group]}, {}, {}))
-
 
 def blobs_of(rows: Sequence[NamedRow]) -> set[str]:
     """Return the names of the blobs to which some events refer."""
     return {name for row in rows if row.type in REFERRING for name in names_of_blobs(row) if "\0" not in name}
+
+
+async def copy_blobs(session: ReadSession, writer: WriteSession, names: set[str]) -> None:
+    """Copy those of some blobs that the copy lacks, in the open transaction of `writer`."""
+    lacking = names - await blobs.existing(writer, sorted(names)) if names else names
+    async for group in blob_groups(session, lacking):
+        await writer.write(Changes({core_tables.blobs: [*group]}, {}, {}))
 
 
 class BlobRow(NamedTuple):

@@ -19,13 +19,12 @@ import orjson
 from sqlalchemy import Table
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Changes, Dialect, NamedRow, ReadSession, Row, Unfinished, WriteSession, existing_store
-from store.db.queries import blobs, scan
+from store.db.dialect import Dialect, NamedRow, ReadSession, Row, Unfinished, WriteSession, existing_store
 from store.db.queries import log as log_queries
+from store.db.queries import scan
 from store.db.queries.bodies import raw_json
 from store.db.schema.history import LOG_FORMAT
 from store.db.tables import core as core_tables
-from store.domain.body import PLAIN
 from store.domain.events import ClaimReleased, StoreBodiesDropped, StoreCopiedFrom, encode
 from store.errors import Incompatible, NotFound
 from store.journal.log_rows import (
@@ -47,8 +46,8 @@ from store.operations.log_source import (
     LogChunk,
     LogSource,
     StoreIdentity,
-    blob_groups,
     blobs_of,
+    copy_blobs,
 )
 from store.operations.part_selection import STREAMS_AT_ONCE, PartSelection, conditions_of, select_part
 from store.operations.removal import append_fact
@@ -284,7 +283,9 @@ class _PartReader:
                 copies.append(self._event(row, position))
                 sizes.append(0 if row.body is None else row.raw_len)
                 if row.body is not None:
-                    bodies.append(_body_of(row, position))
+                    # The body may be compressed with a dictionary, which the copy lacks.
+                    body = encode_body(raw_json(row.codec, row.body))
+                    bodies.append((position, body.codec, body.raw_len, body.stored))
                 if row.position in orders:
                     self._removals[orders[row.position]].append(position)
             commits.append(self._commit(copies, sizes))
@@ -369,15 +370,6 @@ class _PartReader:
             await writer.commit()
 
 
-def _body_of(row: NamedRow, position: int) -> Row:
-    """Return the row of `bodies` for the copy of an event."""
-    if row.codec != PLAIN:
-        return position, row.codec, row.raw_len, row.body
-    # The body may have been compressed with a dictionary, which the copy lacks.
-    body = encode_body(raw_json(row.codec, row.body))
-    return position, body.codec, body.raw_len, body.stored
-
-
 class _PartChunk(LogChunk):
     """Some commits of a copy of some rollouts."""
 
@@ -398,8 +390,5 @@ class _PartChunk(LogChunk):
         }
 
     async def rows(self, writer: WriteSession) -> Mapping[Table, Sequence[Row]]:
-        names = self._blob_names
-        lacking = names - await blobs.existing(writer, sorted(names)) if names else names
-        async for group in blob_groups(self._session, lacking):
-            await writer.write(Changes({core_tables.blobs: [*group]}, {}, {}))
+        await copy_blobs(self._session, writer, self._blob_names)
         return self._rows

@@ -51,6 +51,9 @@ WORKING = {
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
         for name in ("parquet", "jsonl", "hf", "sft", "otlp", "atif")
     },
+    "export log": ("export", "log", "{file}.{terminal}.log"),
+    "import log": ("import", "log", "--help"),
+    "import agentlightning": ("import", "agentlightning", "--help"),
     "tail": ("tail",),
     "stats": ("stats",),
     "ls rollouts": ("ls", "rollouts"),

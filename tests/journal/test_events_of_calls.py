@@ -48,8 +48,8 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     await store.enqueue_rollout("task")
     claimed = await store.dequeue_many_rollouts(1)
     await measure("a claim whose client has disconnected", lambda: store.queue.release_claims(claimed))
-    (claimed,) = await store.dequeue_many_rollouts(1)
-    attempt = claimed.attempt
+    (next_rollout,) = await store.dequeue_many_rollouts(1)
+    attempt = next_rollout.attempt
     await measure("runs.release_claim", lambda: store.runs.release_claim(attempt.rollout_id, attempt.attempt_id))
     await measure("dequeue_rollout, new worker", lambda: store.dequeue_rollout("busy"))
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from store.cli.collector_options import collector_parameters, send_to_collector
-from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, parameter
 from store.cli.output.printing import byte_size, json_document, line
 from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
-from store.cli.query_options import condition_options, conditions_in, parameter, with_conditions
+from store.cli.query_options import condition_options, conditions_in, with_conditions
 from store.cli.store_context import run_reading
 from store.errors import Invalid
 from store.models.queries import RolloutQuery
@@ -195,7 +195,7 @@ def postgres() -> None:
 
 
 @export.command("bundle")
-@with_conditions(RolloutQuery, "Export")
+@with_conditions("Export")
 def bundle(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", file_okay=False, help="A new directory, which appears when it is complete.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from store.cli.errors import FAILED
-from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.options import DEFAULT_DB, AsJson, Db, parameter
 from store.cli.output.copying import note_name, print_report
 from store.cli.output.importing import print_result
 from store.cli.output.printing import json_document
@@ -21,8 +21,7 @@ from store.cli.store_context import check_server, run_reading, run_writing
 from store.db.url import parse
 
 if TYPE_CHECKING:
-    from store.imports import ForeignRollout, Skipped
-    from store.imports.batches import Record
+    from store.imports.batches import Records
 
 app = typer.Typer()
 import_group = typer.Typer(
@@ -72,10 +71,7 @@ def import_command(name: str) -> Callable[[Callable[..., Any]], None]:
         vars(command)["__signature__"] = signature.replace(
             parameters=[
                 *signature.parameters.values(),
-                *(
-                    inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-                    for option, annotation, default in _OPTIONS
-                ),
+                *(parameter(option, annotation, default) for option, annotation, default in _OPTIONS),
             ],
             return_annotation=None,
         )
@@ -109,7 +105,7 @@ def traces(
         Path,
         typer.Argument(metavar="PATH", exists=True, help="A traces.jsonl, or a folder with such files at any depth."),
     ],
-) -> Iterable[ForeignRollout | Skipped]:
+) -> Records:
     """Episodes that verifiers or prime-rl wrote; each trace becomes a rollout."""
     from store.imports.traces import read_traces
 
@@ -119,7 +115,7 @@ def traces(
 @import_command("otlp")
 def otlp(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", exists=True, help="Files or directories of files.")],
-) -> Iterable[ForeignRollout | Skipped]:
+) -> Records:
     """OTLP in JSON, by line or as a whole, also with gzip: rollouts that were exported, and other traces."""
     from store.imports.otlp import read_otlp
 
@@ -131,7 +127,7 @@ def agentlightning(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="The address of the server, such as http://localhost:4747.")
     ],
-) -> AsyncIterable[Record]:
+) -> Records:
     """Rollouts that have ended, with attempts, spans and resources, from a running server of Agent-lightning 0.3."""
     from store.imports.agentlightning import read_server
 
@@ -144,7 +140,7 @@ def atif(
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH…", help="Documents, and folders with documents *.json at any depth.")
     ],
-) -> Iterable[ForeignRollout | Skipped]:
+) -> Records:
     """Documents in the Agent Trajectory Interchange Format, versions 1.0 to 1.8, of exports and of other agents."""
     from store.imports.atif import atif_rollouts
 

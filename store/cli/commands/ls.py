@@ -27,11 +27,12 @@ from store.cli.options import (
     OfRollout,
     RolloutAlias,
     Sort,
+    parameter,
 )
 from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
 from store.cli.output.times import in_words
-from store.cli.query_options import condition_options, conditions_in, parameter
+from store.cli.query_options import condition_options, conditions_in
 from store.cli.store_context import run_reading
 from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span
 from store.models.queries import (

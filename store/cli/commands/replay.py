@@ -27,7 +27,7 @@ _INPUT_LENGTH = 60
 
 
 @app.command(rich_help_panel="Work")
-@with_conditions(RolloutQuery, "Replay")
+@with_conditions("Replay")
 def replay(
     *,
     query: RolloutQuery,

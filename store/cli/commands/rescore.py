@@ -27,7 +27,7 @@ app = typer.Typer()
 
 
 @app.command(rich_help_panel="Work")
-@with_conditions(RolloutQuery, "Score")
+@with_conditions("Score")
 def rescore(
     *,
     query: RolloutQuery,

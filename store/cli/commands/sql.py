@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, parameter
 from store.cli.output.printing import compact, json_document, note
 from store.cli.output.progress import progress_shown
 from store.cli.output.tables import Column, print_table
-from store.cli.query_options import condition_options, conditions_in, parameter
+from store.cli.query_options import condition_options, conditions_in
 from store.cli.store_context import run_reading
 from store.errors import Invalid
 from store.models.queries import RolloutQuery

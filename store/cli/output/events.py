@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -76,9 +76,9 @@ class Narrator:
 
     def _enqueued(self, event: HistoryEvent, data: Json) -> str:
         metadata: Json = (event.body or {}).get("metadata") or {}
-        replay: Json | None = metadata.get(semconv.REPLAY)
+        replay: Any = metadata.get(semconv.REPLAY)
         # Callers may set the key to a value of another type.
-        source = [f"replay of {replay.get('rollout_id')}"] if isinstance(replay, dict) else []
+        source = [f"replay of {cast('Json', replay).get('rollout_id')}"] if isinstance(replay, dict) else []
         return ", ".join(["enqueued", *source, *_particulars(data)])
 
     def _started_at_once(self, _event: HistoryEvent, data: Json) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from store.db.dialect import Dialect, NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
-from store.errors import AlreadyExists, Conflict
+from store.errors import Conflict
 from store.exports.files import HashedFile, full_disk_reported
 from store.exports.manifest import UNFINISHED, locked, sync_directory
 from store.models.enums import Frozen
@@ -116,10 +116,18 @@ async def _export(
     """Export the log to a locked directory; return the manifest and the number of events from an earlier call."""
     # In one snapshot, no payload is removed between two reads.
     async with source.read(snapshot=True) as session:
-        earlier = _earlier(directory, identity, overwrite=overwrite)
-        if earlier is not None and await _is_outdated(session, earlier):
-            _delete(directory, earlier)
-            earlier = None
+        earlier = manifests.earlier(directory, identity, overwrite=overwrite)
+        if earlier is not None:
+            if await end_of(session, earlier.commit_id) != earlier.end:
+                raise Conflict(
+                    f"the log of the store does not contain commit {earlier.commit_id} of the unfinished export, whose"
+                    f" hash is {earlier.chain_head}",
+                    "the store was replaced; export to another directory, or begin again with --overwrite",
+                )
+            # Payload that the files contain, or still need, may have been removed since.
+            if await scan.has_drops_after(session, earlier.position):
+                manifests.delete(directory, earlier)
+                earlier = None
         manifest = earlier or LogManifest.of(identity, await end_of(session))
         writer = _LogWriter(directory, manifest)
         try:
@@ -137,50 +145,8 @@ async def _export(
             writer.discard()
 
 
-def _earlier(directory: Path, identity: StoreIdentity, *, overwrite: bool) -> LogManifest | None:
-    """Return the manifest of the export to continue, after a check of the directory; None for a new export."""
-    manifest = manifests.read(directory)
-    if manifest is None:
-        names = sorted(path.name for path in directory.iterdir() if not path.name.endswith(UNFINISHED))
-        # A process that was killed before it wrote the first manifest may have left this file.
-        if others := [name for name in names if name != TABLES]:
-            raise AlreadyExists(
-                "file", str(directory / others[0]), "export to a new or empty directory, so that nothing is mixed"
-            )
-        return None
-    if overwrite:
-        _delete(directory, manifest)
-        return None
-    if manifest.identity != identity:
-        raise Conflict(
-            f"{directory} contains the log of store {manifest.store_id}, not of {identity.store_id}",
-            "export to another directory, or overwrite it with --overwrite",
-        )
-    if manifest.is_complete:
-        raise AlreadyExists(
-            "finished export", str(directory), "export to another directory, or overwrite it with --overwrite"
-        )
-    return manifest
-
-
-async def _is_outdated(session: ReadSession, manifest: LogManifest) -> bool:
-    """Return whether payload that an unfinished export contains, or still needs, was removed since.
-
-    Raises:
-        Conflict: the log does not contain the end of the export.
-    """
-    if await end_of(session, manifest.commit_id) != manifest.end:
-        raise Conflict(
-            f"the log of the store does not contain commit {manifest.commit_id} of the unfinished export, whose hash is"
-            f" {manifest.chain_head}",
-            "the store was replaced; export to another directory, or begin again with --overwrite",
-        )
-    return await scan.has_drops_after(session, manifest.position)
-
-
 async def _export_commits(session: ReadSession, writer: _LogWriter, reached: EndOfLog, on_progress: OnProgress) -> None:
     end = writer.manifest.end
-    names: set[str] = set()
     while True:
         on_progress(OperationProgress("exporting the log", reached.events, end.events))
         after = reached.commit_id
@@ -189,51 +155,13 @@ async def _export_commits(session: ReadSession, writer: _LogWriter, reached: End
             break
         if not writer.is_open:
             writer.begin(f"log-{len(writer.manifest.files):05d}.jsonl")
-            names = set()
         commits = fitting(commits, reached)
-        names |= await _write_chunk(session, writer, commits, reached, names)
+        await writer.write_commits(session, commits, reached)
         reached = end_at(commits[-1])
         if writer.size >= _FILE_BYTES:
             writer.end(reached.commit_id)
     if writer.is_open:
         writer.end(reached.commit_id)
-
-
-async def _write_chunk(
-    session: ReadSession, writer: _LogWriter, commits: Sequence[NamedRow], after: EndOfLog, names: set[str]
-) -> set[str]:
-    """Write some commits with all that belongs to them; return the names of their blobs.
-
-    Each file contains all blobs to which its events refer, before the first commit that needs them. `names` has those
-    that the file contains already.
-    """
-    until = commits[-1].last_position
-    rows = await scan.events_and_bodies(session, after=after.position, until=until, limit=ALL)
-    drops = await scan.drops_ordered_at(session, [row.position for row in rows if row.type in ORDERS])
-    blob_names = blobs_of(rows)
-    async for group in blob_groups(session, blob_names - names):
-        writer.write([lines.blob_line(blob.name, blob.codec, blob.body) for blob in group])
-    start = drop_start = 0
-    drops.sort(key=lambda row: (row.event_position, row.position))
-    for commit in commits:
-        end = start
-        while end < len(rows) and rows[end].position <= commit.last_position:
-            end += 1
-        drop_end = drop_start
-        while drop_end < len(drops) and drops[drop_end].event_position <= commit.last_position:
-            drop_end += 1
-        writer.write([lines.commit_line(commit)])
-        writer.write([lines.event_line(row) for row in rows[start:end]])
-        writer.write([lines.dropped_line(row) for row in drops[drop_start:drop_end]])
-        start, drop_start = end, drop_end
-    return blob_names
-
-
-def _delete(directory: Path, manifest: LogManifest) -> None:
-    """Delete the files of an export, the manifest last, and nothing else."""
-    for file in manifest.files:
-        (directory / file.path).unlink(missing_ok=True)
-    (directory / manifests.NAME).unlink(missing_ok=True)
 
 
 class _LogWriter:
@@ -250,6 +178,7 @@ class _LogWriter:
         self._file: HashedFile | None = None
         self._name = ""
         self._lines = 0
+        self._blob_names: set[str] = set()
 
     @property
     def is_open(self) -> bool:
@@ -264,12 +193,39 @@ class _LogWriter:
     def begin(self, name: str) -> None:
         """Begin a file."""
         self._file, self._name, self._lines = HashedFile(self._directory / (name + UNFINISHED)), name, 0
+        self._blob_names = set()
 
     def write(self, some: Sequence[bytes]) -> None:
         """Add lines to the file."""
         assert self._file is not None  # begun
         self._lines += len(some)
         self._file.write(b"".join(some))
+
+    async def write_commits(self, session: ReadSession, commits: Sequence[NamedRow], after: EndOfLog) -> None:
+        """Write some commits with all that belongs to them. `after` is the end of the commits before them.
+
+        Each file contains all blobs to which its events refer, before the first commit that needs them.
+        """
+        until = commits[-1].last_position
+        rows = await scan.events_and_bodies(session, after=after.position, until=until, limit=ALL)
+        drops = await scan.drops_ordered_at(session, [row.position for row in rows if row.type in ORDERS])
+        names = blobs_of(rows) - self._blob_names
+        self._blob_names |= names
+        async for group in blob_groups(session, names):
+            self.write([lines.blob_line(blob.name, blob.codec, blob.body) for blob in group])
+        start = drop_start = 0
+        drops.sort(key=lambda row: (row.event_position, row.position))
+        for commit in commits:
+            end = start
+            while end < len(rows) and rows[end].position <= commit.last_position:
+                end += 1
+            drop_end = drop_start
+            while drop_end < len(drops) and drops[drop_end].event_position <= commit.last_position:
+                drop_end += 1
+            self.write([lines.commit_line(commit)])
+            self.write([lines.event_line(row) for row in rows[start:end]])
+            self.write([lines.dropped_line(row) for row in drops[drop_start:drop_end]])
+            start, drop_start = end, drop_end
 
     def end(self, commit_id: int) -> None:
         """Give the file its name, and list it in the manifest. `commit_id` is the last commit up to here."""

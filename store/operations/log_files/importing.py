@@ -7,8 +7,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,6 @@ from store.operations.log_files.manifest import LogFile, LogManifest, read_compl
 from store.operations.log_source import (
     BEGINNING,
     BYTES_AT_ONCE,
-    BlobRow,
     EndOfLog,
     LogChunk,
     LogSource,
@@ -72,19 +70,6 @@ async def import_log(
     )
 
 
-@dataclass(slots=True)
-class _CommitLines:
-    """The lines of one commit."""
-
-    end: EndOfLog
-    commit: Row
-    blobs: list[BlobRow]
-    """The blobs whose lines come between the commit before and this commit."""
-    events: list[Row] = field(default_factory=list[Row])
-    bodies: list[Row] = field(default_factory=list[Row])
-    dropped: list[Row] = field(default_factory=list[Row])
-
-
 class LogFiles(LogSource):
     """A complete log in files.
 
@@ -95,8 +80,8 @@ class LogFiles(LogSource):
 
     def __init__(self, directory: Path, manifest: LogManifest) -> None:
         self._directory, self._manifest = directory, manifest
-        self._commits: Iterator[_CommitLines] | None = None
-        self._next: _CommitLines | None = None
+        self._commits: Iterator[lines.CommitLines] | None = None
+        self._next: lines.CommitLines | None = None
 
     @property
     def name(self) -> str:
@@ -118,18 +103,10 @@ class LogFiles(LogSource):
                 continue
             with _damage_reported(self._directory / file.path):
                 for name, some in groupby(self._lines(file), itemgetter(lines.TABLE)):
-                    await self._insert(writer, portable[name], some)
+                    rows = (lines.table_row(portable[name], line) for line in some)
+                    while part := list(islice(rows, _ROWS_AT_ONCE)):
+                        await beside_log.insert(writer, portable[name], part)
         return self._manifest.end
-
-    async def _insert(self, writer: WriteSession, table: Table, some: Iterator[dict[str, Any]]) -> None:
-        rows: list[Row] = []
-        for line in some:
-            rows.append(lines.table_row(table, line))
-            if len(rows) >= _ROWS_AT_ONCE:
-                await beside_log.insert(writer, table, rows)
-                rows = []
-        if rows:
-            await beside_log.insert(writer, table, rows)
 
     async def end(self, until: int) -> EndOfLog:
         end = BEGINNING
@@ -144,9 +121,9 @@ class LogFiles(LogSource):
     @asynccontextmanager
     async def chunk(self, after: EndOfLog, until: EndOfLog) -> AsyncGenerator[LogChunk | None]:
         if self._commits is None:
-            self._commits = self._commits_after(after.commit_id)
+            self._commits = self.commits_after(after.commit_id)
             self._next = next(self._commits, None)
-        some: list[_CommitLines] = []
+        some: list[lines.CommitLines] = []
         blob_bytes = 0
         while (commit := self._next) is not None:
             blob_bytes += sum(len(blob.body) for blob in commit.blobs)
@@ -158,11 +135,11 @@ class LogFiles(LogSource):
             raise Corrupt(f"the last commit in {self._directory}", after.commit_id, until.commit_id)
         yield _FileChunk(some) if some else None
 
-    def _commits_after(self, commit_id: int) -> Generator[_CommitLines]:
-        """Yield the commits with greater ids."""
+    def commits_after(self, commit_id: int) -> Generator[lines.CommitLines]:
+        """Yield the commits with greater ids than the given one."""
         for file in self._files_after(commit_id):
             with _damage_reported(self._directory / file.path):
-                for commit in _grouped(self._lines(file)):
+                for commit in lines.grouped(self._lines(file)):
                     if commit.end.commit_id > commit_id:
                         yield commit
 
@@ -201,34 +178,10 @@ def _damage_reported(path: Path) -> Generator[None]:
         raise Corrupt(f"a line of {path}", f"one that causes {type(error).__name__}: {error}", "a row") from error
 
 
-def _grouped(some: Iterator[dict[str, Any]]) -> Generator[_CommitLines]:
-    """Yield commits with the lines that belong to them."""
-    waiting: list[BlobRow] = []
-    commit: _CommitLines | None = None
-    for line in some:
-        match line:
-            case {"blob": fields}:
-                waiting.append(lines.blob_row(fields))
-            case {"commit": fields}:
-                if commit is not None:
-                    yield commit
-                commit, waiting = _CommitLines(lines.commit_end(fields), lines.commit_row(fields), waiting), []
-            case {"event": fields} if commit is not None:
-                commit.events.append(lines.event_row(fields))
-                if (body := lines.body_row(line)) is not None:
-                    commit.bodies.append(body)
-            case {"dropped": fields} if commit is not None:
-                commit.dropped.append(lines.dropped_row(fields))
-            case _:
-                raise ValueError(", ".join(line))
-    if commit is not None:
-        yield commit
-
-
 class _FileChunk(LogChunk):
     """Some commits of a log in files."""
 
-    def __init__(self, commits: Sequence[_CommitLines]) -> None:
+    def __init__(self, commits: Sequence[lines.CommitLines]) -> None:
         self._commits = commits
         self.reached = commits[-1].end
         self.dropped = [position for commit in commits for position, *_ in commit.dropped]

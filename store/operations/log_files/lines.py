@@ -8,7 +8,8 @@ writes this value as exactly the same text. Otherwise the line contains it as a 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -33,6 +34,19 @@ _COLUMNS: Final = {
     for table in core_tables.metadata.sorted_tables
 }
 """The names of the columns of each table, each with whether its values are bytes."""
+
+
+@dataclass(slots=True)
+class CommitLines:
+    """The rows in the lines of one commit."""
+
+    end: EndOfLog
+    commit: Row
+    blobs: list[BlobRow]
+    """The blobs whose lines come between the commit before and this commit."""
+    events: list[Row] = field(default_factory=list[Row])
+    bodies: list[Row] = field(default_factory=list[Row])
+    dropped: list[Row] = field(default_factory=list[Row])
 
 
 def commit_line(row: NamedRow) -> bytes:
@@ -120,6 +134,30 @@ def dropped_row(fields: Mapping[str, Any]) -> Row:
 def table_row(table: Table, line: Mapping[str, Any]) -> Row:
     """Return the row in a line of a table beside the log."""
     return _row(table, line["row"])
+
+
+def grouped(some: Iterator[dict[str, Any]]) -> Generator[CommitLines]:
+    """Yield commits with the lines that belong to them."""
+    waiting: list[BlobRow] = []
+    commit: CommitLines | None = None
+    for line in some:
+        match line:
+            case {"blob": fields}:
+                waiting.append(blob_row(fields))
+            case {"commit": fields}:
+                if commit is not None:
+                    yield commit
+                commit, waiting = CommitLines(commit_end(fields), commit_row(fields), waiting), []
+            case {"event": fields} if commit is not None:
+                commit.events.append(event_row(fields))
+                if (body := body_row(line)) is not None:
+                    commit.bodies.append(body)
+            case {"dropped": fields} if commit is not None:
+                commit.dropped.append(dropped_row(fields))
+            case _:
+                raise ValueError(", ".join(line))
+    if commit is not None:
+        yield commit
 
 
 def _line(value: Any) -> bytes:

@@ -12,8 +12,8 @@ import orjson
 from pydantic import Field, ValidationError
 
 from store.db.schema.history import LOG_FORMAT
-from store.errors import Incompatible, NotFound
-from store.exports.manifest import NAME, replace_file
+from store.errors import AlreadyExists, Conflict, Incompatible, NotFound
+from store.exports.manifest import NAME, UNFINISHED, replace_file
 from store.models.enums import Frozen
 from store.operations.log_source import EndOfLog, StoreIdentity
 
@@ -118,3 +118,49 @@ def write(directory: Path, manifest: LogManifest) -> None:
     """Replace the manifest. It is on disk when this function returns."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     replace_file(directory / NAME, orjson.dumps(manifest.model_dump(), option=options))
+
+
+def earlier(directory: Path, identity: StoreIdentity, *, overwrite: bool) -> LogManifest | None:
+    """Return the manifest of the export to continue, after a check of the directory; None for a new export.
+
+    Args:
+        directory: the directory, which is locked.
+        identity: the identity of the store.
+        overwrite: whether to delete the files of an earlier export.
+
+    Raises:
+        AlreadyExists: the directory contains a finished export, or files that no export wrote.
+        Conflict: the directory contains the log of another store.
+        Incompatible: the directory contains something else.
+    """
+    manifest = read(directory)
+    if manifest is None:
+        names = sorted(path.name for path in directory.iterdir() if not path.name.endswith(UNFINISHED))
+        # A process that was killed before it wrote the first manifest may have left this file.
+        if others := [name for name in names if name != TABLES]:
+            raise AlreadyExists(
+                "file", str(directory / others[0]), "export to a new or empty directory, so that nothing is mixed"
+            )
+        return None
+    if overwrite:
+        delete(directory, manifest)
+        return None
+    if manifest.identity != identity:
+        raise Conflict(
+            f"{directory} contains the log of store {manifest.store_id}, not of {identity.store_id}",
+            "export to another directory, or overwrite it with --overwrite",
+        )
+    if manifest.is_complete:
+        raise AlreadyExists(
+            "finished export", str(directory), "export to another directory, or overwrite it with --overwrite"
+        )
+    return manifest
+
+
+def delete(directory: Path, manifest: LogManifest) -> None:
+    """Delete the files of an export, the manifest last, and nothing else."""
+    # A call that was killed may have left a file that has its name and is not listed yet.
+    unlisted = f"log-{len(manifest.files):05d}.jsonl"
+    for name in [*(file.path for file in manifest.files), unlisted]:
+        (directory / name).unlink(missing_ok=True)
+    (directory / NAME).unlink(missing_ok=True)
