@@ -167,13 +167,15 @@ def _attempt(own: OwnAttempt) -> ForeignAttempt:
             "status",
             f"attempt {attempt.attempt_id} was {attempt.status} when it was exported; export it again after its end",
         )
+    # The places of spans in a document are not their numbers in the rollout.
+    spans = [span.model_copy(update={"sequence_id": 0}) for span in own.spans]
     if attempt.status == "succeeded" and rollout.status != "cancelled":
-        return ForeignAttempt(attempt.status, own.spans, metadata)
+        return ForeignAttempt(attempt.status, spans, metadata)
     error = attempt.error
     if error is None and rollout.status == "cancelled":
         error = AttemptError(type="cancelled", message="the rollout was cancelled")
     status = attempt.status if attempt.status in _ENDED - {"succeeded"} else "failed"
-    return ForeignAttempt(status, own.spans, metadata, error)
+    return ForeignAttempt(status, spans, metadata, error)
 
 
 def _foreign(document: Json, place: str, digest: str) -> ForeignRollout:

@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -235,11 +236,11 @@ def test_the_commands_of_the_page_work(
 ) -> None:
     page = (ROOT / "docs/backups.md").read_text()
     commands = re.findall(r"^\$ rollbook (.*)$", page, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 9
     Path(filled_file.url.removeprefix("sqlite:///")).rename(tmp_path / "run.db")
     monkeypatch.chdir(tmp_path)
-    url = with_partition(postgres_server)
+    urls = defaultdict[str, str](lambda: with_partition(postgres_server))
     for line in commands:
-        printed = bare(*(url if word.startswith("postgresql://") else word for word in shlex.split(line)))
+        printed = bare(*(urls[word] if word.startswith("postgresql://") else word for word in shlex.split(line)))
         assert printed.code == 0, printed.err
     assert {path.name for path in tmp_path.glob("*.db")} >= {"run.db", "restored.db", "run_7.db"}

@@ -51,6 +51,11 @@ WORKING = {
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
         for name in ("parquet", "jsonl", "hf", "sft", "otlp", "atif")
     },
+    "export bundle": ("export", "bundle", "{file}.{terminal}.bundle", "--id", "{id}"),
+    "export sqlite": ("export", "sqlite", "{file}.{terminal}.tables.db", "--id", "{id}"),
+    "export postgres": ("export", "postgres", "--help"),
+    "sql": ("sql", "select count(*) from rollouts"),
+    "replay": ("replay", "--as-queue", "--name", "again", "--dry-run"),
     "export log": ("export", "log", "{file}.{terminal}.log"),
     "import log": ("import", "log", "--help"),
     "import agentlightning": ("import", "agentlightning", "--help"),
