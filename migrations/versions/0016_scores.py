@@ -6,11 +6,13 @@ A projection is a table whose rows are computed from the events of the log.
 import sqlalchemy as sa
 from alembic import op
 from alembic.util import CommandError
+from sqlalchemy.types import TypeEngine
 
 revision = "0016"
 down_revision = "0015"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+number: TypeEngine[float] = sa.Double()
 
 # This query finds the database roles that may use the existing tables, because they need access to the new table too.
 _USERS = sa.text(
@@ -28,7 +30,7 @@ def upgrade() -> None:
         sa.Column("attempt_id", text, nullable=False),
         sa.Column("name", text, nullable=False),
         sa.Column("version", text, nullable=False),
-        sa.Column("value", sa.Double()),
+        sa.Column("value", number),
         sa.Column("dimensions", text),
         sa.Column("error", text),
         sa.Column("code_sha256", text),
