@@ -44,7 +44,7 @@ class RecordScores(Command):
 
 
 def record(command: RecordScores, working_set: WorkingSet) -> list[int | None]:
-    """Record the scores that are new. Return the number of each score's event; None for a score that is known.
+    """Record the scores that are new. Return the number of each score's event; None for a score that is stored already.
 
     A failure may be followed by another failure or by a value. A value is final.
 
@@ -83,7 +83,7 @@ def _check_follows(before: RewardScored | None, item: ScoreItem) -> None:
 
 
 def _is_repeated(before: RewardScored | None, fact: RewardScored) -> bool:
-    """Return whether a score says the same as the last score of its key. The code and the explanation may differ."""
+    """Return whether a score has the same result as the last score of its key. Code and explanation may differ."""
     return before is not None and (before.value, before.dimensions, before.error) == (
         fact.value,
         fact.dimensions,

@@ -1,4 +1,4 @@
-"""Execution of `finish_attempt` by several calls, for stores that do not have it as one call."""
+"""Execution of `finish_attempt` by several calls, for stores that cannot do this in one call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def span_of_attempt(span: Any, call: FinishAttemptCall, index: int) -> Span:
     """Return the span of a call with this index, after a check.
 
     Raises:
-        Invalid: it is not a span of the attempt.
+        Invalid: the value is not a span, or is a span of another attempt.
     """
     if type(span) is not Span and not isinstance(span, Span):
         raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
@@ -65,7 +65,7 @@ def span_of_attempt(span: Any, call: FinishAttemptCall, index: int) -> Span:
 
 
 class _Spans:
-    """The spans of a call, and what became of each."""
+    """The spans of a call, and the outcome of each span."""
 
     def __init__(self, store: Any, call: FinishAttemptCall) -> None:
         self._store = store
@@ -127,7 +127,10 @@ def _key(span: Span) -> tuple[str, object]:
 
 @contextmanager
 def _keyed(part: str) -> Generator[None]:
-    """Give the calls of a block an idempotency key of their own, if the call has one. Clients cannot send such keys."""
+    """Give the calls of a block an idempotency key that is derived from the key of the current call, if it has one.
+
+    Clients cannot send a derived key, because it contains a dot.
+    """
     key = context.idempotency_key.get()
     token = context.idempotency_key.set(None if key is None else replace(key, key=f"{key.key}.{part}"))
     try:

@@ -1,4 +1,4 @@
-"""Recording of spans that the store numbers, for every store, also for those that number spans in a call of its own."""
+"""Recording of spans that the store numbers. Some stores number and record in one call, others need two calls."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Numbering(Protocol):
             number: whether the store assigns the sequence ids, instead of using those of the spans.
 
         Raises:
-            SpanConflict: stored spans have the keys of some spans and other content. All other spans are stored.
-            StoreError: as `add_many_spans`.
+            SpanConflict: spans with the same keys and other content are stored already. All other spans are stored.
+            StoreError: another error of `add_many_spans`.
         """
         ...
 
@@ -32,8 +32,8 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Store spans with the next sequence ids of their rollouts; return (index, sequence id) of each new span.
 
     Raises:
-        SpanConflict: stored spans have the keys of some spans and other content. All other spans are stored.
-        StoreError: as `add_many_spans`.
+        SpanConflict: spans with the same keys and other content are stored already. All other spans are stored.
+        StoreError: another error of `add_many_spans`.
     """
     if isinstance(store, Numbering):
         return await store.record_spans(spans, number=True)

@@ -25,7 +25,7 @@ class RunningCall:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        """The sequence number of the span. None until it is drawn, or if the span is numbered when it is stored."""
+        """The sequence id of the span. None until it is drawn, or if the store numbers the span when it stores it."""
         self.error: Exception | None = None
         """The reason why the span is not stored."""
 
@@ -33,14 +33,15 @@ class RunningCall:
 class AttemptCalls:
     """The running calls of one attempt in the order of their beginnings, which is the order of their numbers.
 
-    A call that no other call overlaps gets its number in the commit that stores its span. Otherwise the calls that
-    began earlier first draw numbers. Calls that end while spans are stored are stored together afterwards.
+    A call gets its number in the commit that stores its span, unless an earlier call without a number still runs. In
+    this case, the earlier calls and this call draw numbers first. Spans of calls that end while other spans are being
+    stored are stored together afterwards.
 
     Args:
         store: the store that receives the spans.
         rollout_id: the rollout of the attempt.
         attempt_id: the id of the attempt.
-        on_idle: is called when no call is running any more.
+        on_idle: called when the last running call has been removed.
     """
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str, on_idle: Callable[[], object]) -> None:
@@ -59,7 +60,7 @@ class AttemptCalls:
         return call
 
     async def draw(self, call: RunningCall) -> None:
-        """Draw the number of a call now, so that whatever is recorded later has a greater number.
+        """Draw the number of a call now, so that every span that is recorded later has a greater number.
 
         Raises:
             StoreError: the store gave no number.
@@ -76,7 +77,7 @@ class AttemptCalls:
         """
         self._ended[call] = span
         async with self._turn:
-            # While this call waited, another call may have stored the span with its own.
+            # While this call waited for its turn, another call may have stored this span together with its own span.
             if call in self._ended:
                 await self._store_ended()
         if call.error is not None:
@@ -95,7 +96,7 @@ class AttemptCalls:
             await self._store(calls, spans)
         except Exception as error:  # noqa: BLE001 - `end` raises the error
             if len(calls) > 1 and not isinstance(error, Unavailable):
-                # One span may be the reason why the store refused the others.
+                # A single span may be the reason why the store refused all of them.
                 for call, span in zip(calls, spans, strict=True):
                     try:
                         await self._store([call], [span])
@@ -106,7 +107,7 @@ class AttemptCalls:
                 call.error = error
 
     async def _store(self, calls: list[RunningCall], spans: list[Span]) -> None:
-        """Store the spans of calls, which are in the order of their beginnings."""
+        """Store the spans of calls. The calls are in the order of their beginnings."""
         unnumbered = self._unnumbered_until(calls[-1])
         if unnumbered == calls:
             await _with_retries("record_spans", lambda: record(self._target, spans))
@@ -121,7 +122,7 @@ class AttemptCalls:
             await _with_retries("add_many_spans", lambda: self._target.add_many_spans(numbered))
 
     def _unnumbered_until(self, last: RunningCall) -> list[RunningCall]:
-        """Return the calls without a number that began before a call, and this call if it has no number."""
+        """Return the calls without a number that began before `last`, and `last` itself if it has no number."""
         until = self._running.index(last) + 1
         return [call for call in self._running[:until] if call.number is None]
 
@@ -143,10 +144,10 @@ class AttemptCalls:
 
 
 async def _with_retries(operation: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of a call of the store, which is repeated while the store is unavailable.
+    """Return the result of a call of the store. While the store is unavailable, the call is repeated, at most 4 times.
 
     Raises:
-        TimedOut: it took longer than 30 seconds.
+        TimedOut: the call and its repetitions took longer than 30 seconds.
     """
     async with in_time(operation):
         for pause in _PAUSES:

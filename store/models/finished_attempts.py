@@ -11,7 +11,7 @@ from store.models.spans import Span
 
 @dataclass(frozen=True, slots=True)
 class FinishedAttempt:
-    """Results of the parts of `finish_attempt`; a part that was refused has its error instead."""
+    """Results of the parts of `finish_attempt`. The result of a refused part is its error."""
 
     spans: list[Span | StoreError | None]
     """For each span of the call: its stored form, None if it was stored already, or the error of a refused span."""

@@ -33,12 +33,12 @@ class FlatSpan(NamedTuple):
     resource: bytes
     extra: bytes | None
     """An object with the other fields of the span: the contexts of the span and of its parent, the status if it has
-    more fields, and fields that `Span` does not declare, such as `kind`; None if it has none."""
+    more fields, and fields that `Span` does not declare, such as `kind`; None if the span has no other fields."""
 
 
 TakeSpans = Callable[[Sequence[FlatSpan]], object]
-"""A function that receives spans in their order, some at a time. If it raises an error, the read ends with the error.
-"""
+"""A function that receives spans in their order, in several batches. If the function raises an error, the read ends
+with this error."""
 
 
 def flat_span(span: Span) -> FlatSpan:

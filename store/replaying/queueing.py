@@ -30,15 +30,15 @@ class ReplayedRollout(Frozen):
     """A rollout and its replay."""
 
     rollout_id: str
-    """The source."""
+    """The id of the past rollout."""
     replay_id: str | None
-    """The new rollout; None in a dry run."""
+    """The id of the new rollout; None in a dry run."""
     input: Any
     mode: str | None
     resources_id: str | None
-    """The resources of the new rollout."""
+    """The id of the resources of the new rollout."""
     resources_version: int | None
-    """The version of the source's resources."""
+    """The version of the resources that the past rollout was given; None if there is none."""
 
 
 class ReplayReport(Frozen):
@@ -49,17 +49,17 @@ class ReplayReport(Frozen):
     selected: int
     """The number of rollouts that the query selects."""
     enqueued: int
-    """The number of rollouts that were enqueued; in a dry run, that the query selects and that can be enqueued."""
+    """The number of rollouts that this run enqueued; in a dry run, of all selected rollouts that can be enqueued."""
     enqueued_before: int
     """The number of rollouts that an earlier run of the replay enqueued. A dry run does not count them."""
     payload_removed: int
     """The number of rollouts that cannot be enqueued, because their input was removed from the store."""
     by_mode: dict[str, int]
-    """The number of rollouts by mode, without those whose input was removed; `none` without a mode."""
+    """The number of rollouts by mode, without those whose input was removed. The key `none` is for no mode."""
     published: list[str]
-    """The ids under which versions of resources were published, or in a dry run would be."""
+    """The ids under which versions of resources were published; in a dry run, the ids that would be used."""
     examples: list[ReplayedRollout]
-    """The first rollouts."""
+    """The first rollouts, at most 5."""
     seconds: float
 
 
@@ -74,12 +74,13 @@ async def replay_as_queue(
 ) -> ReplayReport:
     """Enqueue past rollouts again, in the order of their creation.
 
-    Each new rollout has the input, mode, config, step and metadata of its source, and the version of the resources that
-    the source's latest attempt was given. If another version is the current one, or the target is another store, the
-    version is published under the id `replay/<name>/<resources_id>@<version>`; the latest resources of the target stay
-    the latest. The group is `<name>/<group>`, so groups of the source get no new members. The metadata refers to the
-    source; see `semconv.REPLAY`. The plan key is `<name>/<rollout_id>`: a call that was stopped is repeated, and
-    enqueues each rollout once. Replays with the same name are never sources.
+    Each new rollout has the input, mode, config, step and metadata of a past rollout. It also has the version of the
+    resources that the latest attempt of the past rollout was given. If another version is the current one, or the
+    target is another store, the recorded version is published under the id
+    `replay/<name>/<resources_id>@<version>`. The latest resources of the target stay the latest. The group is
+    `<name>/<group>`, so existing groups get no new members. The metadata refers to the past rollout; see
+    `semconv.REPLAY`. The plan key is `<name>/<rollout_id>`, so a call that was stopped can be repeated and enqueues
+    each rollout once. Rollouts that a replay with the same name created are not enqueued again.
 
     Args:
         source: the store of the past rollouts; it must have a log.
@@ -91,7 +92,7 @@ async def replay_as_queue(
 
     Raises:
         Invalid: the name is empty or too long.
-        Conflict: the target has a rollout or resources of another source under the same name.
+        Conflict: the target has a rollout of another source, or other resources, under the name of this replay.
         Unsupported: a store has no log.
     """
     if not 0 < len(name.encode()) <= _LONGEST_NAME:
@@ -177,7 +178,7 @@ class _Replay:
             half = len(requests) // 2
             return [*await self._send(requests[:half]), *await self._send(requests[half:])]
         for rollout, request in zip(rollouts, requests, strict=True):
-            # An equal plan key of another source has returned its rollout.
+            # If a rollout of another source has the plan key, the target has returned this rollout.
             origin: Any = (rollout.metadata or {}).get(REPLAY) or {}
             if origin.get("store_id") != self.source_id:
                 raise Conflict(
@@ -211,11 +212,11 @@ class _Replay:
         )
 
     def _named(self, text: str) -> str:
-        """Return an id that begins with the name of the replay and ends with a text, or with its hash if it is long."""
+        """Return an id that consists of the name of the replay and a text. A long text is replaced by its hash."""
         return _fitting(f"{self.name}/", text)
 
     async def _resources_in_target(self, resources_id: str | None, version: int | None) -> str | None:
-        """Return the id under which the target has a version of the source's resources, which is published if needed.
+        """Return the id under which the target has a version of the source's resources. Publish the version if needed.
 
         An id without resources is returned unchanged, because rollouts may name resources that do not exist.
         """
@@ -241,7 +242,7 @@ class _Replay:
             await self.target.update_resources(target_id, content)
             return
         if present.version > 1:
-            # A later version may have the address of another proxy, so the first one is compared.
+            # A later version may contain the address of another proxy. So the first version is compared.
             present = await self.target.get_resources_by_id(target_id, as_at=moment_at(present.create_time))
         if present is None or present.resources != content:
             raise Conflict(f"resources {target_id} have other content", "choose another name for the replay")
@@ -251,7 +252,7 @@ class _Replay:
         return f"replay/{self.name}/"
 
     async def restore_latest(self) -> None:
-        """Publish the resources that were the latest before this replay published its own once more."""
+        """Publish once more the resources that were the latest before this replay published resources."""
         latest = await self.target.get_latest_resources()
         if latest is None or not latest.resources_id.startswith(self._prefix):
             return

@@ -13,7 +13,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_at(seconds: float) -> datetime:
-    """Return the moment of the log at which an event with this time is the last one."""
+    """Return the time of an event as a datetime. A read at this moment sees the event, and no event of a later time."""
     return _EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
 
 
@@ -32,7 +32,7 @@ class RecordedResources:
     _periods: dict[str, dict[int, tuple[float, float]]] = field(
         default_factory=dict[str, dict[int, tuple[float, float]]], init=False
     )
-    """By id and version, the times between which the version is known to be the current one."""
+    """By id and version, two times. Between them, the version is known to have been the current one."""
     _contents: dict[tuple[str, int], NamedResources] = field(
         default_factory=dict[tuple[str, int], NamedResources], init=False
     )
@@ -40,7 +40,8 @@ class RecordedResources:
     async def version_of(self, rollout: Rollout) -> int | None:
         """Return the version that was current when the latest attempt of a rollout began.
 
-        A rollout without an attempt has the version that was current at the position. None without resources.
+        For a rollout without an attempt, this is the version that was current at `position`. None if the rollout names
+        no resources, or if they did not exist at that time.
         """
         resources_id = rollout.resources_id
         if resources_id is None:
@@ -70,5 +71,5 @@ class RecordedResources:
         return update.version
 
     def take(self, resources_id: str, version: int) -> NamedResources:
-        """Return the resources of a version that `version_of` returned, once."""
+        """Return the resources of a version that `version_of` returned. Each version can be taken only once."""
         return self._contents.pop((resources_id, version))

@@ -39,7 +39,7 @@ class RecordedRollout:
     """When the latest attempt began; None without an attempt."""
     ended_at: float
     is_used: bool = False
-    """Whether a task of the algorithm was answered with the recording."""
+    """Whether a task of the algorithm was answered with this recording."""
 
     @classmethod
     def of(cls, rollout: Rollout) -> RecordedRollout:
@@ -57,7 +57,7 @@ class RecordedRollout:
             resources_id=rollout.resources_id,
             status=rollout.status,
             created_at=rollout.start_time,
-            # An attempt of a rollout that was cancelled in the queue may begin after the end.
+            # If a rollout was cancelled in the queue, its attempt may begin after the end of the rollout.
             claimed_at=None if attempt is None else min(attempt.start_time, ended_at),
             ended_at=ended_at,
         )
@@ -71,7 +71,7 @@ class Recordings:
     _by_key: dict[str, RecordedRollout] = field(default_factory=dict[str, RecordedRollout])
     _by_task: Mapping[str, list[RecordedRollout]] = field(default_factory=lambda: defaultdict(list))
     _next: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """For each task, the number of its recordings that were looked at."""
+    """For each task, an index in its list of recordings. All recordings before this index are used."""
     _unended: dict[str, list[RecordedRollout]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
@@ -98,10 +98,11 @@ class Recordings:
             self._by_key[recording.plan_key] = recording
 
     def match(self, requests: Sequence[EnqueueRolloutRequest]) -> list[tuple[RecordedRollout, bool]]:
-        """Return the recording of each task, and whether it is used for the first time; all or none are used.
+        """Return the recording of each task, and whether the recording is used for the first time.
 
-        A task with a plan key gets the recording with this key, also repeatedly. Every other task gets the first
-        recording with the same mode and input that is not used yet.
+        If the plan key of a task is the key of a recording, the task gets this recording, even if it is used already.
+        Every other task gets the first recording with the same mode and input that is not used yet. If a task has no
+        recording, the call marks no recording as used.
 
         Raises:
             NotFound: a task has no recording.

@@ -1,4 +1,4 @@
-"""Log of a replay: the creation, the claim and the end of each rollout."""
+"""Log of a replay: the creation and the changes of status of each rollout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END: Final = "rollout.status_changed"
 
 
 class ReplayLog(StoreLog):
-    """The events of a replay; `history` and `take_spans` read the recorded ones.
+    """Log of a replay. `tail` yields the events of the replay; `history` and `take_spans` read the source.
 
     Args:
         source: the log of the recorded rollouts.
@@ -57,7 +57,7 @@ class ReplayLog(StoreLog):
         rollout_id: str | None = None,
     ) -> AsyncIterator[LoggedEvent]:
         place, timeline = _place(after), self._timeline
-        # A caller that does not look at the ends of rollouts does not wait for them.
+        # If the types leave out the ends of rollouts, the caller does not wait for an end. So no step is taken for it.
         waits_for_ends = types is None or _END in types
         while True:
             seen = timeline.changes

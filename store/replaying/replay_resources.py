@@ -1,4 +1,4 @@
-"""Resources of a replay: those that the recorded training began with, and those that the algorithm publishes."""
+"""Resources of a replay: those from the start of the recorded training, and those that the algorithm publishes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class ReplayResources:
     async def get(self, resources_id: str) -> ResourcesUpdate | None:
         """Return the current version under an id.
 
-        If neither the algorithm nor the state at the start has the id, but an enqueued rollout was recorded with it, it
-        is the source's.
+        If the algorithm has not published the id, and the id did not exist at the start, but an enqueued rollout was
+        recorded with the id, the result is the current version of the source.
         """
         update = self._published.get(resources_id) or await self._at_start(resources_id)
         if update is None and resources_id in self.used:

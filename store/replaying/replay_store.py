@@ -66,24 +66,26 @@ class ReplayStore(Store):
     """Store for an algorithm whose tasks were executed before: each task is answered with its recorded rollout.
 
     `Trainer(algorithm=..., store=ReplayStore(source)).fit(...)` runs an algorithm without runners and inference. A task
-    that the algorithm enqueues becomes the recorded rollout with the same plan key, or else the first one with the same
-    mode and input that was not replayed yet. It has the recorded id, and later the recorded attempts, spans and
-    rewards, so adapters give the training data of the recorded training, byte for byte.
+    that the algorithm enqueues becomes the recorded rollout with the same plan key. Without such a rollout, the task
+    becomes the first recorded rollout with the same mode and input that was not replayed yet. The enqueued rollout has
+    the recorded id, and later the recorded attempts, spans and rewards. So adapters give the training data of the
+    recorded training, byte for byte.
 
     Rollouts are claimed and end in the recorded order. The replay takes the next step, a claim or an end, when the
-    algorithm does nothing but wait: in `wait_for_rollouts`, which ignores its timeout, in a tail of the log that waits
-    for changes of status, or when it reads an unfinished rollout a second time without a change in between.
+    algorithm does nothing but wait. It waits in `wait_for_rollouts`, whose timeout is ignored, and in a tail of the log
+    that includes changes of status. It also waits if it reads an unfinished rollout a second time without a change in
+    between.
 
-    The algorithm sees the resources that the source had when the first recorded rollout was created, those that it
-    publishes itself, which are held in memory, and those of the rollouts that it has enqueued. Nothing is written to
-    the source. Of the calls that change a store, only these are supported: `enqueue_rollout`, `enqueue_many_rollouts`,
-    `add_resources`, `update_resources`, and `update_rollout` with the status requeuing, after which the rollout ends
-    once more.
+    The algorithm sees three kinds of resources: those that the source had when the first recorded rollout was created,
+    those that the algorithm publishes itself, which are held in memory, and those of the rollouts that it has enqueued.
+    Nothing is written to the source. Of the calls that change a store, only these are supported: `enqueue_rollout`,
+    `enqueue_many_rollouts`, `add_resources`, `update_resources`, and `update_rollout` with the status requeuing. A
+    rollout that is requeued ends once more.
 
     Args:
         source: the store with the recorded rollouts. It must have a log, and is not closed by `close`.
-        query: which rollouts are recordings; None for all. Rollouts that have not ended are no recordings. With a
-            `reward_version`, its scores are the rewards of the rollouts.
+        query: which rollouts are recordings; None for all. Rollouts that have not ended are no recordings. If the query
+            has a `reward_version`, the scores of this version are the rewards of the rollouts.
 
     Raises:
         NotFound: an enqueued task has no recording.
@@ -100,8 +102,9 @@ class ReplayStore(Store):
         self._replay_resources: ReplayResources | None = None
         self._used_resources: set[str] = set()
         self._ahead: dict[str, Rollout | AttemptedRollout] = {}
-        """Recorded rollouts that end next."""
+        """Recorded rollouts by id, which were read in advance because they end next."""
         self._polled_at = -1
+        """The number of events at the last read of an unfinished rollout."""
         self._opened = time.monotonic()
         self._id = f"replay-{span_id()}"
 
@@ -306,7 +309,7 @@ class ReplayStore(Store):
         return self._replay_resources
 
     async def _rollouts(self, rollout_ids: Iterable[str]) -> list[Rollout | AttemptedRollout]:
-        """Return the enqueued ones of some rollouts, as they are in the replay."""
+        """Return the given rollouts that were enqueued, in their state in the replay."""
         ids = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in self._timeline.states]
         return [self._in_replay(rollout) for rollout in await self._read_rollouts(ids)]
 
@@ -319,7 +322,7 @@ class ReplayStore(Store):
                 missing.append(rollout_id)
             else:
                 rollouts[rollout_id] = rollout
-        # An algorithm reads most rollouts one by one as they end, so a read includes those that end next.
+        # An algorithm reads most rollouts one by one as they end. So a read also includes the rollouts that end next.
         if missing:
             self._ahead = {}
             missing += [rollout_id for rollout_id in self._timeline.upcoming(_AHEAD) if rollout_id not in rollouts]
@@ -385,7 +388,7 @@ class _RecordedAnnotations(StoreAnnotations):
 
 
 def _narrows(query: RolloutQuery) -> bool:
-    """Return whether a query has conditions, besides ids and statuses, or a version of rewards."""
+    """Return whether a query has a version of a reward, or conditions other than ids and statuses."""
     others = (name for name in query.conditions() if name not in {"rollout_id_in", "status_in"})
     return query.reward_version is not None or any(getattr(query, name) is not None for name in others)
 

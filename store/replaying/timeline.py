@@ -1,7 +1,7 @@
 """Timeline of a replay: which rollouts wait, run and have ended, and the events of the replay.
 
-The recorded times of claims and ends are the order of everything that happens. The timeline takes its next step only
-while a call waits for it, so an algorithm can react to each end before the next, however long it takes.
+Claims and ends happen in the order of their recorded times. The timeline takes its next step only while a call waits
+for this step. So an algorithm can react to each end before the next end, even if the reaction takes long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplayEvent:
     rollout_id: str
     at: float
     number: int
-    """The number of the event in its rollout."""
+    """The number of the event in the stream of its rollout."""
     data: dict[str, Any]
 
 
@@ -51,9 +51,9 @@ class Timeline:
     _counter: int = 0
     _versions: dict[str, int] = field(default_factory=dict[str, int])
     _changes: int = 0
-    """The number of events and of calls that have ended."""
+    """A counter that increases with each change of the timeline and with each end of a call."""
     _busy: int = 0
-    """The number of calls in flight that are no waits."""
+    """The number of calls in flight that do not wait for a step."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = field(
         default_factory=dict[asyncio.Event, asyncio.AbstractEventLoop]
@@ -98,7 +98,7 @@ class Timeline:
         heapq.heappush(self._steps, (at, self._counter, state, recording))
 
     def upcoming(self, count: int) -> list[str]:
-        """Return the rollouts that end next, at most `count`."""
+        """Return the ids of the rollouts that end next, at most `count`."""
         with self._lock:
             ends = heapq.nsmallest(count, (step for step in self._steps if step[2] == "ended"))
         return [recording.rollout_id for _, _, _, recording in ends]
@@ -120,7 +120,7 @@ class Timeline:
         self._move(recording, state)
 
     def _take_claims(self) -> bool:
-        """Take the claims before the next end; return whether there was one."""
+        """Take the claims before the next end; return whether there was a claim."""
         is_taken = False
         with self._lock:
             while self._steps and self._steps[0][2] == "running":
@@ -155,9 +155,10 @@ class Timeline:
             self._wake()
 
     async def step(self) -> None:
-        """Wait until the algorithm only waits, and take the next step; return earlier if something else happens.
+        """Wait until the algorithm does nothing but wait, and take the next step.
 
-        Claims are taken at once, because the algorithm can react to them before the next end.
+        If `changes` increases first, return without a step. Claims are taken at once, because the algorithm can react
+        to them before the next end.
         """
         if self._take_claims():
             return
@@ -171,7 +172,7 @@ class Timeline:
             await self.change(seen)
 
     async def change(self, seen: int) -> None:
-        """Wait until an event or the end of a call follows the first `seen` ones."""
+        """Wait until the number of changes is no longer `seen`."""
         event = asyncio.Event()
         self._waiters[event] = asyncio.get_running_loop()
         try:
@@ -182,7 +183,7 @@ class Timeline:
 
     @property
     def changes(self) -> int:
-        """The number of events and of calls that have ended."""
+        """A counter that increases with each change of the timeline and with each end of a call."""
         return self._changes
 
     def _wake(self) -> None:

@@ -26,10 +26,10 @@ class AttemptRecord:
 
     @property
     def reward(self) -> float | None:
-        """The recorded reward, or that of the version that the query selects; None if there is none."""
+        """The recorded reward, or the score of the version that the query selects; None if there is none."""
         return self.attempt.reward
 
     @property
     def rewards(self) -> dict[str, float]:
-        """The numbers of this reward by name."""
+        """All numbers of the reward in `reward`, by name."""
         return self.attempt.rewards

@@ -1,4 +1,4 @@
-"""Pool of the processes that run a reward function, with the end of those that hang or die."""
+"""Pool of the processes that run a reward function. A process that hangs or dies is replaced."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from store.rescoring.reward_function import ScoreResult
 from store.rescoring.worker import Chunk, ChunkResults, Slots, WorkerOrder, run, timeout_text
 
 _GRACE_SECONDS: Final = 1.0
-"""The time after which a call that has exceeded its timeout ends its process. Async calls end without it."""
+"""A process is killed if a call takes this much longer than its timeout. Async calls are cancelled at their timeout."""
 _AHEAD: Final = 2
-"""The number of chunks that a process has at once, so that it does not wait for the next one."""
+"""The number of chunks that a process has at once, so that it does not wait for its next chunk."""
 _DEATHS: Final = 3
-"""The number of deaths outside of the function, one after another, after which the pool gives up."""
+"""The pool gives up if this many processes in a row die while they call no function."""
 
 _SPAWN = get_context("spawn")
 
@@ -38,7 +38,7 @@ class RolloutResult:
 
 @dataclass(slots=True)
 class _Pending:
-    """A chunk, with the rollouts that have no result yet by their index."""
+    """A chunk that a process has, and the rollouts of the chunk without a result, by their index."""
 
     chunk: Chunk
     rollouts: dict[int, AttemptedRollout] = field(init=False)
@@ -58,7 +58,7 @@ class _Worker:
         self.process = _SPAWN.Process(target=run, args=(order, theirs, memory), daemon=True)
         self.process.start()
         theirs.close()
-        # A process that hangs does not read, so a long chunk would block its sender.
+        # A process that hangs does not read, so sending a long chunk would block. A thread sends the chunks instead.
         self._outbox: SimpleQueue[Chunk | None] = SimpleQueue()
         threading.Thread(target=self._send_all, daemon=True).start()
 
@@ -67,7 +67,7 @@ class _Worker:
         self._outbox.put(chunk)
 
     def _send_all(self) -> None:
-        # If the process has ended, its chunks are sent to another one, where the end is noticed.
+        # If the process has ended, `WorkerPool.wait` notices this and gives the chunks to other processes.
         with suppress(OSError):
             while (chunk := self._outbox.get()) is not None:
                 self.connection.send(chunk)
@@ -89,7 +89,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Processes that score chunks of rollouts. Every rollout gets a result, also if its function ends the process.
+    """Processes that score chunks of rollouts. Every rollout gets a result, even if its call ends the process.
 
     Args:
         order: the work of each process.
@@ -120,7 +120,7 @@ class WorkerPool:
         return not self._waiting and not any(worker.pending for worker in self._workers)
 
     def wait(self, seconds: float) -> list[RolloutResult]:
-        """Wait until there are results, at most some seconds, and return the results.
+        """Wait until results arrive or a process ends, at most `seconds`, and return the results.
 
         Raises:
             StoreError: a process could not import the function or open the store, or processes die again and again.
@@ -165,10 +165,15 @@ class WorkerPool:
         return [index for index, start in worker.slots.calls() if start < limit]
 
     def _replace(self, worker: _Worker, suspects: list[int], hung: str | None) -> list[RolloutResult]:
-        """Replace a process that hangs or has died. Return the result of the rollout that is to blame.
+        """Replace a process that hangs or has died. Return the failure of the rollout whose call is the cause.
 
-        If several calls ran at once, each of them is repeated alone. Async calls end after their timeout, so a process
-        that hangs is blocked by one of them.
+        If several calls ran at once, any of them may be the cause. Then each call is repeated alone, and the result is
+        empty.
+
+        Args:
+            worker: the process.
+            suspects: the indexes of the rollouts whose calls may be the cause.
+            hung: the message of the failure if the process hangs; None if the process has died.
         """
         worker.kill()
         self._workers[self._workers.index(worker)] = _Worker(self._order)

@@ -23,7 +23,7 @@ _SMALL_QUANTILES: Final = (math.inf, 12.7062, 4.3027, 3.1824)
 
 
 class FailedScore(Frozen):
-    """A rollout whose function gave no value."""
+    """A rollout for which the function gave no value."""
 
     rollout_id: str
     type: str
@@ -41,14 +41,20 @@ class ChangedScore(Frozen):
 
 
 class CurvePoint(Frozen):
-    """The means of the rollouts of one step, or of a range in the order of creation if there are no steps."""
+    """The means of the rollouts of one mode and step.
+
+    If there are no steps, all rollouts are divided into ranges in the order of creation. A range takes the place of the
+    step.
+    """
 
     mode: str | None
     step: int
     """The step in the metadata, or the number of the range."""
     rollouts: int
     recorded: float
+    """The mean of the recorded rewards."""
     scored: float
+    """The mean of the scores."""
 
 
 class PairedDifference(Frozen):
@@ -72,7 +78,9 @@ class DeterminismCheck(Frozen):
 
     rollouts: int
     different: int
+    """The number of rollouts with two different results."""
     examples: list[ChangedScore]
+    """The rollouts with two different results, at most 1,000."""
 
 
 class RescoreReport(Frozen):
@@ -87,11 +95,11 @@ class RescoreReport(Frozen):
     scored: int
     """The number of rollouts that got a value in this run; in a dry run, those that would be scored."""
     failed: int
-    """The number of rollouts whose function failed in this run."""
+    """The number of rollouts for which the function failed in this run."""
     scored_before: int
     """The number of rollouts that had a value before."""
     failed_before: int
-    """The number of rollouts whose function had failed before and was not called again."""
+    """The number of rollouts for which the function had failed before and was not called again."""
     not_ended: int
     """The number of rollouts that have not ended, or have no attempt; they are not scored."""
     conflicts: int
@@ -108,7 +116,7 @@ class RescoreReport(Frozen):
     sign_changes: int
     """The number of rollouts whose score has another sign than the recorded reward; zero is a sign of its own."""
     sign_changed: list[ChangedScore]
-    """These rollouts, at most 1,000, the greatest difference first."""
+    """The rollouts whose score has another sign, at most 1,000, the greatest difference first."""
     seconds: float
 
 
@@ -203,7 +211,7 @@ def greatest(changes: Iterable[ChangedScore]) -> list[ChangedScore]:
 
 
 def determinism(pairs: Sequence[tuple[str, ScoreResult, ScoreResult]]) -> DeterminismCheck:
-    """Return the check of rollouts that were scored twice, from their ids and both results."""
+    """Compare the results of rollouts that were scored twice. `pairs` contains the id and both results of each."""
     different = [
         ChangedScore(rollout_id=rollout_id, before=first.value, after=second.value)
         for rollout_id, first, second in pairs

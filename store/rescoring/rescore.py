@@ -47,16 +47,16 @@ async def rescore(
     """Run a version of a reward function over past rollouts, and record each result as a score of the latest attempt.
 
     The function gets an `AttemptRecord`. It returns a number, or a mapping with the number as `value`, further numbers
-    as `dimensions` and a text as `explanation`; it may be async. An error, a result that is no finite number, a call
-    that takes too long and the end of the process are recorded as failures of that rollout. Recorded rewards do not
-    change. Rollouts that have a score of this version are not scored again, so a run that was stopped is continued by
-    the same call.
+    as `dimensions` and a text as `explanation`. It may be async. If a call raises an error, takes too long, ends its
+    process, or gives no finite number, this is recorded as a failure of the rollout. Recorded rewards do not change.
+    Rollouts that have a score of this version are not scored again. So the same call continues a run that was stopped.
 
     Args:
         url: the store: a database or a server. Each process opens it.
         reward: the function and its version, as `module:function@version`. The module may be in the current directory.
-        query: which rollouts to score; None for all. Only rollouts that have ended are scored. With a `reward_version`,
-            its scores are the rewards that the function gets and the report compares, instead of the recorded ones.
+        query: which rollouts to score; None for all. Only rollouts that have ended are scored. If the query has a
+            `reward_version`, the scores of this version take the place of the recorded rewards, in the record that the
+            function gets and in the report.
         name: the name of the reward; None for the name of the function.
         processes: the number of processes; None for the number of cores.
         concurrency: the number of calls of an async function that run at once in each process.
@@ -161,7 +161,7 @@ class _Run:
         pool: WorkerPool | None = None
         try:
             async for rollouts in self._unscored():
-                # Most runs that only continue a complete run need no process.
+                # If every rollout has a score already, no process is started.
                 pool = pool or await asyncio.to_thread(WorkerPool, order, processes)
                 for start in range(0, len(rollouts), _CHUNK):
                     await self._submit(pool, rollouts[start : start + _CHUNK])
@@ -178,7 +178,7 @@ class _Run:
         pool.submit(rollouts)
         missing = self.options.sample - len(self.checks)
         if missing > 0:
-            # The sample is spread over the rollouts, at least one of each chunk.
+            # The sample is spread over the chunks: each contributes at least one rollout, until the sample is complete.
             share = -(-self.options.sample * len(rollouts) // max(self.total, 1))
             again = rollouts[:: max(1, len(rollouts) // share)][: min(missing, share)]
             self.checks |= {rollout.rollout_id: (None, None) for rollout in again}

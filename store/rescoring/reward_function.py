@@ -74,9 +74,9 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def code_sha256(function: Callable[..., Any]) -> str | None:
-    """Return the hash of a function's source and of the functions and classes of its module that it uses, in hex.
+    """Return the SHA-256, in hex, of a function's source and of all functions and classes of its module that it uses.
 
-    None if the source cannot be read, for example that of a compiled function.
+    None if a source cannot be read, for example because the function is compiled.
     """
     sources: dict[str, str] = {}
     pending: list[Any] = [inspect.unwrap(function)]
@@ -118,10 +118,10 @@ class ScoreResult:
 
     @classmethod
     def of(cls, returned: Any) -> ScoreResult:
-        """Return the result in what a function has returned.
+        """Convert the value that a reward function returned to a result.
 
         Raises:
-            TypeError: it is neither a number nor a mapping with a number as `value`.
+            TypeError: the value is neither a number nor a mapping of the right form with a number as `value`.
             ValueError: a number is NaN or infinite.
         """
         if not isinstance(returned, Mapping):

@@ -1,7 +1,7 @@
 """A process that runs a reward function over the rollouts that its parent sends.
 
-The parent sees in shared memory which rollouts the process works on and since when. So a rollout whose function hangs,
-or ends the process, is known although the process cannot report it.
+The process notes in shared memory for which rollouts calls run, and since when. So if a call hangs or ends the process,
+the parent knows the rollout, although the process cannot report it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Chunk:
     """Rollouts that one process scores."""
 
     number: int
+    """The number of the chunk, which is unique in its pool."""
     rollouts: list[AttemptedRollout]
     is_check: bool = False
     """Whether the rollouts are scored a second time, to find rewards that are not deterministic."""
@@ -46,14 +47,16 @@ class ChunkResults:
     """Results of some rollouts of a chunk."""
 
     number: int
+    """The number of the chunk."""
     results: list[tuple[int, ScoreResult]]
     """Pairs of the index of a rollout in its chunk and its result."""
     is_last: bool
+    """Whether no further results of the chunk follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrder:
-    """The work of a process."""
+    """The settings of a process: its store, its reward function, and the limits of the calls."""
 
     url: str
     reward: RewardReference
@@ -67,7 +70,8 @@ class Slots:
     """The calls that a process makes at this moment, in memory that it shares with its parent.
 
     Args:
-        memory: two numbers for each call that may run at once: the index of the rollout + 1, and the start of the call.
+        memory: two numbers for each call that may run at once: the index of the rollout plus 1, or 0 if no call runs,
+            and the start of the call.
     """
 
     def __init__(self, memory: Any) -> None:
@@ -95,7 +99,7 @@ class Slots:
 def run(order: WorkerOrder, connection: Connection, memory: Any) -> None:
     """Run the process until the parent closes the connection or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What the function prints must not appear within the data that the parent prints.
+    # Output of the function goes to standard error, so that it does not mix with the data that the parent prints.
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Spans are many objects without cycles. With the default threshold, the collector would often search all of them.
@@ -139,7 +143,7 @@ class _Worker:
             for index, rollout in numbered:
                 record = AttemptRecord(rollout, rollout.attempt, await _spans_of_attempt(store, rollout, spans))
                 result = await self._call(index, record)
-                # Another call may have reported meanwhile, which begins a new list.
+                # Another call may have reported meanwhile. Then `_results` is a new list.
                 self._results.append((index, result))
                 self._report(chunk, is_last=False)
 

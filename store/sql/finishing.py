@@ -40,7 +40,7 @@ class Finishing:
         check_call(len(call.spans), 0, "spans")
         self._spans: list[Span | StoreError | None] = [None] * len(call.spans)
         self._indexes: list[int] = []
-        """The index in the call of each span in the command."""
+        """For each span in the command, its index in the call."""
         items = self._items()
         self._record = RecordSpans(items=items, number=call.number, rename=span_commands.renamed) if items else None
         ends = UpdateAttemptCall(
@@ -80,7 +80,7 @@ class Finishing:
         )
 
     def first_result(self, answers: list[Any]) -> FinishedAttempt | None:
-        """Return the result as `result` does, without reading the database; None if an answer must be read."""
+        """Return the same as `result` without reading the database; None if the database must be read."""
         if any(type(answer) is Repeat for answer in answers):
             return None
         return self._result(list(map(self._made, self.command.parts, answers)))

@@ -1,6 +1,7 @@
-"""Spans of a SQL store as rows, whose JSON is a part of the stored payload. No model is built, and no JSON is parsed.
+"""Spans of a SQL store as rows, whose JSON is cut out of the stored payload.
 
-Nearly every body has the form that `store.sql.commands.spans` writes. Another body becomes a row by way of its model.
+Nearly every body has the form that `store.sql.commands.spans` writes. For these bodies, no model is built and no JSON
+is parsed. A body of another form is parsed to a model, and the model becomes a row.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ async def take_spans(core: SQLCore, query: SpanQuery, take: TakeSpans) -> int:
 def _flat_span(row: NamedRow) -> FlatSpan:
     codec, stored = row.codec, row.body
     body = b"" if codec is None or stored is None else raw_json(codec, stored)
-    # Values of attributes are no objects, and JSON escapes quotes inside of texts, so this text ends the attributes.
+    # Values of attributes are no objects, and JSON escapes quotes inside texts. So the attributes end with this text.
     last = body.find(_AFTER_ATTRIBUTES)
     begin = last + len(_AFTER_ATTRIBUTES)
     if body.startswith(_BARE_RESOURCE, begin):
@@ -69,7 +70,7 @@ def _flat_span(row: NamedRow) -> FlatSpan:
         rest = resource.end()
     else:
         rest = 0
-    # A status in the body has a longer message than the row.
+    # The body contains a status only if the row does not contain all of it, for example the end of a long message.
     if last < 0 or not rest or not body.startswith(_SPAN_BODY) or body.find(_STATUS, rest) >= 0:
         return flat_span(span_of_page(row))
     return FlatSpan(

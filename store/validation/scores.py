@@ -59,7 +59,7 @@ def rollout_ids(value: Any) -> list[str]:
     """Return the ids of rollouts whose scores are read, sorted.
 
     Raises:
-        Invalid: the value is neither an id nor a list of ids, or has too many ids.
+        Invalid: the value is neither an id nor a list of ids, or the list has too many ids.
     """
     ids = [value] if isinstance(value, str) else sorted(set(arguments.texts(value, "rollout_id")))
     if len(ids) > MAX_ROLLOUTS:
@@ -110,7 +110,7 @@ def _check_word(text: str, path: str) -> None:
 
 @lru_cache(maxsize=256)
 def _is_word(text: str) -> bool:
-    """Return whether a text is a name or a version. Results are cached, because the scores of a call have few words."""
+    """Return whether a text is a valid name or version. Results are cached, because calls repeat names and versions."""
     try:
         check_label(text, "")
     except (Invalid, TooLarge):

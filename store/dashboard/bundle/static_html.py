@@ -33,14 +33,14 @@ _ABSENT: Final = "Not in this bundle"
 
 
 class StaticPage(HTMLParser):
-    """Parser that writes a page again without everything that needs a server.
+    """Parser that writes a page again without the parts that need a server.
 
     Links to pages of the bundle and to its files become relative; other links become plain text with a tooltip. Only
-    known attributes remain, so none can make a request.
+    the attributes of a fixed list remain, so no attribute can make a request.
 
     Args:
         locate: the function that returns the relative path of a page or file.
-        texts: for elements with the attribute `data-preview`, the texts that a script would load.
+        texts: for elements with the attribute `data-preview`, the texts that a script would load, by its value.
         script: the relative path of the script of the page; None for none.
     """
 
@@ -53,13 +53,13 @@ class StaticPage(HTMLParser):
         self._open_skipped: list[str] = []
         """The open elements that are left out, nested ones included."""
         self._exact_time: str | None = None
-        """The text that takes the place of an age, which would differ each time."""
+        """The time that replaces the next text, which is an age. The age would be different in each bundle."""
 
     @classmethod
     def convert(
         cls, html: str, locate: Locate, texts: Mapping[str, str] | None = None, script: str | None = None
     ) -> str:
-        """Return a page for the bundle."""
+        """Return the form of a page that works in the bundle."""
         parser = cls(locate, texts, script)
         parser.feed(html)
         parser.close()

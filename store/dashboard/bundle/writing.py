@@ -29,14 +29,14 @@ from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.sql.store import SQLStore
 
 MOST_ROLLOUTS: Final = MOST_ROWS
-"""The most rollouts of a bundle: those of one list."""
+"""The maximum number of rollouts in a bundle, which is the maximum of a list in the dashboard."""
 FORMAT: Final = "rollbook-bundle"
 VERSION: Final = 1
 _MANIFEST: Final = "bundle.json"
 _INDEX: Final = "index.html"
 _ASSETS: Final = ("app.css", "icon.svg", "bundle.js")
 _MOST_PAGES: Final = 2_000
-"""The most pages of one rollout. Links to further ones are left out."""
+"""The maximum number of pages of one rollout. Links to further pages are left out."""
 _PREVIEWS_AT_ONCE: Final = 100
 _PAGE: Final = re.compile(r"/ui/rollouts/(?P<rollout>[^/?#]+)(?:/(?P<kind>[^/?#]+)(?:/(?P<span>[^/?#]+))?)?")
 _STATIC: Final = re.compile(r"/ui/static/[^/]+/(?P<name>[^/?#]+)")
@@ -57,7 +57,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "training": ("attempt",),
     "span": ("attempt",),
 }
-"""The views of a rollout that a bundle has, with the parameters that make another page. Others are ignored."""
+"""For each view of a rollout in a bundle, the parameters that select a page of its own. Others are ignored."""
 _NEW_STATES: Final = frozenset({"at", "full", "type", "adapter"})
 """Parameters that show something else than the pages of a bundle. Links with them are left out."""
 
@@ -86,10 +86,10 @@ async def write_bundle(
 
     The folder has an index with the list of the rollouts, and for each rollout its transcript, spans, events and
     training view. Links lead to pages of the folder only. The same rollouts give the same bytes. The folder appears
-    when it is complete: a call that was stopped is repeated.
+    only when it is complete, so a call that was stopped can be repeated.
 
     Args:
-        store: the store, in the present.
+        store: the store, whose present state is written.
         directory: the folder.
         query: which rollouts, at most 500; None for all.
         overwrite: whether to replace an earlier bundle.
@@ -148,22 +148,22 @@ class _Bundle:
     store: SQLStore
     directory: Path
     attempts: Mapping[str, Mapping[str, str]]
-    """For each rollout, the number of each attempt by its id and by its number; empty for the latest attempt, which
-    pages show by default."""
+    """For each rollout id, a mapping from the id and from the number of each attempt to its number. For the latest
+    attempt, the value is an empty text, because pages show this attempt by default."""
     on_progress: OnProgress
     files: dict[str, str] = field(default_factory=dict[str, str])
     """The SHA-256 of each file by its path."""
     size: int = 0
     began: float = field(default_factory=time.monotonic)
     _paths: dict[_Place, str] = field(default_factory=dict[_Place, str])
-    """The path of each page that is written or waits."""
+    """The path of each page that was written or that will be written."""
     _waiting: deque[_Place] = field(default_factory=deque[_Place])
     _counts: dict[str, int] = field(default_factory=dict[str, int])
-    """For each rollout, the number of its pages."""
+    """For each rollout id, the number of its pages, not counting its first page."""
 
     @property
     def rollout_ids(self) -> list[str]:
-        """The rollouts of the bundle."""
+        """The ids of the rollouts of the bundle."""
         return list(self.attempts)
 
     async def write(self) -> None:
@@ -221,7 +221,7 @@ class _Bundle:
         self.put(path, StaticPage.convert(html, locate, previews, script).encode())
 
     def _locate(self, target: str) -> str | None:
-        """Return the path of a page or a file in the bundle, and plan the page if it is new."""
+        """Return the path of a page or a file in the bundle. A page without a path gets one, and will be written."""
         parts = urlsplit(target)
         if parts.scheme or parts.netloc:
             return None

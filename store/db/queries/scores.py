@@ -25,7 +25,7 @@ _END = 2**63 - 1
 async def scores(
     session: ReadSession, rollout_ids: Sequence[str], version: VersionKey | None, until: int | None
 ) -> list[Score]:
-    """Return the last score of each attempt, name and version of some rollouts, up to a position of the log."""
+    """Return the last score of each reward name and version for each attempt of some rollouts, up to a position."""
 
     def build() -> Select[Any]:
         score, event, body = core_tables.scores.c, core_tables.events.c, core_tables.bodies.c
@@ -52,9 +52,9 @@ async def rewards_of_version(
 ) -> dict[tuple[str, str], AttemptRewards]:
     """Return the rewards of the attempts of some rollouts, by rollout id and attempt id.
 
-    Without a version these are the recorded rewards. Of a version, `by_name` contains the dimensions, and the value
-    under the name of the primary value. Attempts without a value are left out. If `until` is given, only events up to
-    this position count.
+    If `version` is None, these are the recorded rewards. For a version, `by_name` contains its dimensions, and its
+    value as `primary`. Attempts without a value are left out. If `until` is given, only events up to this position
+    count.
     """
     if version is None:
         return await rewards_of(session, rollout_ids, until=until)
@@ -76,7 +76,7 @@ async def rewards_of_version(
 
 
 async def versions(session: ReadSession, until: int | None) -> list[RewardVersion]:
-    """Return the versions of rewards for which there are scores up to a position of the log, in order."""
+    """Return the versions of rewards that have scores up to a position of the log, sorted by name and version."""
 
     def build() -> Select[Any]:
         score = core_tables.scores.c

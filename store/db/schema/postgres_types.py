@@ -5,19 +5,22 @@ from typing import Any, Final
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no type hints)
 
 _FIRST_ASSIGNED_OID: Final = 10_000
-"""Smaller ids of types are part of Postgres. The others differ between databases."""
+"""Types with smaller ids are built into Postgres. The ids of all other types differ between databases."""
 _BUILT_IN_TYPES: Final[dict[frozenset[int], Any]] = {}
 """The descriptions of built-in types that a connection of this process has read, by the ids of the types."""
 
 
 class _NoStatement:
-    """Tells asyncpg that no unnamed statement has replaced the one that it prepares."""
+    """Stands for the statement that selects types.
+
+    It has a name, so asyncpg knows that its own unnamed statement is still prepared.
+    """
 
     name = "none"
 
 
 class TypesConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
-    """A connection of which the process remembers the descriptions of built-in types."""
+    """A connection that takes the descriptions of built-in types from a cache of the process."""
 
     async def _introspect_types(self, typeoids: Any, timeout: float) -> Any:  # noqa: ASYNC109 (asyncpg's signature)
         """Return asyncpg's description of types, and the statement that selected it, from the process's cache.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReplayExecutionStrategy(ExecutionStrategy):
-    """Strategy that runs the algorithm in the calling thread, without runners: its store is a `ReplayStore`."""
+    """Strategy that runs the algorithm in the calling thread, without runners. The store is a `ReplayStore`."""
 
     n_runners: int = 0
 

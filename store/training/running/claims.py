@@ -21,11 +21,11 @@ class Claims:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rollouts were claimed."""
+        """Whether the runner has claimed as many rollouts as it may."""
         return self._left is not None and self._left <= 0
 
     def limit(self, free: int) -> int:
-        """Return the maximum number of rollouts that a runner with so many free places may claim now."""
+        """Return how many rollouts the runner may claim now, if it can start `free` attempts."""
         return free if self._left is None else min(free, self._left)
 
     def take(self, count: int) -> None:
@@ -34,7 +34,7 @@ class Claims:
             self._left -= count
 
     def take_next(self) -> bool:
-        """Return whether an attempt that ends may claim the next rollout, and count it."""
+        """Return whether an attempt that ends may claim the next rollout. If so, the rollout is counted as claimed."""
         if self.is_over or self.is_stopped() or self._must_wait():
             return False
         self.take(1)
