@@ -198,7 +198,12 @@ def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool
 def _delete(directory: Path, manifest: Manifest) -> None:
     """Delete the files of an export, the manifest last, and nothing else."""
     _delete_unlisted(directory, manifest)
-    for name in [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]:
+    names = [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]
+    if strangers := [name for name in names if not (directory / name).resolve().is_relative_to(directory.resolve())]:
+        raise Incompatible(
+            f"{directory / NAME} lists {strangers[0]!r}, which is not in the directory", "delete it by hand"
+        )
+    for name in names:
         _delete_file(directory / name)
     for name in sorted({file.table for file in manifest.files}):
         folder = directory / name

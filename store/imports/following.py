@@ -46,11 +46,15 @@ class FilePlace(Frozen):
     """The number of the file in its file system. A file that replaces another one has another number."""
     sha256: str = ""
     """The hash of the first and of the last imported bytes. If they differ, the file was written again."""
+    mtime_ns: int = 0
+    """The time of the last change. A file that was written again may have the same size."""
 
 
 class _Places(Frozen):
     """The content of the file with the places."""
 
+    position: int = 0
+    """The position of the log after the import. The log of a store that was restored from a backup may end before."""
     files: dict[str, FilePlace] = Field(default_factory=dict[str, FilePlace])
     """The places by the path of the file in the folder."""
 
@@ -75,8 +79,8 @@ class TraceFollower:
         self._on_import = on_import
         self._places: dict[str, FilePlace] | None = None
         self._place_file = folder
-        self._incomplete: dict[str, int] = {}
-        """The sizes of the files whose last lines are being written."""
+        self._incomplete: dict[str, tuple[int, int]] = {}
+        """The sizes and times of the files whose last lines are being written."""
         self._can_store_places = True
 
     async def follow(self, stopped: asyncio.Event, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -114,21 +118,23 @@ class TraceFollower:
             OSError: a file cannot be read.
         """
         if self._places is None:
-            store_id = (await self._store.log.position()).store_id
-            self._place_file = self._folder / f".rollbook-follow-{store_id}.json"
-            self._places = await asyncio.to_thread(_read_places, self._place_file)
-        lines = _NewLines(self._folder, self._places, self._incomplete)
+            moment = await self._store.log.position()
+            self._place_file = self._folder / f".rollbook-follow-{moment.store_id}.json"
+            self._places = await asyncio.to_thread(_read_places, self._place_file, moment.position)
+        lines = _NewLines(self._folder, self._places, dict(self._incomplete))
         result = await import_rollouts(self._store, lines.records(), source=SOURCE)
+        self._incomplete = lines.incomplete
         if lines.places != self._places:
             self._places = lines.places
-            await asyncio.to_thread(self._store_places)
+            position = (await self._store.log.position()).position
+            await asyncio.to_thread(self._store_places, position)
         if result.imported or result.continued or result.extended or result.skipped:
             self._on_import(result)
         return lines.has_more
 
-    def _store_places(self) -> None:
+    def _store_places(self, position: int) -> None:
         # Unlike orjson, Python writes names of files that are not UTF-8.
-        content = json.dumps(_Places(files=self._places or {}).model_dump())
+        content = json.dumps(_Places(position=position, files=self._places or {}).model_dump())
         try:
             replace_file(self._place_file, content.encode())
             self._can_store_places = True
@@ -138,14 +144,20 @@ class TraceFollower:
             self._can_store_places = False
 
 
-def _read_places(file: Path) -> dict[str, FilePlace]:
+def _read_places(file: Path, position: int) -> dict[str, FilePlace]:
+    """Return the places in a file; none if the log ends at a position before them."""
     try:
-        return _Places.model_validate_json(file.read_bytes()).files
+        places = _Places.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValidationError) as error:
         _log.warning("%s cannot be read, so all files are read again: %s", file, error)
         return {}
+    if places.position > position:
+        text = "the log ends at position %d, before position %d of the last import, so all files are read again"
+        _log.warning(text, position, places.position)
+        return {}
+    return places.files
 
 
 class _NewLines:
@@ -154,12 +166,13 @@ class _NewLines:
     Args:
         folder: the folder.
         places: the parts of its files that were imported.
-        incomplete: the sizes of the files whose last lines were incomplete; updated.
+        incomplete: the sizes and times of the files whose last lines were incomplete.
     """
 
-    def __init__(self, folder: Path, places: dict[str, FilePlace], incomplete: dict[str, int]) -> None:
+    def __init__(self, folder: Path, places: dict[str, FilePlace], incomplete: dict[str, tuple[int, int]]) -> None:
         self._folder = folder
-        self._incomplete = incomplete
+        self.incomplete = incomplete
+        """The same for the files after this read."""
         self.places = dict(places)
         """The parts that will have been imported when all records are stored."""
         self.has_more = False
@@ -181,8 +194,9 @@ class _NewLines:
 
     def _of_file(self, name: str, file: Path, lines: IO[bytes]) -> Iterator[ForeignRollout | Skipped]:
         place, status = self.places.get(name, FilePlace()), os.fstat(lines.fileno())
-        inode, size = status.st_ino, status.st_size
-        if inode == place.inode and size in {place.offset, self._incomplete.get(name)}:
+        inode, size, mtime = status.st_ino, status.st_size, status.st_mtime_ns
+        is_read = (size, mtime) == (place.offset, place.mtime_ns) or (size, mtime) == self.incomplete.get(name)
+        if inode == place.inode and is_read:
             return
         if inode != place.inode or size < place.offset or _probe(lines, place.offset) != place.sha256:
             place = FilePlace(inode=inode)
@@ -190,7 +204,7 @@ class _NewLines:
         offset, number = place.offset, place.line
         for line in lines:
             if not line.endswith(b"\n") and not _is_json(line):
-                self._incomplete[name] = size
+                self.incomplete[name] = (size, mtime)
                 break
             offset += len(line)
             number += 1
@@ -199,7 +213,9 @@ class _NewLines:
             self._bytes_left -= len(line)
             if self._bytes_left <= 0:
                 break
-        self.places[name] = FilePlace(offset=offset, line=number, inode=inode, sha256=_probe(lines, offset))
+        self.places[name] = FilePlace(
+            offset=offset, line=number, inode=inode, sha256=_probe(lines, offset), mtime_ns=mtime
+        )
 
 
 def _probe(file: IO[bytes], offset: int) -> str:

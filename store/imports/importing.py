@@ -215,7 +215,8 @@ class _Import:
         self, record: ForeignRollout, foreign: ForeignAttempt, attempt: Attempt, spans: Sequence[Span]
     ) -> None:
         """Store the spans of an attempt and its end; the last spans and the end in one call."""
-        *parts, last = parts_of(spans)
+        # The call that stores the end of the attempt must refuse no span that could be stored in another form.
+        *parts, last = parts_of([repaired(span) for span in spans])
         for part in parts:
             await self._add_spans(record, part)
         finished = await self._store.finish_attempt(

@@ -16,9 +16,9 @@ import orjson
 from store.imports.batches import Record
 from store.imports.otlp_files import spans_in
 from store.imports.report import Skipped
-from store.imports.rollouts import ForeignAttempt, ForeignRollout
+from store.imports.rollouts import UNENDED, ForeignAttempt, ForeignRollout
 from store.imports.span_groups import GroupedSpan, SpanGroups
-from store.models import AttemptError, AttemptStatus, RolloutMode, Span
+from store.models import AttemptStatus, RolloutMode, Span
 from store.semconv import (
     ATTEMPT_NUMBER,
     ATTEMPT_STATUS,
@@ -33,7 +33,6 @@ _INPUTS: Final = ("input.value", "gen_ai.input.messages", "traceloop.entity.inpu
 """The attributes of the root of a foreign trace that may have its input, the first that exists counts."""
 _SERVICE: Final = "service.name"
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
-_UNFINISHED: Final = AttemptError(type="Unfinished", message="the attempt had not ended when it was exported")
 _MODES: Final[frozenset[str]] = frozenset(get_args(RolloutMode))
 
 
@@ -59,7 +58,12 @@ def read_otlp(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
                 reason = f"span {span.span_id} differs from the span with the same ids at {place}"
                 yield Skipped(place=entry.place, reason=reason)
         for key, spans in groups.rollouts():
-            yield _rollout(key, spans)
+            running = next((entry for entry in spans if entry.added.get(ATTEMPT_STATUS) in UNENDED), None)
+            if running is None:
+                yield _rollout(key, spans)
+            else:
+                reason = f"attempt {running.span.attempt_id} was running when it was exported; export it after its end"
+                yield Skipped(place=running.place, reason=reason)
 
 
 def _rollout(key: str, spans: Sequence[GroupedSpan]) -> ForeignRollout:
@@ -105,9 +109,7 @@ def _attempt(entries: Sequence[GroupedSpan]) -> ForeignAttempt:
     status = entries[0].added.get(ATTEMPT_STATUS)
     if status is None:
         return ForeignAttempt("failed" if _root(spans).status.status_code == "ERROR" else "succeeded", spans)
-    if status in _ENDED:
-        return ForeignAttempt(cast("AttemptStatus", status), spans)
-    return ForeignAttempt("failed", spans, error=_UNFINISHED)
+    return ForeignAttempt(cast("AttemptStatus", status) if status in _ENDED else "failed", spans)
 
 
 def _root(spans: Sequence[Span]) -> Span:

@@ -25,6 +25,8 @@ _LARGEST_DOCUMENT: Final = 64 * 1024 * 1024
 """The most bytes of a file that is one document over several lines."""
 _SIGNALS: Final = {"resourceLogs": "logs", "resourceMetrics": "metrics", "resourceProfiles": "profiles"}
 _SPANS: Final = ("resourceSpans", "resource_spans")
+_STARTS: Final = (b'{"resourceSpans"', b'{"resource_spans"')
+"""The beginnings of the lines that exporters write."""
 
 
 class FileSpan(NamedTuple):
@@ -74,14 +76,29 @@ def _spans_of_file(path: Path) -> Iterator[FileSpan | Skipped]:
                     request = lenient_json.loads(line)
                 except orjson.JSONDecodeError as error:
                     if number == 1:
-                        yield from _spans_of_document(path, line + file.read(_LARGEST_DOCUMENT))
-                        return
+                        content = line + file.read(_LARGEST_DOCUMENT)
+                        if not any(b"\n" + start in content for start in _STARTS):
+                            yield from _spans_of_document(path, content)
+                            return
+                        file.seek(len(line))
                     end = "" if line.endswith(b"\n") else "; the file ends within it"
                     yield Skipped(place=place, reason=f"the line is not JSON ({error}){end}")
+                    yield from _spans_after_torn(place, line)
                 else:
                     yield from _spans_of_request(place, request)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             yield Skipped(place=f"{path}:{number + 1}", reason=f"the compressed file is damaged: {error}")
+
+
+def _spans_after_torn(place: str, line: bytes) -> Iterator[FileSpan | Skipped]:
+    """Yield the spans of a request that a program wrote behind the torn line of an earlier process."""
+    start = max(line.rfind(start, 1) for start in _STARTS)
+    if start > 0:
+        try:
+            request = lenient_json.loads(line[start:])
+        except orjson.JSONDecodeError:
+            return
+        yield from _spans_of_request(place, request)
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

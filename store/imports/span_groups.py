@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple, Self
 import orjson
 
 from store.imports.otlp_files import FileSpan
+from store.imports.rollouts import UNENDED
 from store.models import Span
+from store.semconv import ATTEMPT_STATUS
 
 _SCHEMA: Final = """
 create table spans (
@@ -66,7 +68,15 @@ class SpanGroups:
             "select hash, place from spans where rollout = ? and attempt = ? and trace = ? and span = ?", ids
         )
         before, place = stored.fetchone()
-        return None if before == digest else place
+        if before != digest:
+            return place
+        if entry.span.added.get(ATTEMPT_STATUS) not in {None, *UNENDED}:
+            # An export after the end of the attempt has its status and reward, unlike one before.
+            self._database.execute(
+                "update spans set added = ? where rollout = ? and attempt = ? and trace = ? and span = ?",
+                (orjson.dumps(entry.span.added), *ids),
+            )
+        return None
 
     def rollouts(self) -> Iterator[tuple[str, list[GroupedSpan]]]:
         """Yield the key and the spans of each rollout, in the order of their first spans."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import orjson
@@ -100,7 +100,7 @@ async def write_bundle(
         Conflict: the directory exists and is not empty, or rollouts changed while their pages were drawn.
     """
     query = query or RolloutQuery()
-    _check_directory(directory, overwrite=overwrite)
+    directory = _checked_directory(directory, overwrite=overwrite)
     page = await store.find_rollouts(query.model_copy(update={"limit": MOST_ROLLOUTS + 1}))
     ids = [rollout.rollout_id for rollout in page]
     attempts = {rollout.rollout_id: await _attempt_numbers(store, rollout) for rollout in page}
@@ -311,14 +311,35 @@ async def _attempt_numbers(store: SQLStore, rollout: Rollout) -> dict[str, str]:
     return numbers | {str(attempt.sequence_id): numbers[attempt.attempt_id] for attempt in attempts}
 
 
-def _check_directory(directory: Path, *, overwrite: bool) -> None:
+def _checked_directory(directory: Path, *, overwrite: bool) -> Path:
+    """Return the absolute path of a directory in which there is nothing but a bundle that may be replaced.
+
+    Raises:
+        Conflict: the directory contains something else.
+    """
+    directory = directory.absolute()
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        return
-    is_bundle = directory.is_dir() and (directory / _MANIFEST).is_file()
-    if not is_bundle:
+        return directory
+    names = _files_of_bundle(directory)
+    if names is None:
         raise Conflict(f"{directory} exists and is no bundle", "choose a new directory")
     if not overwrite:
         raise Conflict(f"{directory} has a bundle", "choose a new directory, or replace it (--overwrite)")
+    for file in sorted(directory.rglob("*")):
+        if not file.is_dir() and str(file.relative_to(directory)) not in names:
+            raise Conflict(f"{file} is not a file of the bundle", "move it, or choose a new directory")
+    return directory
+
+
+def _files_of_bundle(directory: Path) -> set[str] | None:
+    """Return the paths of the files of a bundle; None if the directory contains no bundle."""
+    try:
+        manifest: Any = orjson.loads((directory / _MANIFEST).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    if not isinstance(manifest, dict) or cast("dict[str, Any]", manifest).get("format") != FORMAT:
+        return None
+    return {_MANIFEST, *cast("dict[str, Any]", manifest).get("files", {})}
 
 
 def _replace(source: Path, directory: Path) -> None:

@@ -12,6 +12,9 @@ from typing import Any
 def add_functions(connection: sqlite3.Connection) -> None:
     """Add functions to a connection: `epoch`, the aggregates `median` and `stddev`, and keys with dots for `->>`."""
     connection.create_function("epoch", 1, _epoch, deterministic=True)
+    # SQLite's own functions take time in the product of both sizes, and nothing can stop them meanwhile.
+    connection.create_function("instr", 2, _instr, deterministic=True)
+    connection.create_function("replace", 3, _replace, deterministic=True)
     aggregates: dict[str, Any] = {"median": _Median, "stddev": _StandardDeviation}
     for name, aggregate in aggregates.items():
         connection.create_aggregate(name, 1, aggregate)
@@ -31,6 +34,26 @@ def _extraction(plain: sqlite3.Connection, operator: str) -> Callable[[str | Non
         return plain.execute(f"SELECT ? {operator} ?", (document, place)).fetchone()[0]
 
     return extract
+
+
+def _instr(text: Any, part: Any) -> int | None:
+    """Return the place of a part in a text or in bytes, from 1; 0 if there is none."""
+    if text is None or part is None:
+        return None
+    if isinstance(text, bytes) and isinstance(part, bytes):
+        return text.find(part) + 1
+    return _text(text).find(_text(part)) + 1
+
+
+def _replace(text: Any, part: Any, replacement: Any) -> str | None:
+    """Return a text with another text in place of each part."""
+    if text is None or part is None or replacement is None:
+        return None
+    return _text(text).replace(_text(part), _text(replacement)) if _text(part) else _text(text)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _epoch(time: str | None) -> float | None:

@@ -134,6 +134,10 @@ def _unfinished(file: Path) -> Generator[Path]:
             os.ftruncate(handle, 0)
             yield path
             os.fsync(handle)
+            for name in (f"{file.name}-wal", f"{file.name}-journal"):
+                # SQLite would apply the changes of the old file to the new one.
+                if file.with_name(name).exists():
+                    raise Conflict(f"a program has changes of {file} in {name}", "close the program and repeat")  # noqa: TRY301
             path.replace(file)
             sync_directory(file.parent)
         except BaseException:

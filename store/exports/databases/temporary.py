@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from store.errors import Invalid, Unavailable
@@ -20,6 +21,10 @@ _CHECK: Final = 10_000
 """The number of instructions of SQLite between two checks of the time, which are about a millisecond apart."""
 _VALUE_BYTES: Final = 256_000_000
 """The greatest size of a value, so that a function such as `group_concat` cannot fill the memory."""
+_RESULT_BYTES: Final = 256_000_000
+"""The greatest size of all values of a result."""
+_LIKE_BYTES: Final = 1000
+"""The greatest size of a pattern of LIKE and GLOB, whose time is the product of its size and that of the text."""
 _CACHE_KIB: Final = 65_536
 """The memory for pages. SQLite writes other pages to a temporary file."""
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -67,6 +72,7 @@ class TemporaryDatabase:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
             connection.execute(f"PRAGMA {pragma}")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LIKE_BYTES)
         self._tables = SQLiteTables(connection, TABLES)
         add_functions(connection)
         for source in _SOURCES:
@@ -133,9 +139,11 @@ class TemporaryDatabase:
         connection.set_authorizer(self._authorize)
         try:
             cursor = connection.execute(self._statement)
-            rows = cursor.fetchall() if limit < 0 else cursor.fetchmany(limit + 1)
+            rows = _bounded_rows(cursor, limit)
         except (sqlite3.Error, ValueError) as error:
             raise self._refused(error) from None
+        if self._is_over():
+            raise TimeIsOver
         return [column[0] for column in cursor.description or ()], rows
 
     def interrupt(self) -> None:
@@ -178,3 +186,21 @@ class TemporaryDatabase:
             names = [name for name in _COLUMNS if name in words]
             reason += "".join(f"; the columns of {name} are {', '.join(_COLUMNS[name])}" for name in names)
         return Invalid("statement", reason)
+
+
+def _bounded_rows(cursor: sqlite3.Cursor, limit: int) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement: one more than the limit, or all for -1.
+
+    Raises:
+        Invalid: the values have more bytes than may be in memory.
+    """
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    for row in cursor if limit < 0 else islice(cursor, limit + 1):
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if size > _RESULT_BYTES:
+            raise Invalid(
+                "statement", f"has a result of more than {_RESULT_BYTES:,} bytes; select fewer columns or rows"
+            )
+        rows.append(row)
+    return rows

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, NamedTuple, Self, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
@@ -116,6 +117,7 @@ class Collector:
         self._options = options
         self._on_notice = on_notice
         self._stop = stop or asyncio.Event()
+        self._proxy = _proxy_of(self.url)
         self._session: aiohttp.ClientSession | None = None
         self._is_down = False
 
@@ -124,7 +126,6 @@ class Collector:
         self._session = aiohttp.ClientSession(
             headers=_environment_headers() | dict(options.headers or {}),
             timeout=aiohttp.ClientTimeout(total=options.timeout_seconds),
-            trust_env=True,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
@@ -195,8 +196,12 @@ class Collector:
         headers = {"Content-Type": f"application/{'x-protobuf' if options.encoding == 'protobuf' else 'json'}"}
         if options.compression == "gzip":
             headers["Content-Encoding"] = "gzip"
-        async with session.post(self.url, data=body, headers=headers, allow_redirects=False) as response:
-            content = await response.content.read(_ANSWER_BYTES)
+        async with session.post(
+            self.url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
+        ) as response:
+            content = b""
+            while len(content) < _ANSWER_BYTES and (part := await response.content.read(_ANSWER_BYTES - len(content))):
+                content += part
             answer = _Answer(response.content_type, content, response.headers.get("Location", ""))
             return response.status, answer, _seconds(response.headers.get("Retry-After"))
 
@@ -248,6 +253,12 @@ def traces_url(url: str) -> str:
         raise Invalid("to", f"has a user; give it as a header, with --header or {_HEADERS[0]}")
     path = parts.path.rstrip("/")
     return urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
+
+
+def _proxy_of(url: str) -> str | None:
+    """Return the proxy of the environment for a URL. The client would also send passwords from ~/.netrc."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 def _environment_headers() -> dict[str, str]:

@@ -26,7 +26,7 @@ TABLES: Final = "tables.jsonl"
 class LogFile(Frozen):
     """A finished file."""
 
-    path: str
+    path: str = Field(pattern=r"^(tables|log-\d{5,})\.jsonl$")
     lines: int
     size_bytes: int
     sha256: str
