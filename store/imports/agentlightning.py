@@ -24,7 +24,7 @@ _ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
 async def read_server(url: str) -> AsyncIterator[Record]:
-    """Yield the resources of a server of Agent-lightning, and the rollouts that have ended, in their order.
+    """Yield the resources of a server of Agent-lightning, then its rollouts that have ended.
 
     The server has only the current version of each id of resources. Rollouts that have not ended are skipped. Attempts
     that a rollout gets after its import are added by the next import.
@@ -51,7 +51,7 @@ class _Reader:
     server: HTTPStore
 
     async def records(self) -> AsyncIterator[ForeignRollout | Skipped]:
-        """Yield the rollouts in the order of their creation, and those that are skipped."""
+        """Yield the rollouts in the order of their creation. Rollouts that cannot be imported are `Skipped`."""
         offset = 0
         while page := await self.server.find_rollouts(RolloutQuery.of(limit=_LISTED_AT_ONCE, offset=offset)):
             for start in range(0, len(page), _READ_AT_ONCE):
@@ -72,7 +72,8 @@ class _Reader:
         for attempt in attempts:
             of_attempt = [span for span in spans if span.attempt_id == attempt.attempt_id]
             foreign.append(_foreign_attempt(rollout, attempt, of_attempt, is_last=attempt is attempts[-1]))
-        # A rollout may be run again after its import, which adds an attempt but does not change the first one.
+        # The hash covers the first attempt only: if the rollout runs again after its import, it gets another attempt,
+        # and its first attempt does not change.
         first = [span for span in spans if span.attempt_id == attempts[0].attempt_id]
         content = [rollout.input, rollout.mode, *(item.model_dump() for item in (attempts[0], *first))]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
@@ -101,7 +102,10 @@ class _Reader:
 
 
 def _foreign_attempt(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], *, is_last: bool) -> ForeignAttempt:
-    """Return an attempt with the status that the end of its rollout implies; its metadata contain its own fields."""
+    """Return an attempt with the status that the end of its rollout implies.
+
+    Its metadata contain the id, the status, the worker and the times that the attempt has on the server.
+    """
     status: AttemptStatus = attempt.status
     error: AttemptError | None = None
     if not is_last:

@@ -1,4 +1,7 @@
-"""Rollouts in documents of ATIF, the Agent Trajectory Interchange Format, of our exports and of other agents."""
+"""Reader of documents of ATIF, the Agent Trajectory Interchange Format.
+
+The documents were exported from a store, or other agents wrote them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from store.models import AttemptError
 
 NAME: Final = "atif"
 DESCRIPTION: Final = "atif"
-"""The key in the metadata of a rollout of another agent for the fields of its document apart from the steps."""
+"""The key in the metadata of a rollout of another agent. Its value is the document without the steps."""
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
 _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -47,14 +50,14 @@ class _OwnFile:
 
 
 def atif_rollouts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Record]:
-    """Return the rollouts in documents, and the documents that cannot be read.
+    """Return the rollouts in documents, and a `Skipped` for each document that cannot be read.
 
     Documents of our own exports restore their rollouts. The attempts of a rollout must be in neighbouring files, as
     exports write them. Any other document becomes a rollout with one attempt.
 
     Args:
-        paths: files, and folders with files `*.json` at any depth. In folders, JSON files that are something else than
-            documents of ATIF are passed over.
+        paths: files, and folders with files `*.json` at any depth. In folders, JSON files that are not documents of
+            ATIF are ignored and not reported.
 
     Raises:
         NotFound: a path does not exist.
@@ -119,7 +122,10 @@ def _files(roots: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _may_be_document(content: bytes) -> bool:
-    """Return whether a JSON file is meant to be a document; broken JSON with the name of the format is."""
+    """Return whether a JSON file is meant to be a document.
+
+    A file with invalid JSON counts as a document if it contains the name of the format.
+    """
     try:
         value: Any = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -167,7 +173,7 @@ def _attempt(own: OwnAttempt) -> ForeignAttempt:
             "status",
             f"attempt {attempt.attempt_id} was {attempt.status} when it was exported; export it again after its end",
         )
-    # The places of spans in a document are not their numbers in the rollout.
+    # The number of a span in a document is its place there, not its number in the rollout.
     spans = [span.model_copy(update={"sequence_id": 0}) for span in own.spans]
     if attempt.status == "succeeded" and rollout.status != "cancelled":
         return ForeignAttempt(attempt.status, spans, metadata)

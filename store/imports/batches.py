@@ -1,4 +1,4 @@
-"""Batches of the records of a reader, which are stored at the same time."""
+"""Batches of the records of a reader. The rollouts of a batch are stored at the same time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from store.imports.rollouts import ForeignResources, ForeignRollout, size_of
 ROLLOUTS_AT_ONCE: Final = 64
 """The most rollouts of a batch."""
 BYTES_AT_ONCE: Final = 8_000_000
-"""The size of spans at which a batch gets no further rollout."""
+"""The total size of spans in bytes at which a batch gets no further record."""
 
 Record = ForeignRollout | ForeignResources | Skipped
 Records = Iterable[Record] | AsyncIterable[Record]
 
 
 async def batches(records: Records) -> AsyncIterator[list[Record]]:
-    """Yield the records in batches that fit into memory and have no key twice.
+    """Yield the records in batches that fit into memory. No two rollouts of a batch have the same key.
 
     Args:
         records: the records; a plain iterator is called in a thread.
@@ -55,6 +55,6 @@ async def batches(records: Records) -> AsyncIterator[list[Record]]:
 
 async def _in_thread(records: Iterable[Record]) -> AsyncIterator[Record]:
     iterator = iter(records)
-    # None is the end, because an exception of the type StopIteration cannot leave a future.
+    # `next` returns None at the end, because a future cannot raise StopIteration.
     while (record := await asyncio.to_thread(next, iterator, None)) is not None:
         yield record

@@ -1,7 +1,7 @@
 """Import of files with traces while other programs write them.
 
-The place up to which each file was imported is stored in a file in the folder. If it is missing, everything is read
-again, which adds nothing twice.
+A file in the folder contains the place up to which each file with traces was imported. Without this file, all traces
+are read again, and nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ class FilePlace(Frozen):
     """The part of a file that was imported."""
 
     offset: int = 0
-    """The number of bytes."""
+    """The number of bytes that were imported."""
     line: int = 0
-    """The number of lines."""
+    """The number of lines that were imported."""
     inode: int = 0
     """The number of the file in its file system. A file that replaces another one has another number."""
     sha256: str = ""
-    """The hash of the first and of the last imported bytes. If they differ, the file was written again."""
+    """A hash of the first and the last imported bytes.
+
+    If these bytes of the file have another hash, the file was written again.
+    """
     mtime_ns: int = 0
     """The time of the last change. A file that was written again may have the same size."""
 
@@ -56,11 +59,11 @@ class _Places(Frozen):
     position: int = 0
     """The position of the log after the import. The log of a store that was restored from a backup may end before."""
     files: dict[str, FilePlace] = Field(default_factory=dict[str, FilePlace])
-    """The places by the path of the file in the folder."""
+    """The imported part of each file, by the path of the file relative to the folder."""
 
 
 class TraceFollower:
-    """Import of the files with traces below a folder, which may grow, be replaced, and appear later.
+    """Import of the files with traces below a folder. The files may grow, be replaced, and appear later.
 
     A trace is imported when its line is complete. Each trace is imported once, also if its line is written again to a
     new file, or if the process is killed at any moment.
@@ -95,7 +98,8 @@ class TraceFollower:
         while not stopped.is_set():
             importing = asyncio.create_task(self.catch_up())
             await asyncio.wait({importing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            # A store that cannot be reached may answer much later. What is stored by then is not imported again.
+            # A store that cannot be reached may answer much later, so this wait has a limit. The next import does not
+            # repeat what was stored.
             await asyncio.wait({importing}, timeout=_STOP_SECONDS)
             if not importing.done():
                 importing.cancel()
@@ -133,7 +137,7 @@ class TraceFollower:
         return lines.has_more
 
     def _store_places(self, position: int) -> None:
-        # Unlike orjson, Python writes names of files that are not UTF-8.
+        # The name of a file can be invalid UTF-8. orjson refuses such a name; `json` accepts it.
         content = json.dumps(_Places(position=position, files=self._places or {}).model_dump())
         try:
             replace_file(self._place_file, content.encode())
@@ -161,12 +165,12 @@ def _read_places(file: Path, position: int) -> dict[str, FilePlace]:
 
 
 class _NewLines:
-    """The lines below a folder that were not imported.
+    """The lines of the files below a folder that were not imported yet.
 
     Args:
         folder: the folder.
-        places: the parts of its files that were imported.
-        incomplete: the sizes and times of the files whose last lines were incomplete.
+        places: the imported parts of the files.
+        incomplete: the sizes and times of the files whose last lines are incomplete.
     """
 
     def __init__(self, folder: Path, places: dict[str, FilePlace], incomplete: dict[str, tuple[int, int]]) -> None:
@@ -174,12 +178,12 @@ class _NewLines:
         self.incomplete = incomplete
         """The same for the files after this read."""
         self.places = dict(places)
-        """The parts that will have been imported when all records are stored."""
+        """The imported parts of the files, after all yielded records are stored."""
         self.has_more = False
         self._bytes_left = _BYTES_PER_ROUND
 
     def records(self) -> Iterator[ForeignRollout | Skipped]:
-        """Yield the rollouts of the new lines, and the reasons for lines that are none."""
+        """Yield the rollouts in the new lines, and the reasons for lines that are not imported."""
         files = {str(file.relative_to(self._folder)): file for file in files_named(FILE, self._folder)}
         self.places = {name: place for name, place in self.places.items() if name in files}
         for name, file in files.items():

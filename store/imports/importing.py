@@ -1,8 +1,8 @@
 """Storing of foreign rollouts. A repeated import adds only what is missing.
 
-A rollout gets a plan key that follows from its format and its key there, and never waits in the queue: it starts with
-its first attempt, and each attempt ends in the call that stores its last spans. So a rollout that was begun and not
-completed, because an import was stopped, is found by its plan key and completed.
+The plan key of a rollout is made from the name of its format and from its key in the source. The rollout never waits in
+the queue: it starts with its first attempt, and each attempt ends in the call that stores its last spans. If an import
+was stopped, the next import finds an incomplete rollout by its plan key, and completes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store.semconv import PLAN_KEY
 
 _MOST_LISTED: Final = 1000
 _LARGEST_SPAN: Final = 8_000_000
-"""The size to which a span that no call can store is shortened."""
+"""The size in bytes to which a span is shortened if it is too large for a call."""
 
 
 async def import_rollouts(
@@ -40,20 +40,21 @@ async def import_rollouts(
 ) -> ImportResult:
     """Store the rollouts that a reader yields, and return a report.
 
-    A rollout that is in the store does not change, and one that an earlier import began is completed, so the same call
-    continues an import that was stopped at any moment. A rollout that cannot be stored is skipped.
+    A rollout that is complete in the store gets only the late spans that it lacks. A rollout that an earlier import
+    began is completed. So the same call continues an import that was stopped at any moment. A rollout that cannot be
+    stored is skipped.
 
     Args:
-        store: the store, also one behind a server.
+        store: the store. It may be the client of a server.
         records: the rollouts, and the parts of the source that the reader skipped. A plain iterator is called in a
             thread. Only a few rollouts are in memory at a time.
         source: the name of the format.
-        is_dry_run: whether to report only what would be imported.
+        is_dry_run: whether to store nothing, and to report what would be imported.
         on_progress: called with the number of rollouts that are done.
 
     Raises:
-        StoreError: the store cannot be reached or written, or the reader raised this error; all rollouts before it are
-            stored.
+        StoreError: the store cannot be reached or written; or the reader raised this error, and all rollouts that the
+            reader yielded before are stored.
     """
     import_ = _Import(store, source, is_dry_run)
     begun = time.perf_counter()
@@ -125,14 +126,14 @@ class _Import:
             if key in keys:
                 stored[keys[cast("str", key)]] = rollout
         if len(stored) < len(page):
-            # The metadata of a rollout may have been replaced, but its plan key cannot.
+            # The metadata of a rollout may have been replaced, but its plan key never changes.
             for key in keys.values():
                 if key not in stored and (rollout := await self._find(key)) is not None:
                     stored[key] = rollout
         return stored
 
     async def _late_spans(self, records: Sequence[ForeignRollout], stored: Mapping[str, Rollout]) -> set[str]:
-        """Return the ids of the late spans of rollouts that are in the store."""
+        """Return the ids of the late spans that the store already has."""
         names_by_rollout = {
             stored[record.key].rollout_id: {span.name for span in record.late_spans}
             for record in records
@@ -193,7 +194,7 @@ class _Import:
             key = plan_key(self._source, record.key)
             raise Conflict(f"a rollout that no import created has the plan key {key!r}", "use another store")
         if rollout.resources_id != record.resources_id:
-            # A new rollout without resources gets the latest resources of the store, which it did not use.
+            # `start_rollout` gives a rollout without resources the latest ones. The rollout did not use these.
             await self._store.update_rollout(rollout.rollout_id, resources_id=record.resources_id)
         attempt = rollout.attempt
         for number, foreign in enumerate(record.attempts, 1):
@@ -214,8 +215,8 @@ class _Import:
     async def _finish(
         self, record: ForeignRollout, foreign: ForeignAttempt, attempt: Attempt, spans: Sequence[Span]
     ) -> None:
-        """Store the spans of an attempt and its end; the last spans and the end in one call."""
-        # The call that stores the end of the attempt must refuse no span that could be stored in another form.
+        """Store the spans of an attempt, and end the attempt in the call that stores its last spans."""
+        # That call must refuse no span that could be stored in another form.
         *parts, last = parts_of([repaired(span) for span in spans])
         for part in parts:
             await self._add_spans(record, part)
@@ -243,7 +244,7 @@ class _Import:
                 await self._add_spans(record, part)
 
     async def _add_spans(self, record: ForeignRollout, spans: Sequence[Span]) -> None:
-        """Store spans of an attempt. Values that no store accepts are changed and marked, as in spans from OTLP."""
+        """Store spans of an attempt. Values that no store accepts are changed and marked, like those of OTLP spans."""
         try:
             stored = await self._store.add_many_spans(spans)
             self._counts["spans"] += len(stored)
@@ -268,7 +269,10 @@ class _Import:
 
 
 def _numbered(spans: Iterable[Span], attempt: Attempt, first: int) -> list[Span]:
-    """Return spans as spans of an attempt; those with the number 0 get numbers from `first`, by their order."""
+    """Return spans with the ids of an attempt, and with numbers.
+
+    The number of a span that has the number 0 becomes its place in the order of the spans, counted from `first`.
+    """
     ids = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
     return [
         span.model_copy(update={**ids, "sequence_id": span.sequence_id or place})

@@ -1,7 +1,7 @@
 """Reader of OTLP in JSON: traces become rollouts. Decision 102.
 
-Spans that state their rollout and attempt are grouped by these, as `rollbook export otlp` and the tracer write them.
-Of other spans, each trace becomes a rollout with one attempt.
+Spans of `rollbook export otlp` and of the tracer have the ids of their rollout and attempt, and are grouped by these
+ids. Other spans are grouped by trace: each trace becomes a rollout with one attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from store.semconv import (
 )
 
 _INPUTS: Final = ("input.value", "gen_ai.input.messages", "traceloop.entity.input")
-"""The attributes of the root of a foreign trace that may have its input, the first that exists counts."""
+"""Attributes of the root of a foreign trace. The first one that the root has is the input of the rollout."""
 _SERVICE: Final = "service.name"
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
 _MODES: Final[frozenset[str]] = frozenset(get_args(RolloutMode))
@@ -39,10 +39,11 @@ _MODES: Final[frozenset[str]] = frozenset(get_args(RolloutMode))
 def read_otlp(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Record]:
     """Yield the rollouts in files with OTLP in JSON, for `import_rollouts`.
 
-    All files are read before the first rollout, because spans of one trace may be anywhere in them.
+    All files are read before the first rollout is yielded, because the spans of a trace may be in any of the files.
 
     Args:
-        paths: files, one request per line or as a whole, also with gzip; and directories of such files.
+        paths: files, and directories of files. A file contains one request per line, or one request as a whole. It may
+            be compressed with gzip.
 
     Raises:
         OSError: a path cannot be read.
@@ -94,7 +95,7 @@ def _rollout(key: str, spans: Sequence[GroupedSpan]) -> ForeignRollout:
 
 
 def _place(entry: GroupedSpan) -> tuple[int, float]:
-    """Return the place of a span in its attempt: its number, or its start."""
+    """Return the sort key of a span in its attempt: its number, then its start."""
     return entry.span.sequence_id, entry.span.start_time or 0.0
 
 
@@ -104,7 +105,7 @@ def _attempt_place(entries: Sequence[GroupedSpan]) -> tuple[int, int, float]:
 
 
 def _attempt(entries: Sequence[GroupedSpan]) -> ForeignAttempt:
-    """Return an attempt. Without an exported status, the status of its root decides."""
+    """Return an attempt. If an export did not add its status, the status of its root span determines it."""
     spans = [entry.span for entry in entries]
     status = entries[0].added.get(ATTEMPT_STATUS)
     if status is None:

@@ -33,6 +33,7 @@ class FileSpan(NamedTuple):
     """A span in a file."""
 
     place: str
+    """The file, and the number of the line if the file has one request per line."""
     span: Received
 
 
@@ -40,8 +41,8 @@ def spans_in(paths: Iterable[str | os.PathLike[str]]) -> Iterator[FileSpan | Ski
     """Yield the spans in files and the parts that are not spans.
 
     Args:
-        paths: files, also with gzip, and directories, of which all files `*.json`, `*.jsonl` and those with `.gz` are
-            read, except for the manifests of exports.
+        paths: files and directories. Files may be compressed with gzip. In directories and their subdirectories, all
+            files `*.json`, `*.jsonl`, `*.json.gz` and `*.jsonl.gz` are read, except for the manifests of exports.
 
     Raises:
         OSError: a path cannot be read.

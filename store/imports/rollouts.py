@@ -1,4 +1,4 @@
-"""Rollouts of other programs as values, which readers of formats make and `import_rollouts` stores."""
+"""Values for rollouts of other programs. The readers of formats make these values; `import_rollouts` stores them."""
 
 from __future__ import annotations
 
@@ -73,25 +73,30 @@ class ForeignRollout:
     """The attempts in their order, at least one. The last one determines the status of the rollout."""
     mode: RolloutMode | None = None
     metadata: Mapping[str, Any] | None = None
-    """Metadata without the keys that the import sets: `rollbook.group`, `.step`, `.key` and `SOURCE_KEY`."""
+    """Metadata without the keys that the import sets.
+
+    The import sets `rollbook.group`, `rollbook.step`, `rollbook.key` and `rollbook.source`.
+    """
     group: str | None = None
+    """The value of `rollbook.group` in the metadata."""
     step: int | None = None
+    """The value of `rollbook.step` in the metadata."""
     resources_id: str | None = None
     """The resources that the rollout used; None for none."""
     is_cancelled: bool = False
-    """Whether the rollout was cancelled; its last attempt then has an error."""
+    """Whether the rollout was cancelled. The last attempt of a cancelled rollout must have an error."""
     start_time: float | None = None
     """The start in the source, in seconds since the epoch; None if it is unknown."""
     end_time: float | None = None
     sha256: str | None = None
     """A hash of the source's content, in hex. An import skips a rollout whose content has changed since its import.
 
-    With None, this is not checked.
+    If the hash is None, the import does not check whether the content has changed.
     """
     late_spans: Sequence[Span] = ()
     """Spans that a later copy of the source may add to the last attempt, for example the advantages of tokens.
 
-    They are stored once, also if the rollout itself is in the store already.
+    An import stores those of them that the store lacks, also if the store already contains the rollout.
     """
 
     @property
@@ -103,7 +108,7 @@ class ForeignRollout:
         """Check that the attempts can be stored. Spans are not checked, because the import repairs them.
 
         Raises:
-            Invalid: they cannot be stored.
+            Invalid: the key is empty, or the attempts cannot be stored.
         """
         if not self.key:
             raise Invalid("key", "is empty; the source must identify its rollouts")
@@ -134,10 +139,12 @@ class ForeignRollout:
         }
 
     def is_stored_in(self, rollout: Rollout) -> bool:
-        """Return whether all attempts are stored in a rollout that was created for it. It may have later attempts.
+        """Return whether `rollout`, which an import created for this object, has all attempts.
+
+        `rollout` may also have later attempts.
 
         Raises:
-            Conflict: they are, and the content of the source has changed since then.
+            Conflict: all attempts are stored, and the content of the source has changed since then.
         """
         if not isinstance(rollout, AttemptedRollout):
             return False
@@ -154,14 +161,14 @@ class ForeignRollout:
 
 
 def plan_key(source: str, key: str) -> str:
-    """Return the plan key of a rollout, from its format and its key there. A long key is replaced by its hash."""
+    """Return the plan key of a rollout, made from its format and its key. A long key is replaced by its hash."""
     if len(key.encode(errors="surrogatepass")) > _LONGEST_KEY:
         key = f"sha256:{hashlib.sha256(key.encode(errors='surrogatepass')).hexdigest()}"
     return f"import:{source}:{key}"
 
 
 def parts_of(spans: Sequence[Span]) -> list[list[Span]]:
-    """Divide spans into parts that calls can store. The last one is small, and may be empty."""
+    """Divide spans into parts for one call each. The last part has at most `_BYTES_PER_CALL`, and may be empty."""
     parts: list[list[Span]] = [[]]
     size = 0
     for span in spans:

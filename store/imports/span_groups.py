@@ -33,7 +33,7 @@ class GroupedSpan(NamedTuple):
 
 
 class SpanGroups:
-    """Spans by rollout, in a database of SQLite that is on disk when it is large, and goes away when it is closed."""
+    """Spans by rollout, in a temporary database of SQLite. A large database is on disk; `__exit__` deletes it."""
 
     def __init__(self) -> None:
         # Calls come from several threads, one after the other.
@@ -47,7 +47,9 @@ class SpanGroups:
         self._database.close()
 
     def add(self, key: str, entry: FileSpan) -> str | None:
-        """Add a span. A repeated span is ignored; return the place of another span with the same ids.
+        """Add a span, unless a span with the same ids was added before.
+
+        Return the place of the earlier span if its content differs from this span; otherwise None.
 
         Args:
             key: the key of the rollout.

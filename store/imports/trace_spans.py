@@ -1,7 +1,7 @@
 """Conversion of a trace of verifiers to spans.
 
-A trace is a graph of messages: each node has the index of the message before it. A call is the node that the model
-wrote; its prompt is the path from the root to this node.
+A trace is a graph of messages: each node has a message and the index of the node before it. A call has the index of the
+node that the model wrote. The prompt of the call is the path from the root to this node.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TraceSpans:
 
     Args:
         trace: the trace.
-        trace_id: its id in its source.
+        trace_id: the id of the trace in its source.
         version: the version of the policy that the trainer serves; None if it is unknown.
 
     Raises:
@@ -78,11 +78,11 @@ class TraceSpans:
         return _time(timing.get("start")), max((end for end in ends if end is not None), default=None)
 
     def spans(self) -> list[Span]:
-        """Return the span of the agent, the spans of its calls and tools in their order, and that of its reward."""
+        """Return the span of the agent, the spans of its steps in their order, and the span of its reward."""
         return [self.agent(), *self.steps(), *self.reward()]
 
     def credit(self, attributes: Json) -> Span | None:
-        """Return the span of the values that a trainer assigned; None if there are no such values and no attributes.
+        """Return the span with the values that a trainer assigned; None without such values and attributes.
 
         Args:
             attributes: further attributes of the span.
@@ -101,7 +101,7 @@ class TraceSpans:
         return self._span("credit", CREDIT_SPAN, writer, self.times[1], self.times[1])
 
     def agent(self) -> Span:
-        """Return the span of the agent, which contains all others."""
+        """Return the span of the agent, which is the parent of all other spans."""
         agent = as_object(self._trace.get("agent"))
         name = first_text(agent, "name") or "agent"
         writer = AttributeWriter()
@@ -113,7 +113,7 @@ class TraceSpans:
         return self._span("agent", name, writer, *self.times, status=status, parent=None)
 
     def steps(self) -> Iterator[Span]:
-        """Yield the spans of calls, and of the other messages that are no part of a first prompt."""
+        """Yield the spans of calls, of results of tools, and of messages that are in no call."""
         calls = as_objects(self._trace.get("calls"))
         nodes = {call.get("node") for call in calls}
         calls += [
@@ -174,7 +174,7 @@ class TraceSpans:
     def _model_call(self, call: Json, node: Json, path: Sequence[int]) -> ModelCall:
         prompt_ids, response_ids, mask = self._tokens(path)
         values = iter(as_list(node.get("logprobs")))
-        # A token that the model did not sample has no log probability, so it gets that of a certain token.
+        # A token that the model did not sample has no log probability. It gets 0, like a token with probability 1.
         logprobs = [{"logprob": next(values, None) if is_sampled else 0.0} for is_sampled in mask]
         has_logprobs = bool(as_list(node.get("logprobs"))) and len(logprobs) == len(response_ids)
         message = self._messages[path[-1]] if path else None
@@ -202,7 +202,7 @@ class TraceSpans:
         )
 
     def _tokens(self, path: Sequence[int]) -> tuple[list[int], list[int], list[bool]]:
-        """Return the token ids of a call's prompt and response, and for each of the response whether it was sampled."""
+        """Return the token ids of a call's prompt and of its response, and whether each response token was sampled."""
         if not path:
             return [], [], []
         prompt = [token for index in path[:-1] for token in as_ids(self._nodes[index].get("token_ids"))]
@@ -246,7 +246,7 @@ class TraceSpans:
         yield self._span(f"message {index}", MESSAGE_SPAN, writer, at, at)
 
     def reward(self) -> Iterator[Span]:
-        """Yield the span of the reward, whose first dimension is the weighted sum; none if scoring did not run."""
+        """Yield the span of the reward, whose first dimension is the weighted sum. Without scores, yield nothing."""
         rewards = {name: as_object(reward) for name, reward in as_object(self._trace.get("rewards")).items() if reward}
         scores = {
             name: (_finite(reward.get("score")), _finite(reward.get("weight", 1.0))) for name, reward in rewards.items()
@@ -304,7 +304,10 @@ class TraceSpans:
 
 
 def _message(message: Json) -> Message | None:
-    """Return a message; in verifiers, tool calls have no object for their function."""
+    """Return a message.
+
+    In verifiers, the name and the arguments of a tool call are fields of the tool call itself.
+    """
     calls = [
         {**call, "custom": {"name": call.get("name"), "input": call.get("arguments")}}
         if call.get("type") == "custom"
@@ -316,7 +319,7 @@ def _message(message: Json) -> Message | None:
 
 
 def _usage(usage: Json, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Usage:
-    """Return the usage of a call. In verifiers, the tokens of the prompt do not include those read from a cache."""
+    """Return the usage of a call. In verifiers, prompt tokens do not include the tokens that a cache provided."""
     prompt, cached = as_count(usage.get("prompt_tokens")), as_count(usage.get("cached_input_tokens"))
     completion = as_count(usage.get("completion_tokens"))
     prompt = prompt + (cached or 0) if prompt is not None else len(prompt_ids) or None
@@ -331,7 +334,7 @@ def _error_status(error: Json) -> TraceStatus:
 
 
 def _time(value: Any) -> float | None:
-    """Return a time in seconds since the epoch; None for 0, which stands for a time that is unknown."""
+    """Return a time in seconds since the epoch; None for 0, which means that the time is unknown."""
     return _finite(value) or None
 
 

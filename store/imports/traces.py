@@ -2,8 +2,8 @@
 
 A line of `traces.jsonl` is an episode with the traces of its agents, or, from older versions, one trace. Each trace is
 a rollout. prime-rl writes each episode to the folder `all` when it ends; when a batch is complete, it writes the
-episodes of the batch again to the folder `effective`, with the values that the algorithm assigned to tokens. These are
-a span of their own, so that the copy adds them to the rollout of the original.
+episodes of the batch again to the folder `effective`, with the values that the algorithm assigned to tokens. These
+values become a separate span, so that the import of the copy adds them to the rollout of the original.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OF_EPISODE: Final = frozenset({
     "run", "task", "traces",
 })  # fmt: skip
 _MODES: Final[dict[str, RolloutMode]] = {"train": "train", "eval": "val"}
-"""The modes by the kinds of work for a training run. The episodes of other runs get the mode test."""
+"""The modes by the kind of an episode's work for a training run. Episodes of other runs get the mode `test`."""
 _UNSTORABLE: Final = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
 _NO_TRACE: Final[Json] = {}
 _BEGINNING: Final = re.compile(rb'\{"(?:id|version)":')
@@ -53,7 +53,7 @@ _LONGEST_MESSAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TraceFolder:
-    """The information in the path of a file of prime-rl; empty for other files."""
+    """The information in the path of a file of prime-rl. For other files, the fields have their default values."""
 
     step: int | None = None
     kind: str | None = None
@@ -67,11 +67,14 @@ class TraceFolder:
 
 
 def read_traces(path: Path) -> Iterator[ForeignRollout | Skipped]:
-    """Yield the rollouts of a file, or of all files with the name `traces.jsonl` in a folder and its subfolders.
+    """Yield the rollouts in files with traces, and the parts that cannot be imported.
+
+    Args:
+        path: a file, or a folder. In a folder and its subfolders, all files with the name `traces.jsonl` are read.
 
     Raises:
         NotFound: the path does not exist.
-        Invalid: the folder has no such file, or no line of the file is an episode or a trace.
+        Invalid: the folder has no file with this name, or no line of the file is an episode or a trace.
     """
     files = [path] if path.is_file() else trace_files(path)
     for file in files:
@@ -98,7 +101,7 @@ def trace_files(folder: Path) -> list[Path]:
 
     Raises:
         NotFound: the folder does not exist.
-        Invalid: the folder has no such file.
+        Invalid: the folder has no file with traces.
     """
     if not folder.is_dir():
         raise NotFound("path", str(folder), f"{folder} does not exist")
@@ -113,7 +116,7 @@ def trace_files(folder: Path) -> list[Path]:
 def files_named(name: str, folder: Path) -> list[Path]:
     """Return the files with a name below a folder, in the order of the numbers in their paths.
 
-    Folders that disappear meanwhile are left out.
+    Folders that are deleted during the search are left out.
     """
     return sorted((Path(path, name) for path, _, files in os.walk(folder) if name in files), key=_natural)
 
@@ -125,10 +128,10 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def records_of_line(line: bytes, place: str, folder: TraceFolder) -> Iterator[ForeignRollout | Skipped]:
-    """Yield the rollouts of one line of a file, or the reasons why there are none.
+    """Yield the rollouts in one line of a file, and the reason for each part of the line that is not a rollout.
 
     Args:
-        line: the line. Without its line break, it may be the beginning of a line that is being written.
+        line: the line. If it has no line break at its end, it may be incomplete.
         place: the file and the number of the line.
         folder: the information in the path of the file.
     """
@@ -164,7 +167,10 @@ def records_of_line(line: bytes, place: str, folder: TraceFolder) -> Iterator[Fo
 
 
 def _appended(line: bytes) -> Any:
-    """Return the episode or trace that was appended to an incomplete line, after its writer was killed; else None."""
+    """Return the episode or trace that follows an incomplete one in the same line; None if there is none.
+
+    Such a line exists if a program was killed while it wrote the line, and the next program appended to the file.
+    """
     for match in _BEGINNING.finditer(line, 1):
         try:
             return orjson.loads(line[match.start() :])
@@ -174,10 +180,10 @@ def _appended(line: bytes) -> Any:
 
 
 def _rollout(episode: Json, trace: Json, key: str, place: str, folder: TraceFolder) -> ForeignRollout:
-    """Return the rollout of a trace, or with `_NO_TRACE` that of an episode without a trace.
+    """Return the rollout of a trace. If the trace is `_NO_TRACE`, return the rollout of the episode.
 
     Raises:
-        Invalid: the trace is malformed, or of a newer version.
+        Invalid: the trace is malformed, or has a newer version.
     """
     if trace is _NO_TRACE:
         trace = {name: value for name, value in episode.items() if name in {"errors", "is_timeout"}}
@@ -225,7 +231,10 @@ def _attempt(trace: Json, spans: TraceSpans) -> ForeignAttempt:
 
 
 def _policy(work: Json) -> str | None:
-    """Return the version of the policy of an episode, or its first and its last version if it changed meanwhile."""
+    """Return the version of the policy of an episode; None if it is unknown.
+
+    If the policy changed during the episode, return its first and its last version, such as `12-13`.
+    """
     policy = as_object(work.get("policy"))
     start, end = as_count(policy.get("start")), as_count(policy.get("end"))
     if start is None or end is None:
@@ -234,7 +243,7 @@ def _policy(work: Json) -> str | None:
 
 
 def _metadata(episode: Json, trace: Json) -> Json:
-    """Return what is not in the spans. Fields that this module does not know are in `further`."""
+    """Return the fields that are not in the spans. Fields that this module does not know are in `further`."""
     agent, task = as_object(trace.get("agent")), as_object(trace.get("task") or episode.get("task"))
     fields = {
         "episode": first_text(episode, "id"),

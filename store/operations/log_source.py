@@ -1,8 +1,9 @@
-"""Sources of copies: what a copy reads a log from, and the source that is a database. Decisions 61, 96 and 97.
+"""Sources of copies: the interface through which a copy reads a log, and the source for databases.
 
-A source passes its log in chunks of whole commits. A chunk of a database contains the commits, their events, the blocks
+A source yields its log in chunks of whole commits. A chunk of a database contains the commits, their events, the blocks
 with the data of these events, their bodies, the dictionaries with which the bodies are compressed, the blobs to which
-the events refer, and the removals of bodies that the events ordered. All rows keep their ids and positions.
+the events refer, and the removals of bodies that the events ordered. All rows keep their ids and positions. Decisions
+61, 96 and 97.
 """
 
 from abc import ABC, abstractmethod
@@ -59,6 +60,7 @@ class StoreIdentity(NamedTuple):
     created_at: int
     """The time of the creation in µs since the epoch."""
     log_format: int
+    """The version of the format of the log."""
 
 
 class LogChunk(ABC):
@@ -67,13 +69,16 @@ class LogChunk(ABC):
     reached: EndOfLog
     """The last commit of the chunk."""
     dropped: Sequence[int] = ()
-    """The positions of the events whose removal of payload the chunk orders."""
+    """The positions of the events whose payload is removed by events of the chunk."""
     needed: int = 0
-    """The position up to which the log must be copied, because an event there ordered the removal of a body."""
+    """The position up to which the log must be copied; 0 if the chunk sets no such position.
+
+    The event at this position ordered the removal of a body that the chunk lacks.
+    """
 
     @abstractmethod
     async def rows(self, writer: WriteSession) -> Mapping[Table, Sequence[Row]]:
-        """Return the rows that the copy lacks, by table, and write the blobs that it lacks.
+        """Return the rows that the copy lacks, by table. Write the blobs that the copy lacks.
 
         `writer` is the session that writes to the copy. It has begun the transaction, so it holds the write lock.
         """
@@ -89,7 +94,7 @@ class LogSource(ABC):
 
     @property
     def contents(self) -> PartContents | None:
-        """The selected rollouts, if the source is a part of a store. This is known when the source was opened."""
+        """The selected rollouts, if the source is a part of a store. They are known after the source was opened."""
         return None
 
     @abstractmethod
@@ -102,19 +107,22 @@ class LogSource(ABC):
 
     @abstractmethod
     async def end(self, until: int) -> EndOfLog:
-        """Return the last commit up to an id; `BEGINNING` if there is none."""
+        """Return the last commit whose id is at most `until`; `BEGINNING` if there is none."""
 
     @abstractmethod
     def chunk(self, after: EndOfLog, until: EndOfLog) -> AbstractAsyncContextManager[LogChunk | None]:
-        """Return a context manager that yields the next commits, as many as one transaction writes; None at the end."""
+        """Return a context manager that yields the next chunk; None if no commit follows `after`.
+
+        The chunk contains as many commits as one transaction writes, up to the commit `until`.
+        """
 
     @abstractmethod
     async def has_made(self, report: CopyReport) -> bool:
-        """Return whether a finished copy with this result is a copy of this source, which is not open."""
+        """Return whether a finished copy with this report is a copy of this source. The source is not open."""
 
 
 async def end_of(session: ReadSession, until: int | None = None) -> EndOfLog:
-    """Return the last commit, or the last commit up to an id; `BEGINNING` if there is none."""
+    """Return the last commit whose id is at most `until`, or of the whole log; `BEGINNING` if there is none."""
     commit = await log_queries.last_commit(session, until)
     return BEGINNING if commit is None else end_at(commit)
 
@@ -131,7 +139,7 @@ def fits(end: EndOfLog, after: EndOfLog) -> bool:
 
 
 def fitting(commits: Sequence[NamedRow], after: EndOfLog) -> Sequence[NamedRow]:
-    """Return the first of some commits, at least one, as many as one transaction writes after the commit `after`."""
+    """Return the first commits: at least one, and as many as one transaction writes after the commit `after`."""
     some = takewhile(lambda end: fits(end, after), map(end_at, commits[1:]))
     return commits[: 1 + sum(1 for _ in some)]
 
@@ -161,7 +169,7 @@ class DatabaseSource(LogSource):
             yield StoreIdentity(store_id, info.created_at, info.log_format)
 
     async def has_made(self, report: CopyReport) -> bool:
-        # A database that was closed can be opened again, but not read.
+        # The database is closed. It must be opened again before it can be read.
         async with existing_store(self._dialect) as store_id:
             return store_id == report.store_id
 
@@ -216,7 +224,7 @@ class _DatabaseChunk(LogChunk):
         gone = await scan.drops_at(session, lacking)
         drops = {row.position: row for row in (*ordered, *gone) if after.position < row.event_position <= until}
         chunk = cls(session, commits, rows, list(drops.values()))
-        # If one of these events has no payload any more because of a later event, the copy goes on up to that event.
+        # If a later event removed the payload of one of these events, the copy continues up to the later event.
         chunk.needed = max((row.event_position for row in gone), default=0)
         return chunk
 
@@ -243,7 +251,7 @@ def blobs_of(rows: Sequence[NamedRow]) -> set[str]:
 
 
 async def copy_blobs(session: ReadSession, writer: WriteSession, names: set[str]) -> None:
-    """Copy those of some blobs that the copy lacks, in the open transaction of `writer`."""
+    """Copy the blobs with these names that the copy lacks, in the open transaction of `writer`."""
     lacking = names - await blobs.existing(writer, sorted(names)) if names else names
     async for group in blob_groups(session, lacking):
         await writer.write(Changes({core_tables.blobs: [*group]}, {}, {}))
@@ -259,7 +267,7 @@ class BlobRow(NamedTuple):
 
 
 async def blob_groups(session: ReadSession, names: set[str]) -> AsyncGenerator[list[BlobRow]]:
-    """Yield the rows of some blobs in the order of their names, a few megabytes at a time; omit missing ones."""
+    """Yield the rows of some blobs in the order of their names, a few megabytes at a time. Leave out missing blobs."""
     sizes = await blobs.sizes(session, sorted(names)) if names else {}
     group, group_bytes = list[str](), 0
     for name, size in sorted(sizes.items()):

@@ -1,8 +1,9 @@
 """Copy of some rollouts of a store to a new store, with an id and a log of its own. Decision 97.
 
-The log of the new store begins with an event that names the other store and the end of its log. The copies of the
-events follow in their order. A commit contains the copies of events of one commit. A copied event has the stream,
-version, command, type, time, actor, data and payload of its original, but another position.
+The log of the new store begins with an event that names the source and the end of the source's log. The copies of the
+events follow in the order of the originals. A commit contains the copies of events of one commit. A copied event has
+the stream, version, command, type, time, actor, data and payload of its original. Its position differs, and positions
+in its fields become the positions of copies.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from store.verification.log_scan import REFERRING
 
 _EVENTS_PER_READ: Final = 250
 _SIGNALS: Final = (core_tables.span_counters, core_tables.model_calls, core_tables.attempt_signals)
-"""The tables beside the log of which the rows of the rollouts are copied."""
+"""The tables beside the log from which the rows of the rollouts are copied."""
 _NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
 """The totals before the first commit."""
 
@@ -94,10 +95,11 @@ async def copy_rollouts(
     """Copy the rollouts that a query matches to a new store, with everything that belongs to them.
 
     The new store has an id and a hash chain of its own. It contains all events of the rollouts (attempts, spans,
-    annotations, scores, checkpoints, artifacts) and of all versions of the resources that they were given, with their
-    times and actors. It contains no workers, threads of LangGraph, idempotency keys and API keys. Its first event names
-    the source and the end of the source's log. Everything is read in one snapshot. The target gets its name in one step
-    when the copy is complete. A call that was stopped leaves no store at the target; the same call begins again.
+    annotations, scores, checkpoints, artifacts), and all versions of the resources that these rollouts were given.
+    Events keep their times and actors. The new store contains no workers, threads of LangGraph, idempotency keys or API
+    keys. Its first event names the source and the end of the source's log. Everything is read in one snapshot. The
+    target gets its name in one step when the copy is complete. A call that was stopped leaves no store at the target;
+    the same call begins again.
 
     Args:
         source_url: the URL of the store. It is opened read-only.
@@ -131,7 +133,7 @@ async def copy_rollouts(
 
 
 async def _discard_earlier(target: Unfinished) -> None:
-    """Delete the unfinished copy of some rollouts that a stopped call has left. Other copies stay."""
+    """Delete an unfinished copy of some rollouts, which a stopped call has left. A copy of a whole log stays."""
     try:
         await target.open(create=False)
     except (NotFound, Incompatible):  # `fill_reserved` reports an older version
@@ -146,7 +148,7 @@ async def _discard_earlier(target: Unfinished) -> None:
 
 
 class PartSource(LogSource):
-    """The log of a copy of some rollouts, which is made while it is read.
+    """The log of a copy of some rollouts. It is computed while it is read.
 
     Args:
         dialect: the database of the store. It must not be open.
@@ -177,7 +179,7 @@ class PartSource(LogSource):
 
     @property
     def contents(self) -> PartContents:
-        """The contents of the copy, which are known when the source was opened."""
+        """The contents of the copy. They are known after the source was opened."""
         return self._reader.part.contents
 
     @property
@@ -198,7 +200,7 @@ class PartSource(LogSource):
         yield await (self._reader.reference() if after == BEGINNING else self._reader.next_chunk())
 
     async def record_removals(self, target: Unfinished, writer: WriteSession, store_id: str) -> None:
-        """Append an event to the complete copy for each removal of payload that the part lacks."""
+        """Append an event to the complete copy for each event of the source that removed payload of the part."""
         del target, store_id
         await self._reader.record_removals(writer)
 
@@ -223,10 +225,13 @@ class _PartReader:
         self._waiting: list[NamedRow] = []
         """The events of the last commit that was read, if not all of its events were read."""
         self._removals: dict[int, list[int]] = defaultdict(list)
-        """The positions in the copy of events whose payload was removed, by the position of the order."""
+        """The positions, in the copy, of the events whose payload was removed.
+
+        The key is the position, in the source, of the event that ordered the removal.
+        """
 
     async def copy_signals(self, writer: WriteSession) -> EndOfLog:
-        """Copy the tables beside the log, and return the position and the number of events of the complete copy."""
+        """Copy the tables beside the log. Return the position and the number of events at the end of the copy."""
         ids = self.part.rollout_ids
         for table in _SIGNALS:
             for start in range(0, len(ids), STREAMS_AT_ONCE):
@@ -293,7 +298,7 @@ class _PartReader:
         return _PartChunk(self._session, commits, events, bodies, names, self._end)
 
     async def _next_rows(self) -> list[NamedRow]:
-        """Return the next events of the part with their bodies. The events of a commit are not divided."""
+        """Return the next events of the part with their bodies. All events of a commit are in one result."""
         rows, positions = self._waiting, self.part.positions
         size = 0
         while self._read < len(positions):
@@ -312,7 +317,7 @@ class _PartReader:
         return rows[: -len(self._waiting)]
 
     def _event(self, row: NamedRow, position: int) -> EventRow:
-        """Return the copy of an event at a position of the copy."""
+        """Return the copy of an event. `position` is the position of the copy."""
         data = row.data
         if row.type == ClaimReleased.type:
             fields: dict[str, Any] = json_of(data)
@@ -347,7 +352,10 @@ class _PartReader:
         return commit_id, batch_key, first, last, recorded_at, writer, chain_hash, *self._totals
 
     async def record_removals(self, writer: WriteSession) -> None:
-        """Append an event for each order that removed payload of the part, so that the copy states why it is absent."""
+        """Append an event to the copy for each event of the source that removed payload of the part.
+
+        So the copy states why this payload is missing.
+        """
         orders = sorted(self._removals)
         for row in await scan.events_and_bodies_at(self._session, orders) if orders else ():
             positions = sorted(self._removals[row.position])

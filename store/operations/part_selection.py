@@ -35,7 +35,7 @@ class PartSelection:
     def position_in_copy(self, position: int | None) -> int | None:
         """Return the position that the copy of an event has; None if the part does not contain the event.
 
-        The first event of the copy is the reference to the store.
+        The first event of the copy is the reference to the store, so the copied events begin at position 2.
         """
         if position is None:
             return None

@@ -39,7 +39,7 @@ class OtlpSpan(NamedTuple):
 
 
 def otlp_span(row: FlatSpan, added: Mapping[str, AttributeValue | None] | None = None) -> OtlpSpan:
-    """Return a span as OTLP, which a decoder of this package reads as the same span.
+    """Return a span as OTLP. The decoders of this package read it as the same span.
 
     Args:
         row: the span.
@@ -49,7 +49,7 @@ def otlp_span(row: FlatSpan, added: Mapping[str, AttributeValue | None] | None =
     ids = {ROLLOUT_ID: row.rollout_id, ATTEMPT_ID: row.attempt_id, SPAN_SEQUENCE_ID: row.sequence_id}
     further: Json = ids | {name: value for name, value in (added or {}).items() if value is not None}
     attributes: Json = orjson.loads(row.attributes) | further
-    # The marker takes the place of an attribute of its name, so that the order of the attributes stays.
+    # If the span has an attribute with the name `EXPORTED`, the marker replaces it in the order of the attributes.
     place = [*attributes, EXPORTED].index(EXPORTED)
     attributes.pop(EXPORTED, None)
     resource, scope = orjson.loads(row.resource), _object(extra.get("instrumentation_scope"))
@@ -120,7 +120,7 @@ def _link(link: Json) -> Json:
 
 
 def _part(part: Json) -> Json:
-    """Return the attributes of a part of a span, and the number of those that its producer dropped."""
+    """Return the attributes of a part of a span, and the number of attributes that were dropped in recording."""
     return _present(
         attributes=_pairs(_object(part.get("attributes"))) or None,
         droppedAttributesCount=_count(part.get("dropped_attributes_count")),
@@ -152,18 +152,19 @@ def _any_value(value: Any) -> Json | None:
             return None
 
 
-# A value that OTLP cannot represent is left out or replaced here; `exported_fields` finds it by comparison.
+# The functions below leave out or replace a value that OTLP cannot represent. `exported_fields` finds such a value by
+# comparison.
 
 
 def _id(text: str, digits: int) -> str:
-    """Return an id in hex. Of another id, the hash is used, so that equal ids stay equal."""
+    """Return an id in hex. An id that is not valid hex is replaced by its hash, so that equal ids stay equal."""
     if len(text) == digits and _HEX.issuperset(text) and text.strip("0"):
         return text
     return sha256(text.encode()).hexdigest()[:digits]
 
 
 def _time(seconds: Any) -> str | None:
-    """Return a time in nanoseconds as text; None for a time that OTLP does not have."""
+    """Return a time in nanoseconds as text; None for a time that OTLP cannot represent."""
     if not isinstance(seconds, float | int) or not 0 <= seconds < 2**64 // _NANOSECONDS:
         return None
     whole = int(seconds)

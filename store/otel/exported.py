@@ -1,8 +1,9 @@
 """Fields of a span that OTLP cannot represent. An export writes them as one attribute, and both decoders restore them.
 
 The attribute `rollbook.exported` is a JSON object with the columns of `FlatSpan` that a decoder would read differently:
-ids that are not hex, times before 1970-01-01T00:16:40, contexts, unknown fields. Of the attributes, it contains the
-values of those that the export replaces. So an exported span that is read again equals the span in the store.
+ids that are not hex, times before 1970-01-01T00:16:40, contexts, unknown fields. It also contains the
+original values of the attributes that the export replaces. So an exported span that is read again equals the span in
+the store.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _EXTRA: Final = frozenset({"context", "parent", "status"})
 
 
 class ExportedFields(BaseModel):
-    """The content of the attribute `rollbook.exported`. A field that is not set is the one that OTLP has."""
+    """The content of the attribute `rollbook.exported`. If a field is not set, the value in OTLP is correct."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,9 +42,9 @@ class ExportedFields(BaseModel):
     start_time: float | None = None
     end_time: float | None = None
     attributes: Attributes = Field(default_factory=dict[str, Any])
-    """The attributes of the span that the export replaced, or whose names are those of an export."""
+    """The attributes that a decoder would read differently, and those whose names are in `_REPLACED`."""
     unchanged: list[str] = Field(default_factory=list[str])
-    """The names of those that the export did not replace."""
+    """The names in `EXPORT_ATTRIBUTES` under which the span has attributes that the export did not replace."""
     events: list[Event] = Field(default_factory=list[Event])
     links: list[Link] = Field(default_factory=list[Link])
     resource: OtelResource | None = None
@@ -57,9 +58,9 @@ class ExportedFields(BaseModel):
         return extra
 
     def restore_attributes(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Remove the attributes that the export added, and restore those that it replaced; their order stays.
+        """Remove the attributes that the export added, and restore those that it replaced. Their order stays the same.
 
-        Return the values that the export has written.
+        Return the attributes that the export wrote.
         """
         names = [name for name in EXPORT_ATTRIBUTES if name in attributes and name not in self.unchanged]
         added = {name: attributes[name] for name in names}
@@ -70,7 +71,7 @@ class ExportedFields(BaseModel):
         return added
 
     def restored(self, span: Span) -> Span:
-        """Return a span with these fields instead of the decoded ones, apart from the attributes.
+        """Return a decoded span with these fields instead of its own. Its attributes stay as they are.
 
         Raises:
             ValidationError: a context or the status is invalid.
@@ -122,7 +123,7 @@ _REPLACED: Final = frozenset({EXPORTED, *EXPORT_ATTRIBUTES})
 
 
 def parsed(value: object) -> ExportedFields | None:
-    """Return the fields in the value of the attribute; None if another program wrote it."""
+    """Return the fields in the value of the attribute; None if another program wrote the value."""
     try:
         return ExportedFields.model_validate_json(value) if isinstance(value, str) else None
     except ValidationError:

@@ -1,7 +1,7 @@
 """HTML of values for notebooks: tables, fields and traces as small texts without scripts and style sheets.
 
-Colours are those of the page, or half transparent, so that the HTML is readable on a light and on a dark page. All text
-of values is escaped.
+The HTML uses colours of the page and half-transparent colours, so that it is readable on light and on dark pages. All
+text of values is escaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from html import escape
 from typing import Any, Final, Protocol
 
 ROWS: Final = 50
-"""The most rows of a table or a trace; the others are counted."""
+"""The most rows of a table or a trace. A note after the last row states the number of further rows."""
 _CHARACTERS: Final = 200
 """The most characters of a value."""
 _LINE: Final = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -61,8 +61,9 @@ def items(values: Sequence[Any], total: int | None = None) -> str:
     """Return spans as a trace, and other values of the API as a table.
 
     Args:
-        values: values of one type. `notebook_row` of a value returns its row; else the row has its fields.
-        total: the number of all values, if these are not all of them.
+        values: values of one type. If they have a method `notebook_row`, it returns the row of a value. Otherwise, the
+            fields of a value are its row.
+        total: the number of all values, if `values` are not all of them.
     """
     first: Any = values[0] if values else None
     if hasattr(first, "span_id") and hasattr(first, "parent_id"):
@@ -72,7 +73,7 @@ def items(values: Sequence[Any], total: int | None = None) -> str:
 
 
 def titled(title: str, content: str) -> str:
-    """Return content under a line of title."""
+    """Return the content below a line with the title."""
     return f'<div style="line-height:1.35;overflow-x:auto"><div><b>{escape(title)}</b></div>{content}</div>'
 
 
@@ -103,7 +104,7 @@ def table(rows: Sequence[Mapping[str, object]], total: int | None = None) -> str
 
 
 def trace(spans: Sequence[TraceStep], failed: Sequence[bool], total: int | None = None) -> str:
-    """Return the tree of spans with a bar for the time of each.
+    """Return the tree of spans. Each span has a bar that shows its time.
 
     Args:
         spans: the spans of one or several traces.
@@ -148,7 +149,7 @@ def _order(spans: Sequence[TraceStep]) -> Iterator[tuple[int, int]]:
         parent = places.get(span.parent_id) if span.parent_id is not None else None
         children.setdefault(parent, []).append(place)
     rest = set(range(len(spans)))
-    # Spans whose parents form a circle have no root. They follow the others.
+    # Spans whose parents form a circle have no root. They follow all other spans.
     for roots in (children.get(None, []), range(len(spans))):
         waiting = [(place, 0) for place in reversed(roots)]
         while waiting:

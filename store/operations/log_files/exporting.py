@@ -50,8 +50,9 @@ class LogExportReport(Frozen):
     commit_id: int
     """The last exported commit; 0 for an empty log."""
     position: int
+    """The position of the last exported event."""
     chain_head: str
-    """The hash of this commit in hex."""
+    """The hash of the last exported commit, in hex."""
     events: int
     events_before: int
     """The number of events that an earlier call, which was stopped, had exported."""
@@ -67,12 +68,12 @@ async def export_log(
 
     `import_log` makes an equal store from the files, on any database. The files contain every event with its exact
     text, and payload without compression. They do not contain API keys. The same log gives the same bytes on every
-    database. Other processes may write to the store meanwhile. If a call is stopped, the same call continues it, up to
-    the same end of the log; if payload was removed from the store in between, the export begins again.
+    database. Other processes may write to the store meanwhile. If a call is stopped, the same call continues the
+    export, up to the same end of the log. If payload was removed from the store in between, the export begins again.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
-        directory: a new or empty directory, or that of a call to continue.
+        directory: a new or empty directory, or the directory of a stopped call.
         overwrite: whether to delete the files of an earlier export in the directory first.
         on_progress: called with the number of exported events, in another thread.
 
@@ -80,7 +81,8 @@ async def export_log(
         AlreadyExists: the directory contains a finished export, or files that no export wrote.
         Conflict: the directory contains an export of another store, or another process exports to it.
         Corrupt: the store is damaged.
-        Incompatible: the store has an older schema, or the directory contains something else.
+        Incompatible: the store has an older schema, or the directory contains a manifest of another format or of a
+            newer version.
         Invalid: the URL does not name a database.
         NotFound: there is no store at the URL.
         Unavailable: the disk is full, or the database does not answer. The call can be repeated.
@@ -124,7 +126,7 @@ async def _export(
                     f" hash is {earlier.chain_head}",
                     "the store was replaced; export to another directory, or begin again with --overwrite",
                 )
-            # Payload that the files contain, or still need, may have been removed since.
+            # Payload that is in the finished files, or belongs in the next files, may have been removed since.
             if await scan.has_drops_after(session, earlier.position):
                 manifests.delete(directory, earlier)
                 earlier = None
@@ -202,7 +204,9 @@ class _LogWriter:
         self._file.write(b"".join(some))
 
     async def write_commits(self, session: ReadSession, commits: Sequence[NamedRow], after: EndOfLog) -> None:
-        """Write some commits with all that belongs to them. `after` is the end of the commits before them.
+        """Write commits with their events and blobs, and with the removals of bodies that the events ordered.
+
+        `after` is the end of the log before these commits.
 
         Each file contains all blobs to which its events refer, before the first commit that needs them.
         """
@@ -228,7 +232,7 @@ class _LogWriter:
             start, drop_start = end, drop_end
 
     def end(self, commit_id: int) -> None:
-        """Give the file its name, and list it in the manifest. `commit_id` is the last commit up to here."""
+        """Give the file its name, and list it in the manifest. `commit_id` is the last commit written so far."""
         assert self._file is not None  # begun
         digest = self._file.finish()
         self._file.path.replace(self._directory / self._name)
@@ -249,7 +253,7 @@ class _LogWriter:
     def discard(self) -> None:
         """Delete the file that is being written."""
         if self._file is not None:
-            with suppress(OSError):  # a file that cannot grow cannot be flushed
+            with suppress(OSError):  # on a full disk, `close` cannot write the buffered bytes
                 self._file.close()
             self._file.path.unlink(missing_ok=True)
             self._file = None

@@ -45,8 +45,8 @@ async def import_log(
 ) -> CopyReport:
     """Make a new store from the files that `export_log` wrote, and verify it.
 
-    The store has the same id, events, positions, commits and hashes as the exported one. Payload is stored in the form
-    of new payload. The store gets its name when it is complete and verified. If the call is stopped, the same call
+    The store has the same id, events, positions, commits and hashes as the exported one. Payload is stored like new
+    payload. The store gets its name when it is complete and verified. If the call is stopped, the same call
     continues it.
 
     Args:
@@ -136,7 +136,7 @@ class LogFiles(LogSource):
         yield _FileChunk(some) if some else None
 
     def commits_after(self, commit_id: int) -> Generator[lines.CommitLines]:
-        """Yield the commits with greater ids than the given one."""
+        """Yield the commits whose ids are greater than `commit_id`."""
         for file in self._files_after(commit_id):
             with _damage_reported(self._directory / file.path):
                 for commit in lines.grouped(self._lines(file)):

@@ -2,7 +2,7 @@
 
 `data`, bodies and blobs are JSON texts whose bytes are hashed. A line contains such a text as a JSON value if orjson
 writes this value as exactly the same text. Otherwise the line contains it as a string, under a key that ends in
-`_text`, or in `_base64` if the bytes are not UTF-8. Other bytes are hex digits.
+`_text`, or in `_base64` if the bytes are not UTF-8. Values of binary columns are written as hex digits.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class CommitLines:
     """The rows in the lines of one commit."""
 
     end: EndOfLog
+    """The end of the log if this commit is the last one."""
     commit: Row
     blobs: list[BlobRow]
-    """The blobs whose lines come between the commit before and this commit."""
+    """The blobs whose lines are between the lines of the commit before and the line of this commit."""
     events: list[Row] = field(default_factory=list[Row])
     bodies: list[Row] = field(default_factory=list[Row])
     dropped: list[Row] = field(default_factory=list[Row])
@@ -88,12 +89,12 @@ def table_line(table: Table, row: NamedRow) -> bytes:
 
 
 def commit_row(fields: Mapping[str, Any]) -> Row:
-    """Return the row of `commits` in the value of a line."""
+    """Return the row of `commits` that has the fields of a line."""
     return _row(core_tables.commits, fields)
 
 
 def commit_end(fields: Mapping[str, Any]) -> EndOfLog:
-    """Return the end of a log whose last commit is the value of a line."""
+    """Return the end of a log whose last commit has the fields of a line."""
     return EndOfLog(
         fields["commit_id"],
         fields["last_position"],
@@ -104,12 +105,12 @@ def commit_end(fields: Mapping[str, Any]) -> EndOfLog:
 
 
 def event_row(fields: Mapping[str, Any]) -> Row:
-    """Return the row of `events` in the value of a line."""
+    """Return the row of `events` that has the fields of a line."""
     return _row(core_tables.events, {**fields, "data": (_content("data", fields) or b"").decode()})
 
 
 def body_row(line: Mapping[str, Any]) -> Row | None:
-    """Return the row of `bodies` in the line of an event, as a new body is stored; None if the line has no body."""
+    """Return the row of `bodies` for the line of an event, encoded like a new body; None if the line has no body."""
     raw = _content("body", line)
     if raw is None:
         return None
@@ -118,7 +119,7 @@ def body_row(line: Mapping[str, Any]) -> Row | None:
 
 
 def blob_row(fields: Mapping[str, Any]) -> BlobRow:
-    """Return the row of `blobs` in the value of a line, as a new blob is stored."""
+    """Return the row of `blobs` that has the fields of a line, encoded like a new blob."""
     raw = _content("content", fields)
     if raw is None:
         raise KeyError("content")
@@ -127,7 +128,7 @@ def blob_row(fields: Mapping[str, Any]) -> BlobRow:
 
 
 def dropped_row(fields: Mapping[str, Any]) -> Row:
-    """Return the row of `dropped` in the value of a line."""
+    """Return the row of `dropped` that has the fields of a line."""
     return _row(core_tables.dropped, fields)
 
 
@@ -137,7 +138,7 @@ def table_row(table: Table, line: Mapping[str, Any]) -> Row:
 
 
 def grouped(some: Iterator[dict[str, Any]]) -> Generator[CommitLines]:
-    """Yield commits with the lines that belong to them."""
+    """Yield each commit with the rows that belong to it."""
     waiting: list[BlobRow] = []
     commit: CommitLines | None = None
     for line in some:
@@ -181,7 +182,7 @@ def _row(table: Table, fields: Mapping[str, Any]) -> Row:
 
 
 def _embedded(name: str, text: bytes) -> dict[str, Any]:
-    """Return the field of a line that contains a text, by its key."""
+    """Return the key and the value under which a line contains a text."""
     as_value, as_text, as_base64 = (name + suffix for suffix in _FORM_SUFFIXES)
     try:
         if orjson.dumps(orjson.loads(text)) == text:

@@ -1,6 +1,6 @@
 """Manifest of a log in files: the identity of the store, the end of the log, and the finished files with their hashes.
 
-A file is finished when the manifest lists it. It has its name and is on disk before.
+A file gets its name and is on disk before the manifest lists it. From then on, the file is finished.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ class LogManifest(Frozen):
     created_at: int
     """The time at which the store was created, in µs since the epoch."""
     log_format: int
+    """The version of the format of the log in the store."""
     commit_id: int
     """The last commit; 0 for an empty log."""
     position: int
+    """The position of the last event."""
     chain_head: str
-    """The hash of this commit in hex."""
+    """The hash of the last commit, in hex."""
     events: int
     body_bytes: int
     """The number of uncompressed bytes of all bodies that were ever stored."""
     is_complete: bool = False
+    """Whether the export is finished."""
     files: list[LogFile] = Field(default_factory=list[LogFile])
 
     @property
@@ -66,7 +69,7 @@ class LogManifest(Frozen):
 
     @classmethod
     def of(cls, identity: StoreIdentity, end: EndOfLog) -> LogManifest:
-        """Return the manifest of a log of which no file is written yet."""
+        """Return the manifest for an export that has no finished file yet."""
         fields = {**identity._asdict(), **end._asdict()}
         fields["chain_head"] = fields.pop("chain_hash").hex()
         return cls(**fields)
@@ -121,22 +124,22 @@ def write(directory: Path, manifest: LogManifest) -> None:
 
 
 def earlier(directory: Path, identity: StoreIdentity, *, overwrite: bool) -> LogManifest | None:
-    """Return the manifest of the export to continue, after a check of the directory; None for a new export.
+    """Check a directory. Return the manifest of the export to continue, or None for a new export.
 
     Args:
         directory: the directory, which is locked.
         identity: the identity of the store.
-        overwrite: whether to delete the files of an earlier export.
+        overwrite: whether to delete the files of an earlier export, and to begin a new one.
 
     Raises:
         AlreadyExists: the directory contains a finished export, or files that no export wrote.
         Conflict: the directory contains the log of another store.
-        Incompatible: the directory contains something else.
+        Incompatible: the directory contains a manifest of another format or of a newer version.
     """
     manifest = read(directory)
     if manifest is None:
         names = sorted(path.name for path in directory.iterdir() if not path.name.endswith(UNFINISHED))
-        # A process that was killed before it wrote the first manifest may have left this file.
+        # A process that was killed before it wrote the first manifest may have left the file `TABLES`.
         if others := [name for name in names if name != TABLES]:
             raise AlreadyExists(
                 "file", str(directory / others[0]), "export to a new or empty directory, so that nothing is mixed"
@@ -158,8 +161,8 @@ def earlier(directory: Path, identity: StoreIdentity, *, overwrite: bool) -> Log
 
 
 def delete(directory: Path, manifest: LogManifest) -> None:
-    """Delete the files of an export, the manifest last, and nothing else."""
-    # A call that was killed may have left a file that has its name and is not listed yet.
+    """Delete the files of an export, then its manifest. Other files stay."""
+    # A call that was killed may have left a file that has its final name and is not listed yet.
     unlisted = f"log-{len(manifest.files):05d}.jsonl"
     for name in [*(file.path for file in manifest.files), unlisted]:
         (directory / name).unlink(missing_ok=True)
