@@ -1,4 +1,4 @@
-"""Model calls that the steps of a trajectory stand for."""
+"""Model calls, read from the steps of a trajectory that represent them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from store.models import AttributeValue
 
 
 class StepCall(NamedTuple):
-    """A step that stands for a call of a model."""
+    """A step that represents a call of a model, with the call."""
 
     step: Json
     call: ModelCall
 
     @property
     def attributes(self) -> dict[str, AttributeValue]:
-        """The attributes of a span that records what the step contains of the call, and nothing else."""
+        """The attributes of a span that records exactly the data of the call that the step contains."""
         cost = as_object(self.step.get("metrics")).get("cost_usd")
         return attributes_of(self.call) | present(**{COST: cost})
 
 
 def step_calls(trajectory: Json) -> Iterator[StepCall]:
-    """Yield the calls of a trajectory, without those of its sub-agents. The prompt of a call follows from the steps."""
+    """Yield the calls of a trajectory, without those of its sub-agents. The prompt of a call is the steps before it."""
     agent = as_object(trajectory["agent"])
     tools = tuple(read_tool(tool) for tool in as_objects(agent.get("tool_definitions")))
     prompt: list[Message] = []
@@ -53,13 +53,13 @@ def step_calls(trajectory: Json) -> Iterator[StepCall]:
 
 
 def is_call(step: Json) -> bool:
-    """Return whether a step stands for a call of a model in this trajectory."""
+    """Return whether a step represents a call of a model that belongs to this trajectory."""
     is_copied = step.get("is_copied_context") is True
     return step["source"] == AGENT and not is_copied and step.get("llm_call_count") != 0
 
 
 def repeated(step: Json, message: Message | None) -> Message | None:
-    """Return a response as later prompts repeat it: usually without its reasoning."""
+    """Return the message with which later prompts repeat a response: the recorded one, or one without reasoning."""
     value: Any = extra_of(step).get("repeated")
     if isinstance(value, dict):
         return decoded(value)

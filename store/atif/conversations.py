@@ -1,4 +1,4 @@
-"""Conversations of an attempt: calls that continue each other become the steps of one trajectory."""
+"""Conversations of an attempt. The calls of a conversation become the steps of one trajectory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class AttemptCall:
     """A call of an attempt."""
 
     spans: Sequence[Timed]
-    """The spans that record the call; the texts come from the first."""
+    """The spans that record the call. The texts come from the first span."""
     value: ModelCall
 
 
 @dataclass(slots=True)
 class Conversation:
-    """Calls of which each continues the earlier ones."""
+    """Calls of which every later call repeats the messages of the earlier calls in its prompt."""
 
     steps: list[Json] = field(default_factory=list[Json])
     calls: list[tuple[Json, AttemptCall]] = field(default_factory=list[Any])
@@ -36,18 +36,18 @@ class Conversation:
     keys: list[Any] = field(default_factory=list[Any])
     """For each message, a key that is equal for repetitions of the message."""
     _responses: dict[int, tuple[Json, Message]] = field(default_factory=dict[int, Any])
-    """By the number of the message, the steps of responses, and the messages of those that were not repeated yet."""
+    """The responses that no prompt has repeated yet, as step and message. The keys are the indexes of the messages."""
     _places: set[int] = field(default_factory=set[int])
-    """The numbers of the messages that are responses."""
+    """The indexes of the messages that are responses."""
 
     def is_continued_by(self, keys: Sequence[Any]) -> bool:
-        """Return whether a prompt with some keys repeats all messages of the conversation."""
+        """Return whether a prompt begins with all messages of the conversation. `keys` are the keys of its messages."""
         return list(keys[: len(self.keys)]) == self.keys
 
     def shared_with(self, keys: Sequence[Any]) -> int:
-        """Return the number of messages at the start of a prompt that are a part of the conversation.
+        """Return the number of messages with which both a prompt and the conversation begin.
 
-        0 if they contain no response, such as a system prompt that several agents share.
+        Return 0 if none of these messages is a response, for example if several agents share only a system prompt.
         """
         pairs = zip(self.keys, keys, strict=False)
         count = next(
@@ -60,7 +60,7 @@ class Conversation:
 
         Args:
             call: the call.
-            copied: the number of messages at the start of the prompt that another conversation has.
+            copied: the number of messages at the start of the prompt that another conversation contains too.
         """
         for place, message in enumerate(call.value.messages):
             if place < len(self.keys):
@@ -83,7 +83,7 @@ class Conversation:
         else:
             self.steps.append(step_of(message))
         for step in self.steps[first:]:
-            # Responses of the model in the first prompt were generated elsewhere.
+            # A message of the model in a prompt is not a response of this conversation. It was generated elsewhere.
             if is_copied or step["source"] == AGENT:
                 step["is_copied_context"] = True
 
@@ -114,14 +114,14 @@ class Conversation:
 
 
 def conversations(spans: list[Timed]) -> list[Conversation]:
-    """Return the conversations of an attempt in the order of their first calls. Failed calls are in none."""
+    """Return the conversations of an attempt in the order of their first calls, without failed calls."""
     attempt_conversations: list[Conversation] = []
     for recordings in recorded_calls(spans):
         call = AttemptCall(recordings, merged_call(recordings))
         if not call.value.choices and has_failed(recordings[0].span):
             continue
         keys = [message.key for message in call.value.messages]
-        # A call without a recorded prompt can only belong to the latest conversation.
+        # A call without a recorded prompt is added to the latest conversation, as nothing shows where it belongs.
         continued = next(
             (one for one in reversed(attempt_conversations) if not keys or one.is_continued_by(keys)), None
         )

@@ -1,4 +1,4 @@
-"""Names in documents and metadata, and small conversions of JSON."""
+"""Names in documents and metadata, and small conversions between Python and JSON values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from store.model_calls.json_values import Json, as_object
 SCHEMA_VERSION: Final = "ATIF-v1.7"
 """The version of the documents that exports write. Version 1.8 adds audio only, and documents contain no audio."""
 KEY: Final = "rollbook"
-"""The key for everything else in the `extra` objects of a document."""
+"""The key in the `extra` objects of a document for data without a field in ATIF."""
 VERSION: Final = 1
 """The version of the content under `KEY`."""
 ORIGIN: Final = "rollbook.atif"
-"""The key in the metadata of imported rollouts and attempts for the fields that a store cannot take over, such as ids
-and times. An export writes these fields, and not those of the store."""
+"""The key in the metadata of imported rollouts and attempts for fields of the document that an import cannot set in the
+store, such as ids and times. An export of these rollouts writes the fields of the document again."""
 
 SYSTEM: Final = "system"
 USER: Final = "user"
@@ -24,7 +24,7 @@ AGENT: Final = "agent"
 
 
 def extra_of(item: Mapping[str, Any]) -> Json:
-    """Return the content under `KEY` in the `extra` object of a part of a document; empty if there is none."""
+    """Return the content under `KEY` in the `extra` object of a part of a document; empty without such content."""
     return as_object(as_object(item.get("extra")).get(KEY))
 
 
@@ -40,7 +40,7 @@ def present(**fields: Any) -> Json:
 
 
 def iso_time(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC with microseconds; None without a time, or for a time that has no such text."""
+    """Return a time as ISO 8601 in UTC with microseconds; None without a time, or if the year is not 1 to 9999."""
     if seconds is None:
         return None
     try:

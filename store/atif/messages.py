@@ -1,7 +1,7 @@
 """Conversion between messages of model calls and the steps and observations of ATIF, in both directions.
 
-If the fields of ATIF do not represent a message completely, `extra` has what is missing, so that the same message can
-be read again.
+If the fields of ATIF do not represent a message completely, `extra` contains the rest, so that a reader of the document
+gets the same message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEXTS: Final = frozenset({"text", "refusal", "unknown"})
 
 
 def step_of(message: Message) -> Json:
-    """Return a step with a message that has no tool results, without `step_id`."""
+    """Return a step with a message, without `step_id`. The message has no tool results."""
     source = _SOURCES.get(message.role, USER)
     step: Json = {"source": source, "message": _content(message.parts)}
     if source == AGENT:
@@ -44,7 +44,7 @@ def step_of(message: Message) -> Json:
 
 
 def message_of(step: Json) -> Message | None:
-    """Return the message of a step; None if the step stands for none."""
+    """Return the message of a step; None if the step represents no message."""
     extra = extra_of(step)
     if extra.get("is_message") is False:
         return None
@@ -66,14 +66,14 @@ def encoded(message: Message) -> Json:
 
 
 def decoded(value: Any) -> Message:
-    """Return the message of an object in `extra`."""
+    """Return the message that an object in `extra` represents; see `encoded`."""
     fields = as_object(value)
     parts = tuple(read_part(item) for item in as_list(fields.get("parts")))
     return Message(as_text(fields.get("role")) or "", parts, as_text(fields.get("name")))
 
 
 def add_results(steps: list[Json], message: Message) -> None:
-    """Add a message with tool results to the observation of the last step, and its other parts as a step."""
+    """Add the tool results of a message to the observation of the last step. Add its other parts as a new step."""
     if not steps:
         steps.append({"source": SYSTEM, "message": ""})
         note(steps[-1], is_message=False)
@@ -96,7 +96,7 @@ def add_results(steps: list[Json], message: Message) -> None:
 
 
 def add_result_of_span(step: Json, call_id: str, text: str, span_id: str) -> None:
-    """Add the result of a tool that a span records and no prompt contains."""
+    """Add to a step the result of a tool call that a span of the tool records, but that no prompt contains."""
     result: Json = {"source_call_id": call_id, "content": text}
     note(result, is_message=False, span_id=span_id)
     step.setdefault("observation", {"results": []})["results"].append(result)
@@ -129,7 +129,7 @@ def _messages(results: Iterable[Json]) -> Iterator[Message]:
 
 
 def _content(parts: Sequence[MessagePart]) -> str | list[Json]:
-    """Return text; or a list, if there are images with addresses."""
+    """Return the content for ATIF: a text, or a list of texts and images if an image has an address."""
     images = [image for part in parts if part.kind == "image" and (image := _image(part)) is not None]
     if not images:
         return "\n".join(part.text for part in parts if part.kind in _TEXTS and part.text)
@@ -143,7 +143,7 @@ def _content(parts: Sequence[MessagePart]) -> str | list[Json]:
 
 
 def _image(part: MessagePart) -> Json | None:
-    """Return an image; None if it has no address or another type than ATIF's."""
+    """Return an image for ATIF; None if the image has no address, or has a type that ATIF does not allow."""
     url = media_url(part)
     if url is None or url.startswith("data:"):
         return None
@@ -152,7 +152,7 @@ def _image(part: MessagePart) -> Json | None:
 
 
 def _items(content: Any) -> list[Json]:
-    """Return the content of a step or of a result as items of a message."""
+    """Return the content of a step or of a result in ATIF as items of a message."""
     if not isinstance(content, list):
         return [{"type": "text", "text": content}] if content else []
     items: list[Json] = []
@@ -197,7 +197,7 @@ def _tool_call(call: Json) -> MessagePart:
 
 
 def _object(text: str) -> Json | None:
-    """Return the object that a text represents as JSON; None if it represents none, or one nested too deeply."""
+    """Return the object in a JSON text; None if the text is not a JSON object, or is nested too deeply."""
     try:
         value: Any = orjson.loads(text)
         orjson.dumps(value)

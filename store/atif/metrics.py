@@ -12,19 +12,19 @@ from store.model_calls.json_values import Json, as_list, as_object
 from store.models import Span
 
 COST: Final = "llm.cost.total"
-"""The attribute of a call's span with the cost in USD, as OpenInference names it."""
+"""The attribute of a call's span with the cost in USD. OpenInference defines the name."""
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 def metrics_of(call: ModelCall, spans: Iterable[Span]) -> Json:
-    """Return the metrics of a call that some spans record; empty if nothing is recorded."""
+    """Return the metrics of a call. The cost is read from its spans. The result is empty if nothing was recorded."""
     costs = (cost for span in spans if type(cost := span.attributes.get(COST)) in {int, float})
     usage = call.usage
     first = call.choices[0] if call.choices else None
     token_ids = first.token_ids if first is not None else []
     logprobs = _numbers(first.logprobs.get("content")) if first is not None else None
     if logprobs is not None and token_ids and len(logprobs) != len(token_ids):
-        logprobs = None  # ATIF has one value for each token
+        logprobs = None  # ATIF requires one value for each token
     return present(
         prompt_tokens=_count(usage.prompt),
         completion_tokens=_count(usage.completion),
@@ -37,7 +37,7 @@ def metrics_of(call: ModelCall, spans: Iterable[Span]) -> Json:
 
 
 def final_metrics(steps: Sequence[Json]) -> Json:
-    """Return the sums over the steps of a trajectory."""
+    """Return the final metrics of a trajectory: the sums over its steps, and their number."""
     metrics = [as_object(step.get("metrics")) for step in steps]
     sums = {f"total_{name}": _sum(item.get(name) for item in metrics) for name in _COUNTS}
     costs = [cost for item in metrics if (cost := item.get("cost_usd")) is not None]
@@ -54,7 +54,7 @@ def _count(value: int | None) -> int | None:
 
 
 def _numbers(entries: Any) -> list[float] | None:
-    """Return the log probabilities of all tokens; None if one of them is not a finite number."""
+    """Return the log probabilities of all tokens; None without entries, or if a value is not a finite number."""
     values: list[float] = []
     for entry in as_list(entries):
         value: Any = as_object(entry).get("logprob") if isinstance(entry, dict) else entry

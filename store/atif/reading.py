@@ -1,4 +1,4 @@
-"""Attempts of documents: those of our own exports as they were, and those of other agents as spans of model calls."""
+"""Attempts in documents: a document of our own exports restores an attempt, another becomes spans of model calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMBEDDED: Final = "subagent_trajectories"
 
 
 class RolloutHeader(Frozen):
-    """The fields of a rollout in one of our documents."""
+    """The fields of the rollout in a document of our own exports."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -40,7 +40,7 @@ class RolloutHeader(Frozen):
 
 
 class AttemptHeader(Frozen):
-    """The fields of an attempt in one of our documents."""
+    """The fields of the attempt in a document of our own exports."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -52,31 +52,31 @@ class AttemptHeader(Frozen):
 
 
 _OF_STORE: Final = frozenset({"mode", "input", "metadata", "group", "step", "reward", "rewards"})
-"""The fields of headers that a store takes over."""
+"""The fields of headers that an import sets in the store. The others go to the metadata, under `ORIGIN`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAttempt:
-    """An attempt in a document that an export of this program wrote."""
+    """The attempt in a document of our own exports."""
 
     rollout: RolloutHeader
     attempt: AttemptHeader
     rollout_origin: Json
-    """The fields of the rollout that a store cannot take over."""
+    """The fields of the rollout that an import cannot set in the store, such as its id."""
     attempt_origin: Json
     spans: list[Span]
 
 
 def is_own(document: Json) -> bool:
-    """Return whether an export of this program wrote a document."""
+    """Return whether a document is of our own exports."""
     return "version" in extra_of(document)
 
 
 def own_attempt(document: Json) -> OwnAttempt:
-    """Return the attempt in one of our documents.
+    """Return the attempt in a document of our own exports.
 
     Raises:
-        Incompatible: a newer program wrote the document.
+        Incompatible: the document has another version of `extra.rollbook`.
         Invalid: the content of `extra` is not valid; the message names the field.
     """
     extra = extra_of(document)
@@ -114,20 +114,20 @@ def own_attempt(document: Json) -> OwnAttempt:
 
 
 def _trajectories(document: Json) -> Iterator[tuple[tuple[str | int, ...], Json]]:
-    """Yield a document and the trajectories embedded in it with their paths."""
+    """Yield a document and its embedded trajectories, each with its path in the document."""
     yield (), document
     for number, embedded in enumerate(as_objects(document.get(_EMBEDDED))):
         yield (_EMBEDDED, number), embedded
 
 
 def input_of(document: Json) -> Any:
-    """Return the message of the first step of a user, which is the task of the agent; None if there is none."""
+    """Return the task of the agent: the message of the first step with the source `user`; None without such a step."""
     messages = (step["message"] for step in as_objects(document["steps"]) if step["source"] == USER)
     return next(messages, None)
 
 
 def description_of(document: Json) -> Json:
-    """Return the fields of a foreign document that describe the whole of it."""
+    """Return the fields of a foreign trajectory, except its steps, embedded trajectories and definitions of tools."""
     fields = {name: value for name, value in document.items() if name not in {"steps", _EMBEDDED} and value is not None}
     agent = {name: value for name, value in as_object(document["agent"]).items() if name != "tool_definitions"}
     return {**fields, "agent": agent}
@@ -137,9 +137,9 @@ def description_of(document: Json) -> Json:
 class ForeignSpans:
     """Maker of the spans of a foreign document.
 
-    Each agent step becomes the span of a model call, whose prompt are the steps before it; each tool call the span of a
-    tool with its result; each embedded trajectory the span of an agent above its own spans. Messages after the last
-    call become spans of messages.
+    Each step of the agent becomes the span of a model call. The prompt of the call is the steps before this step. Each
+    tool call becomes the span of a tool, with the result. Each embedded trajectory becomes the span of an agent, which
+    is the parent of the spans of the trajectory. Each message after the last call becomes the span of a message.
 
     Args:
         trace_id: the trace of the spans.
@@ -150,7 +150,7 @@ class ForeignSpans:
     span_id_of: Callable[[str], str]
     spans: list[Span] = field(default_factory=list[Span], init=False)
     _time: float | None = field(default=None, init=False)
-    """The latest time so far. A time before it is replaced, because the order of the steps is certain."""
+    """The latest time so far. It replaces earlier times of later steps, because the order of the steps is certain."""
 
     def add(self, trajectory: Json, path: str = "", parent_id: str | None = None) -> None:
         """Add the spans of a trajectory."""
@@ -224,7 +224,7 @@ class ForeignSpans:
         self._add(MESSAGE_SPAN, attributes, place, parent_id, resource)
 
     def _add_other_results(self, step: Json, place: str, parent_id: str | None, resource: OtelResource) -> None:
-        """Add the results without a tool call that no later prompt contains."""
+        """Add the results without a tool call as spans of messages, because no later prompt contains them."""
         for number, message in enumerate(result_messages(step)):
             if message.call_id is None:
                 attributes = {MESSAGE_BODY: message.text, "atif.source": "observation"}

@@ -1,8 +1,8 @@
-"""Check of documents against ATIF 1.0 to 1.8, and against what ATIF means beyond its published models.
+"""Check of documents against ATIF 1.0 to 1.8. It is stricter than ATIF's published models.
 
-The published models accept token ids and log probabilities of different lengths, ids of tool calls that occur twice,
-negative counts and numbers that are not finite. These are refused, because such values would become wrong training
-data. The models have one set of rules for all versions, and so has this check.
+The published models accept token ids and log probabilities of different lengths, repeated ids of tool calls, negative
+counts, and numbers that are not finite. This check refuses these values, because they would become wrong training data.
+Like the published models, it applies the same rules to all versions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_document(content: bytes) -> Json:
 
 
 def described(error: ValidationError, place: Sequence[str | int] = ()) -> Invalid:
-    """Return the error for fields that are not valid."""
+    """Return the error for the invalid fields that a validation found. `place` is the path of the validated object."""
     errors = error.errors(include_url=False, include_input=False)
     texts = [f"{_path((*place, *one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in errors]
     more = f"; and {len(texts) - _MOST_ERRORS} more" if len(texts) > _MOST_ERRORS else ""
@@ -67,16 +67,16 @@ def _path(places: Sequence[str | int]) -> str:
     for place in places:
         if isinstance(place, int):
             path += f"[{place}]"
-        elif place.isidentifier():  # others name the branches of unions
+        elif place.isidentifier():  # other texts are names that pydantic gives to members of unions
             path += f".{place}" if path else place
     return path or "document"
 
 
 def _python_json(content: bytes, error: orjson.JSONDecodeError) -> Any:
-    """Return JSON in the form that Python writes, which may have numbers that are not finite.
+    """Return the value of JSON text as Python reads it. Unlike orjson, Python also accepts `NaN` and `Infinity`.
 
     Raises:
-        Invalid: the content is not JSON, or contains such a number.
+        Invalid: the content is not JSON, or contains a number that is not finite.
     """
     try:
         document = json.loads(content.removeprefix(codecs.BOM_UTF8).decode())
@@ -88,7 +88,7 @@ def _python_json(content: bytes, error: orjson.JSONDecodeError) -> Any:
 
 
 def _infinite(value: Any, place: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """Yield the places of numbers that are not finite."""
+    """Yield the paths of the numbers that are not finite."""
     if isinstance(value, float) and not isfinite(value):
         yield place
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Spans in `extra`: whole, or as the difference from the span that a step stands for."""
+"""Spans in `extra`, as a complete span or as the difference from the attributes that follow from a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "parent": None,
     "resource": {"attributes": {}, "schema_url": ""},
 }
-"""The values of fields that an object leaves out."""
+"""The values of the fields that are missing in an object."""
 
 
 def encoded_span(span: Span, number: int, expected: Mapping[str, AttributeValue] | None = None) -> Json:
@@ -27,9 +27,9 @@ def encoded_span(span: Span, number: int, expected: Mapping[str, AttributeValue]
 
     Args:
         span: the span.
-        number: the place of the span among those of its attempt, from 1.
-        expected: the attributes that follow from a step; None for none. The object then has the attributes that differ,
-            with null for those that the span lacks.
+        number: the place of the span among the spans of its attempt, from 1.
+        expected: the attributes that follow from a step; None if the span is not in a step. The object contains only
+            the attributes that differ from them, with null for attributes that the span lacks.
     """
     fields = span.model_dump(exclude={"rollout_id", "attempt_id", "sequence_id", *_DEFAULTS})
     rest = span.model_dump(include=set(_DEFAULTS))
@@ -39,7 +39,7 @@ def encoded_span(span: Span, number: int, expected: Mapping[str, AttributeValue]
 
 
 def decoded_span(value: Any, expected: Mapping[str, AttributeValue] | None = None) -> Span:
-    """Return the span of an object, without the ids of its rollout and attempt; its number is its `sequence_id`.
+    """Return the span that an object represents. The ids of rollout and attempt are empty, `sequence_id` is `number`.
 
     Raises:
         ValidationError: the object is not a span.
@@ -57,11 +57,11 @@ def decoded_span(value: Any, expected: Mapping[str, AttributeValue] | None = Non
 
 
 def _difference(attributes: Mapping[str, AttributeValue], expected: Mapping[str, AttributeValue]) -> Json:
-    # 1 and True and 1.0 are equal in Python, and are different values of an attribute.
+    # In Python, 1, True and 1.0 are equal. As values of an attribute they differ.
     differing = {
         name: value
         for name, value in attributes.items()
         if name not in expected or type(value) is not type(expected[name]) or value != expected[name]
     }
-    # An import joins both parts in another order.
+    # An import joins expected and differing attributes in another order. Sorting makes the next export equal.
     return dict(sorted({**differing, **{name: None for name in expected if name not in attributes}}.items()))

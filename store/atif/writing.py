@@ -1,4 +1,4 @@
-"""Documents of attempts."""
+"""Conversion of attempts to documents of ATIF."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from store.models import Attempt, Rollout, Span
 from store.semconv import GROUP_KEY, PLAN_KEY, SOURCE_KEY, STEP_KEY
 
 _RESERVED: Final = frozenset({GROUP_KEY, STEP_KEY, PLAN_KEY, SOURCE_KEY, ORIGIN})
-"""The keys of the metadata that have fields of their own."""
+"""The keys of the metadata that have separate fields in a document."""
 _TOOL_CALL_IDS: Final = ("gen_ai.tool.call.id", "tool.call.id")
 _ORDER: Final = (
     "step_id", "timestamp", "source", "model_name", "reasoning_effort", "message", "reasoning_content", "tool_calls",
     "observation", "metrics", "is_copied_context", "llm_call_count", "extra",
 )  # fmt: skip
-"""The fields of steps in their order in documents."""
+"""The fields of a step, in the order in which a document has them."""
 _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedAttempt:
-    """An attempt with everything that its document contains."""
+    """An attempt with its rollout and its spans, which become a document."""
 
     rollout: Rollout
     attempt: Attempt
@@ -49,8 +49,8 @@ class ExportedAttempt:
     def header(self) -> Json:
         """The content of `extra` about the rollout and the attempt.
 
-        An attempt that was imported from a document has the ids, the times and the other fields of that document that
-        the store could not take over.
+        If the attempt was imported from a document, the ids, the times and the other fields that the import could not
+        set in the store are those of that document.
         """
         rollout, attempt = self.rollout, self.attempt
         metadata, of_attempt = rollout.metadata or {}, attempt.metadata or {}
@@ -88,7 +88,7 @@ class ExportedAttempt:
         }
 
     def document(self) -> Json:
-        """Return the document: the first conversation of the attempt, and the others as embedded trajectories."""
+        """Return the document: the first conversation of the attempt, with all others as embedded trajectories."""
         header = self.header
         attempt_id = header["attempt"]["attempt_id"]
         attempts, _ = sort_in(self.spans)
@@ -118,7 +118,7 @@ def _trajectory(
     tools: Sequence[Span],
     numbers: Mapping[str, int],
 ) -> Json:
-    """Return a conversation as a trajectory, whose steps have the spans of their calls."""
+    """Return a conversation as a trajectory. Each step of a call has the spans of the call in `extra`."""
     steps = [{"step_id": number, **step} for number, step in enumerate(conversation.steps, start=1)]
     by_step = {id(step): call for step, call in conversation.calls}
     recorded = {number: by_step[id(step)] for number, step in enumerate(conversation.steps) if id(step) in by_step}
@@ -148,7 +148,7 @@ def _trajectory(
         "steps": steps,
         "final_metrics": final_metrics(steps),
     }
-    # The same function reads the calls of a document, so the spans differ from its result in the same way then.
+    # An import reads the calls with the same function. So it gets the same attributes, and the differences apply.
     for expected, call in zip(step_calls(trajectory), recorded.values(), strict=True):
         attributes = expected.attributes
         spans = [encoded_span(timed.span, numbers[timed.span.span_id], attributes) for timed in call.spans]
@@ -157,12 +157,12 @@ def _trajectory(
 
 
 def _add_results_of_spans(steps: Sequence[Json], tools: Sequence[Span]) -> None:
-    """Add the results of tool calls that only spans of tools contain, such as those of a last call."""
+    """Add the results of tool calls that only spans of tools contain. After the last call, no prompt contains them."""
     results: dict[str, Span | None] = {}
     for span in tools:
         call_id = next((value for name in _TOOL_CALL_IDS if (value := span.attributes.get(name)) is not None), None)
         if isinstance(call_id, str):
-            results[call_id] = None if call_id in results else span  # agents may use an id again
+            results[call_id] = None if call_id in results else span  # an agent may use the same id twice
     for step in steps if results else ():
         answered = {result.get("source_call_id") for result in as_object(step.get("observation")).get("results", ())}
         for call in step.get("tool_calls") or ():
@@ -200,7 +200,7 @@ def _step_of_input(task: Any, start_time: float | None) -> Json:
 
 
 def _origin(metadata: Mapping[str, Any], name: str) -> Json:
-    """Return the fields of an imported document, which identify what it is; empty if nothing was imported."""
+    """Return the fields that an import kept under `ORIGIN`; empty if they do not contain the id in the field `name`."""
     origin = as_object(metadata.get(ORIGIN))
     return dict(origin) if isinstance(origin.get(name), str) else {}
 

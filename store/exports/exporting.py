@@ -46,7 +46,7 @@ class ExportReport(Frozen):
     files: int
     size_bytes: int
     rollouts_before: int
-    """The number of rollouts that an earlier call had exported, which this call continued."""
+    """The number of rollouts that an earlier, stopped call had exported. This call continued after them."""
     seconds: float
 
 
@@ -71,21 +71,22 @@ async def export_store(
     Args:
         store: the store.
         format: `parquet`, `jsonl`, `hf`, `sft`, `otlp` or `atif`.
-        directory: a new or empty directory, or that of a call to continue.
-        query: the conditions on rollouts, `as_at` and `reward_version`, whose scores replace the recorded rewards in
-            all tables but `rewards`, which has both; None for all rollouts at the end of the log. The order, the limit
-            and the offset are ignored.
+        directory: a new or empty directory, or the directory of a stopped call that this call continues.
+        query: the conditions on rollouts, `as_at` and `reward_version`; None for all rollouts at the end of the log.
+            The scores of `reward_version` replace the recorded rewards in all tables but `rewards`, which contains
+            both. The order, the limit and the offset are ignored.
         tables: the names of the tables; None for all tables of the format.
         split: the fraction of the groups that each split gets; see `Splits`.
         split_by: the field whose values are the splits.
         redact: the fields to leave out; see `FieldRedaction`.
         overwrite: whether to delete the files of an earlier export in the directory first.
-        rows_per_file: a part ends with the rollout with which a table has this many rows; None for the format's number.
+        rows_per_file: a part ends after the rollout with which the part has this many rows of one table; None for the
+            default of the format.
         on_progress: called with the number of listed rollouts.
 
     Raises:
         AlreadyExists: the directory contains a finished export, or files that no export wrote.
-        Conflict: the directory contains an export of another command, or another process is exporting to it.
+        Conflict: the directory contains an export of another command, or another process is exporting to the directory.
         Incompatible: the directory contains an export with another version of the tables.
         Invalid: an argument is invalid, a package is missing, or a value does not fit into its column.
         Unavailable: the disk is full; free some space and repeat the call.
@@ -103,7 +104,7 @@ async def export_store(
         command=_command(plan, query, split, split_by, redact),
     )
     path = Path(directory)
-    # One thread writes everything, so that the memory of the writes is reused.
+    # The same thread writes everything, so that its memory is reused for all writes.
     with full_disk_reported(path), manifests.locked(path), ThreadPoolExecutor(1, "rollbook export") as thread:
         in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         started = await in_thread(
@@ -133,7 +134,7 @@ async def export_store(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a call exports, apart from the query."""
+    """The checked arguments of a call, apart from the query."""
 
     form: Format
     tables: tuple[Table, ...]
@@ -198,7 +199,7 @@ def _command(
 
 
 async def _copy(source: ExportSource, writer: _Writer, in_thread: InThread, on_progress: OnProgress) -> None:
-    """Read all records and write them. The next records are read while some are written."""
+    """Read all records and write them. While some records are written, the next ones are read."""
     writing: asyncio.Future[None] | None = None
     try:
         async for records in source.records(writer.listed):
@@ -209,7 +210,7 @@ async def _copy(source: ExportSource, writer: _Writer, in_thread: InThread, on_p
         if writing is not None:
             await writing
     finally:
-        # If the read failed or was cancelled, files are still being written.
+        # If the read failed or was cancelled, the thread may still be writing the last records.
         if writing is not None:
             await asyncio.wait([writing])
 
@@ -219,7 +220,7 @@ class _Writer:
 
     Args:
         directory: the directory.
-        plan: what the call exports.
+        plan: the checked arguments of the call.
         manifest: the manifest from which the export continues.
     """
 
@@ -233,7 +234,7 @@ class _Writer:
         self.listed = manifest.listed
 
     def add(self, records: Sequence[RolloutRecord]) -> None:
-        """Write records; a part ends after the rollout with which one of its tables has enough rows."""
+        """Write records. A part ends after the rollout with which it has `rows_per_file` rows of one table."""
         plan = self._plan
         for record in records:
             plan.redaction.apply(record)

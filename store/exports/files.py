@@ -1,4 +1,4 @@
-"""Files of an export: rows become parts, and the files of a part get their names together."""
+"""Files of an export. Rows are written in parts, and all files of a part get their final names together."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from store.exports.schema import Row, Table
 
 _BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 2_000_000
-"""A block of rows is passed to the writer of the format when it has this many rows, or bytes in its bulk columns."""
+"""A block of rows is passed to the format's writer when it has this many rows, or this many bytes in bulk columns."""
 _BUFFERED_BYTES: Final = 64_000_000
 """The most bytes that the writers of a part hold together."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class HashedFile:
-    """A file to write, with the hash of what was written."""
+    """A file to write, with the hash of the written bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class HashedFile:
 
 
 class _TableFile:
-    """One file of a part, with the rows that wait to be written."""
+    """One file of a part, with the rows that are not yet written."""
 
     def __init__(self, path: Path, form: Format, table: Table, origin: ExportOrigin) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ class _TableFile:
             self._writer.write(rows)
 
     def finish(self, directory: Path, table: Table, split: str) -> FileEntry:
-        """Write the file to disk under its temporary name, and return its entry."""
+        """Write the file to disk under its temporary name, and return its entry for the manifest."""
         self._write_block()
         self._writer.close()
         digest = self._file.finish()
@@ -121,7 +121,7 @@ class _TableFile:
 
 
 def _size(rows: Sequence[Row], place: int) -> int:
-    """Return the size of the values in one column."""
+    """Return the sum of the lengths of the values in one column."""
     return sum([len(value) for row in rows if (value := row[place]) is not None])
 
 
@@ -149,7 +149,7 @@ class ExportPart:
         return max(self._rows.values(), default=0)
 
     def add(self, table: Table, split: str, rows: Sequence[Row]) -> None:
-        """Add rows to the file of a table and a split, which is created with its first rows, or with no rows."""
+        """Add rows to the file of a table and a split. The first call creates the file, even if `rows` is empty."""
         entry = self._files.get((table.name, split))
         if entry is None:
             path = self.directory / self.form.path(table, split, self.number)
@@ -162,14 +162,14 @@ class ExportPart:
         return table.name in self._rows
 
     def flush_if_large(self) -> None:
-        """Write the rows of the largest file if all files together hold too many bytes."""
+        """Write the rows of the file with the most bytes in memory, if all files together have too many."""
         if len(self._files) > 1:
             sizes = {key: file.buffered for key, (_, file) in self._files.items()}
             if sum(sizes.values()) > _BUFFERED_BYTES:
                 self._files[max(sizes, key=lambda key: sizes[key])][1].flush()
 
     def finish(self) -> list[FileEntry]:
-        """Give the files their names, and return their entries. All of it is on disk when this method returns."""
+        """Give the files their final names, and return their entries. All is on disk when this method returns."""
         entries = [file.finish(self.directory, table, split) for (_, split), (table, file) in self._files.items()]
         for _, file in self._files.values():
             file.rename()
@@ -187,7 +187,7 @@ class ExportPart:
 
 @contextmanager
 def full_disk_reported(directory: Path) -> Generator[None]:
-    """Report a full disk as `Unavailable`; other errors of the operating system pass."""
+    """Raise `Unavailable` for a full disk. Other errors of the operating system are raised unchanged."""
     try:
         yield
     except OSError as error:

@@ -20,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ForBothStores(Protocol[P, T_co]):
-    """A function of a store: a coroutine of the result for a store with async methods, else the result."""
+    """A function that returns the result for a blocking store, and a coroutine of the result for any other store."""
 
     @overload
     def __call__(self, store: SyncStore, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -29,7 +29,7 @@ class ForBothStores(Protocol[P, T_co]):
 
 
 def for_both_stores(function: Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]) -> ForBothStores[P, T]:
-    """Return a function that accepts a blocking store too, and then blocks until the result is there."""
+    """Return a function that also accepts a blocking store, for which it waits and returns the result."""
 
     @wraps(function)
     def call(store: Store | SyncStore, *args: P.args, **kwargs: P.kwargs) -> Any:

@@ -1,7 +1,8 @@
 """Manifest of an export, the file `manifest.json` in its directory: the command, the position and the finished files.
 
-A part of the export is finished when the manifest lists its files. They have their names and are on disk before. So a
-call that is stopped at any time continues after the last finished part, and a file in the manifest is complete.
+A part of the export is finished when the manifest lists its files. The files get their final names and are on disk
+before they are listed. So every listed file is complete, and a call that was stopped at any time can be continued after
+the last finished part.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VIEWS_NAME: Final = "views.sql"
 UNFINISHED: Final = ".unfinished"
 """The suffix of files that are being written."""
 _PART: Final = re.compile(r"-\d{5,}$")
-"""The end of the names of parts."""
+"""The end of the names of files and folders of a part, without suffix."""
 _SAME_COMMAND: Final = ("format", "store_id", "command")
 
 
@@ -38,12 +39,12 @@ class FileEntry(Frozen):
     """A finished file."""
 
     path: str
-    """The path in the directory."""
+    """The path, relative to the directory of the export."""
     table: str
     split: str
     rows: int
     size_bytes: int
-    """The size of the file, and of the documents that it lists."""
+    """The size of the file, with the documents that the file lists if it is an index."""
     sha256: str
 
 
@@ -62,7 +63,7 @@ class Manifest(Frozen):
     rollouts: int = 0
     """The number of exported rollouts."""
     listed: int = 0
-    """The number of rollouts that were listed to find them, from which the export continues."""
+    """The number of listed rollouts that were examined for the export. A continued export skips so many."""
     parts: int = 0
     files: list[FileEntry] = Field(default_factory=list[FileEntry])
 
@@ -78,7 +79,7 @@ def read(directory: Path) -> Manifest | None:
     """Return the manifest in a directory; None if there is no manifest.
 
     Raises:
-        Incompatible: the manifest is of another version, or is not a manifest of an export.
+        Incompatible: the manifest has another schema version, or the file is not the manifest of an export.
     """
     try:
         text = (directory / NAME).read_bytes()
@@ -106,7 +107,7 @@ def write(directory: Path, manifest: Manifest) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the content of a file, which is never seen half written. It is on disk when this function returns."""
+    """Replace the content of a file at once: no reader sees a part of it. It is on disk when this function returns."""
     unfinished = path.with_name(path.name + UNFINISHED)
     with unfinished.open("wb") as file:
         file.write(content)
@@ -117,7 +118,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Write the names in a directory to disk."""
+    """Write the entries of a directory to disk, so that new and changed file names survive a crash."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -130,7 +131,7 @@ def locked(directory: Path) -> Generator[None]:
     """Create the directory unless it exists, and lock it for this process.
 
     Raises:
-        Conflict: another process has locked it.
+        Conflict: another process has locked the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     handle = os.open(directory, os.O_RDONLY)
@@ -145,18 +146,18 @@ def locked(directory: Path) -> Generator[None]:
 
 
 def begin(directory: Path, planned: Manifest, *, is_position_given: bool, overwrite: bool) -> Manifest:
-    """Return the manifest from which an export to a directory continues, which is the planned one for a new export.
+    """Return the manifest from which an export to a directory continues. A new export begins with the planned manifest.
 
     Args:
-        directory: the directory, which is locked.
+        directory: the directory, which the caller has locked.
         planned: the manifest of a new export.
-        is_position_given: whether an earlier export must have the same position.
+        is_position_given: whether the caller gave a position, so that an earlier export must have the same one.
         overwrite: whether to delete the files of an earlier export first.
 
     Raises:
         AlreadyExists: the directory contains a finished export, or files that no export wrote.
-        Conflict: the directory contains an unfinished export of another command.
-        Incompatible: the directory contains an export of another version.
+        Conflict: the directory contains an export of another command.
+        Incompatible: the directory contains an export with another version of the tables.
     """
     earlier = read(directory)
     if earlier is None:
@@ -183,7 +184,7 @@ def begin(directory: Path, planned: Manifest, *, is_position_given: bool, overwr
 
 
 def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool) -> str | None:
-    """Return the first argument in which two exports differ; None if they are the same command."""
+    """Return the first argument in which two exports differ, as text; None if both are of the same command."""
     for name in _SAME_COMMAND[:2]:
         if getattr(earlier, name) != getattr(planned, name):
             return f"{name} {getattr(earlier, name)}, not {getattr(planned, name)}"
@@ -196,7 +197,7 @@ def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool
 
 
 def _delete(directory: Path, manifest: Manifest) -> None:
-    """Delete the files of an export, the manifest last, and nothing else."""
+    """Delete the files of an export and nothing else. The manifest is deleted last."""
     _delete_unlisted(directory, manifest)
     names = [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]
     if strangers := [name for name in names if not (directory / name).resolve().is_relative_to(directory.resolve())]:
@@ -224,12 +225,12 @@ def _delete_unlisted(directory: Path, manifest: Manifest) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return the folder of the documents that a file of an export lists."""
+    """Return the folder with the documents that an index lists. `file` is the path of the index."""
     return file.with_name(Path(file.name.removesuffix(UNFINISHED)).stem)
 
 
 def _delete_file(path: Path) -> None:
-    """Delete a file of an export with the folder of the documents that it lists, or the folder alone."""
+    """Delete a file of an export, with the folder of its documents if it is an index; or delete such a folder."""
     folder = folder_of(path)
     if _PART.search(folder.name):
         for beside in (folder, folder.with_name(folder.name + UNFINISHED)):

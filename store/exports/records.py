@@ -1,4 +1,4 @@
-"""Records of an export: a rollout with the parts of it that the exported tables need."""
+"""Records of an export. A record is a rollout with the parts that the exported tables need."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _WITHOUT_ERROR: Final = frozenset({"preparing", "running", "succeeded"})
 class RolloutRecord:
     """A rollout at the position of the export.
 
-    The spans of a long rollout may come in several records. Only the first of them is `is_first`, and only the last of
-    them is `is_last`.
+    The spans of a long rollout may be divided among several records. `is_first` is True in the first of these records
+    only, and `is_last` in the last one only.
     """
 
     rollout: Rollout
     offset: int
-    """The number of listed rollouts up to this one, from which a later call can continue."""
+    """The number of listed rollouts up to and including this one. A later call can skip so many and continue."""
     reward_version: str | None = None
-    """The version of the reward that the export reads; None for the recorded rewards."""
+    """The version of the reward to export, such as `helpful@v2`; None for the recorded rewards."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[FlatSpan] = field(default_factory=list[FlatSpan])
     events: list[HistoryEvent] = field(default_factory=list[HistoryEvent])
@@ -40,19 +40,19 @@ class RolloutRecord:
 
     @cached_property
     def group(self) -> str | None:
-        """The group in the rollout's metadata."""
+        """The group in the rollout's metadata; None if it is not a text."""
         group = self._metadata.get(GROUP_KEY)
         return group if isinstance(group, str) else None
 
     @cached_property
     def step(self) -> int | None:
-        """The step in the rollout's metadata."""
+        """The step in the rollout's metadata; None if it is not an integer."""
         step = self._metadata.get(STEP_KEY)
         return step if isinstance(step, int) and not isinstance(step, bool) else None
 
     @cached_property
     def version_scores(self) -> dict[str, Score]:
-        """The scores with a value of the version that the export reads, by attempt."""
+        """The scores of `reward_version` that have a value. The keys are attempt ids."""
         return {
             score.attempt_id: score
             for score in self.scores
@@ -60,7 +60,7 @@ class RolloutRecord:
         }
 
     def with_reward(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with the reward of the version that the export reads, if it reads one."""
+        """Return an attempt with the reward of `reward_version`; the attempt itself if `reward_version` is None."""
         if self.reward_version is None:
             return attempt
         score = self.version_scores.get(attempt.attempt_id)
@@ -74,7 +74,7 @@ class RolloutRecord:
 
     @property
     def may_have_errors(self) -> bool:
-        """Whether an attempt ended without success."""
+        """Whether an attempt of the record ended without success, so that it may have an error."""
         return any(attempt.status not in _WITHOUT_ERROR for attempt in self.attempts)
 
     def error_of(self, attempt: Attempt) -> dict[str, Any] | None:
@@ -110,5 +110,5 @@ def as_model(row: FlatSpan) -> Span:
             body[name] = orjson.loads(text)
     if row.extra is not None:
         body |= orjson.loads(row.extra)
-    columns: Any = row  # it has the columns that the model is made from
+    columns: Any = row  # the row has all columns that `span_model` reads
     return span_model(columns, body)

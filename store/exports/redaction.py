@@ -25,9 +25,9 @@ class FieldRedaction:
     """The fields that an export leaves out.
 
     Args:
-        fields: each is `input`; `metadata`; `attributes.KEY`, where KEY may contain `*`; or `TABLE.COLUMN`. The first
-            three are removed wherever a table would contain them, also in the payload of events. `TABLE.COLUMN` becomes
-            null in one table only.
+        fields: a field is `input`, `metadata`, `attributes.KEY` where KEY may contain `*`, or `TABLE.COLUMN`.
+            `input`, `metadata` and attributes are removed from all tables, and from the payload of events.
+            `TABLE.COLUMN` becomes null in this table only.
 
     Raises:
         Invalid: a field has none of these forms.
@@ -53,10 +53,10 @@ class FieldRedaction:
         self._is_removed = re.compile("|".join(map(translate, patterns))).fullmatch if patterns else None
 
     def check(self, tables: Sequence[Table]) -> None:
-        """Check that the export contains the tables of `TABLE.COLUMN`.
+        """Check that the export contains the tables of all fields `TABLE.COLUMN`.
 
         Raises:
-            Invalid: it does not contain one of them.
+            Invalid: the export does not contain one of these tables.
         """
         names = [table.name for table in tables]
         for table in self.columns:
@@ -66,7 +66,7 @@ class FieldRedaction:
     def apply(self, record: RolloutRecord) -> None:
         """Remove the fields from a record."""
         if self._names:
-            # The group and the step are columns of their own, so they are read before the metadata is removed.
+            # `group` and `step` have their own columns. Reading caches them before the metadata is removed.
             _ = record.group, record.step
             record.rollout = record.rollout.model_copy(update=dict.fromkeys(self._names))
             if _METADATA in self._names:
@@ -99,7 +99,7 @@ class FieldRedaction:
         return orjson.dumps(self._nested(orjson.loads(text)))
 
     def _nested(self, value: Any) -> Any:
-        """Return a value in which the attributes of all objects, which may be in lists, are without removed keys."""
+        """Return JSON without the removed keys in every object `attributes`, at any depth."""
         match value:
             case list():
                 return [self._nested(item) for item in cast("list[Any]", value)]

@@ -1,4 +1,4 @@
-"""Schema of exported tables: their columns with types, and the version of all of them."""
+"""Schema of exported tables: their columns with types, and one version for all tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SCHEMA_VERSION: Final = 1
 Kind = Literal["text", "int64", "float64", "bool", "timestamp", "json", "int64s"]
 """The types of columns.
 
-The values of rows are: for `timestamp` float seconds since the epoch, which become microseconds in UTC; for `json`
-bytes with JSON text; for `int64s` lists of ints; None for null.
+In rows, a `timestamp` is float seconds since the epoch, which become microseconds in UTC. A value of `json` is bytes
+with JSON text, and a value of `int64s` is a list of ints. Null is None.
 """
 
 Row = Sequence[Any]
@@ -41,14 +41,14 @@ class Table:
     rows: Callable[[RolloutRecord], Sequence[Row]]
     """A function that returns the rows of a rollout, with the values in the order of the columns."""
     reads: frozenset[str] = frozenset()
-    """The parts of a record that the rows are made from, apart from the rollout itself."""
+    """The parts of a record from which the rows are made, besides the rollout itself; see `ExportSource.reads`."""
     bulk: tuple[int, ...] = ()
-    """The indexes of the columns with most of the data, whose sizes bound the number of rows in memory."""
+    """The indexes of the columns with most of the data. The sizes of their values bound the rows in memory."""
     is_row_per_span: bool = False
     """Whether each row is made from one span, so that a rollout can be written in parts."""
 
     def without(self, names: Sequence[str]) -> Table:
-        """Return the table with nulls in some columns.
+        """Return the table with nulls in the named columns.
 
         Raises:
             Invalid: the table has no such column, or the column is needed to identify the rows.

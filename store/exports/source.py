@@ -1,8 +1,9 @@
 """Source of an export: the rollouts that a query matches at one position of the log, with their parts. Decision 93.
 
-Rollouts come in the order of their creation. A store lists them as they are now, because it can page through that order
-at any length. They are then read as they were at the position, some at a time: a query of a past state has a limit of
-changed rollouts, and the limit does not apply to the whole export this way.
+Rollouts come in the order of their creation. The store first lists the rollouts in their present state, because a list
+of any length can be paged in this order. Each page is then read again as it was at the position. A query of a past
+state fails if too many rollouts have changed since. Because each query names one page, this limit does not apply to the
+whole export.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class ExportSource:
     reads: frozenset[str] = frozenset()
     needs_whole_rollouts: bool = False
     listed: int = 0
-    """The number of rollouts in the list from which the query selects, known after the first page."""
+    """The number of rollouts in the list from which the query selects; 0 before the first page is read."""
     _group_size: int = field(default=16, init=False)
-    """The number of rollouts whose spans are read at once; it follows from the sizes of earlier ones."""
+    """The number of rollouts whose spans are read at once. It is adapted to the sizes of the earlier groups."""
 
     async def records(self, offset: int = 0) -> AsyncIterator[list[RolloutRecord]]:
         """Yield records, a few megabytes at a time.
@@ -76,8 +77,8 @@ class ExportSource:
             offset += len(page)
 
     async def _list(self, offset: int) -> Sequence[Rollout]:
-        """Return the next rollouts in the present, by the conditions that never change."""
-        # Rollouts are never deleted, so the first page states how many there were at the position at most.
+        """Return the next rollouts in their present state, selected by the conditions in `_FIXED`."""
+        # Rollouts are never deleted. So there were at most as many at the position as the first page counts.
         if offset and offset >= self.listed > 0:
             return ()
         names = _FIXED if self.query.filter_logic == "and" else ()
@@ -96,7 +97,7 @@ class ExportSource:
         }
         is_listed_by_all = self.query.filter_logic == "and" and conditions.keys() <= {*_FIXED}
         if is_listed_by_all or not conditions:
-            # Without an event after the position, the present is the state at the position.
+            # If the log has no event after the position, the present state is the state at the position.
             moment = await self.store.log.position()
             if moment.position == self.position:
                 return listed
@@ -158,10 +159,10 @@ class ExportSource:
             start += len(group)
 
     async def _parts_of_long(self, record: RolloutRecord) -> AsyncIterator[RolloutRecord]:
-        """Yield the record of a rollout with many bytes of spans, in parts if parts are enough."""
+        """Yield the record of a rollout with many bytes of spans, divided unless whole rollouts are needed."""
         if self.needs_whole_rollouts:
             page = await self._spans([record], is_bounded=False)
-            assert page is not None  # no bound
+            assert page is not None  # `is_bounded` is False
             yield replace(record, spans=page.rows)
             return
         offset, limit = 0, _SPANS_AT_ONCE
@@ -179,7 +180,7 @@ class ExportSource:
     async def _spans(
         self, records: Sequence[RolloutRecord], *, limit: int = -1, offset: int = 0, is_bounded: bool = True
     ) -> _SpanPage | None:
-        """Return spans of some rollouts; None if they have more bytes than may be read at once."""
+        """Return spans of some rollouts; None if the spans have more bytes than may be read at once."""
         page = _SpanPage(is_bounded=is_bounded and (len(records) > 1 or limit != 1))
         ids = [record.rollout.rollout_id for record in records]
         query = SpanQuery.of(rollout_id=ids, as_at=self.position, limit=limit, offset=offset)

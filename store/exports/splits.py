@@ -1,4 +1,4 @@
-"""Splits of an export: the part of a dataset to which a rollout belongs."""
+"""Splits of an export, such as `train` and `val`. Each rollout belongs to one split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SplitField = Literal["group", "step", "mode"]
 _NAME: Final = re.compile(r"\w+(\.\w+)*", re.ASCII)
 _RESERVED: Final = "all"
 _MOST: Final = 100
-"""The most splits of an export, because each of them has open files."""
+"""The most splits of an export. Each split has open files."""
 _NO_VALUE: Final = "none"
 _SCALE: Final = 2**64
 
@@ -26,9 +26,9 @@ class Splits:
 
     Args:
         default: the split of all rollouts if there is no other rule.
-        fractions: the fraction of the groups in each split. The hash of a group decides, so a group is never divided,
-            and the same group has the same split in every export. A rollout without a group is a group of its own.
-        by: the field whose values are the splits.
+        fractions: the fraction of the groups in each split. The hash of a group selects its split. So a group is never
+            divided, and has the same split in every export. A rollout without a group counts as a group.
+        by: the field of a rollout whose value names its split.
 
     Raises:
         Invalid: both rules are given, a name or a fraction is invalid, or the fractions do not sum to 1.
@@ -85,7 +85,7 @@ class Splits:
 
 
 def _valid_name(text: str) -> str:
-    """Return a text as the name of a split; another text gets another name."""
+    """Return a valid name of a split for a text. Different texts have different names."""
     if _NAME.fullmatch(text) and text != _RESERVED and len(text) <= 100:
         return text
     readable = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:80]

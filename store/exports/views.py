@@ -16,10 +16,10 @@ class ExportedView:
     name: str
     description: str
     table: str
-    """The table from which it selects."""
+    """The table from which the view selects."""
     columns: tuple[TableColumn, ...]
     select: str
-    """The statement, which every database understands."""
+    """The `SELECT` statement of the view. It is the same for every database."""
 
     @property
     def statement(self) -> str:
@@ -62,6 +62,6 @@ VIEWS: Final = (CURVES,)
 
 
 def views_of(tables: Sequence[Table]) -> list[ExportedView]:
-    """Return the views over some tables."""
+    """Return the views whose table is among some tables."""
     names = {table.name for table in tables}
     return [view for view in VIEWS if view.table in names]

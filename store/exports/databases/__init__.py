@@ -1,1 +1,1 @@
-"""Exported tables in databases: in SQLite, for statements and files, and in Postgres. Decision 98."""
+"""Exported tables in databases: in SQLite for SQL statements and for files, and in Postgres. Decision 98."""

@@ -1,4 +1,4 @@
-"""Functions of DuckDB that SQLite lacks, so that more statements are equal in both."""
+"""Functions of DuckDB that SQLite lacks. With them, more statements run unchanged in both."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def add_functions(connection: sqlite3.Connection) -> None:
     for name, aggregate in aggregates.items():
         connection.create_aggregate(name, 1, aggregate)
     if connection.execute("""SELECT '{"a.b": 1}' ->> 'a.b'""").fetchone() == (None,):
-        # SQLite before 3.47 reads the dot as the beginning of another key, unlike Postgres and DuckDB.
+        # Before version 3.47, SQLite reads a dot as the end of a key. In Postgres and DuckDB, it belongs to the key.
         plain = sqlite3.connect(":memory:", check_same_thread=False)
         for name in ("->", "->>"):
             connection.create_function(name, 2, _extraction(plain, name), deterministic=True)
 
 
 def _extraction(plain: sqlite3.Connection, operator: str) -> Callable[[str | None, str | int | None], Any]:
-    """Return the operator `->` or `->>` for which a text that is no path is one key."""
+    """Return a function for the operator `->` or `->>`, which reads a text that does not begin with `$` as one key."""
 
     def extract(document: str | None, place: str | int | None) -> Any:
         if isinstance(place, str) and not place.startswith("$"):
@@ -57,12 +57,12 @@ def _text(value: Any) -> str:
 
 
 def _epoch(time: str | None) -> float | None:
-    """Return the seconds since 1970 of a timestamp."""
+    """Return a timestamp as seconds since 1970."""
     return None if time is None else datetime.fromisoformat(time).timestamp()
 
 
 class _Values:
-    """The values of an aggregate, without nulls."""
+    """Base of aggregates, with the collected values that are not null."""
 
     def __init__(self) -> None:
         self._values: list[float] = []
@@ -78,7 +78,7 @@ class _Median(_Values):
 
 
 class _StandardDeviation(_Values):
-    """The standard deviation of a sample; null for less than two values."""
+    """The standard deviation of a sample; null for fewer than two values."""
 
     def finalize(self) -> float | None:
         return statistics.stdev(self._values) if len(self._values) > 1 else None

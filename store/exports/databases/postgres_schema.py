@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[Kind, str]] = {
     "float64": "double precision",
     "bool": "boolean",
     "timestamp": "timestamptz",
-    # The type jsonb refuses the character U+0000, which texts of models contain.
+    # The type jsonb refuses the character U+0000, which texts of models may contain.
     "json": "json",
     "int64s": "bigint[]",
 }
@@ -56,8 +56,8 @@ async def export_postgres(
 ) -> DatabaseReport:
     """Export tables and views to a schema of a Postgres database.
 
-    Everything is written in one transaction. Until it is committed, and if the call is stopped, other sessions see the
-    schema of an earlier export.
+    Everything is written in one transaction. Until the transaction is committed, other sessions see the earlier state
+    of the schema. If the call is stopped, the schema stays unchanged.
 
     Args:
         store: the store. With a blocking store, the function returns the report itself and not a coroutine.
@@ -70,7 +70,7 @@ async def export_postgres(
         on_progress: called with the number of listed rollouts.
 
     Raises:
-        AlreadyExists: the schema exists and `overwrite` is false, or no export wrote it.
+        AlreadyExists: the schema exists, and `overwrite` is false or the schema was not written by an export.
         Invalid: an argument is invalid, or Postgres cannot store a value.
         Unavailable: the database cannot be reached, or refused a statement.
         Unsupported: the store has no log.
@@ -115,7 +115,7 @@ async def export_postgres(
 
 
 def _address(url: str) -> str:
-    """Return the address for the driver."""
+    """Return the address of the database for the driver."""
     if url.partition("://")[0] not in postgres_url.SCHEMES:
         raise Invalid(
             "url", f"{without_passwords(url)!r} is not the URL of a Postgres database: postgresql://host/name"
@@ -149,7 +149,7 @@ async def _create(connection: Any, schema: str, tables: Sequence[Table], *, over
 
 
 async def _describe(connection: Any, kind: str, source: Table | ExportedView) -> None:
-    """Store the descriptions of a table or view and its columns, which clients show."""
+    """Store the descriptions of a table or view and of its columns as comments, which clients show."""
     comments = [
         f"COMMENT ON {kind} {source.name} IS {_literal(source.description)}",
         *(
@@ -195,7 +195,7 @@ def _refused(table: Table, row: Row) -> Exception:
 
 
 def _conversion(column: TableColumn) -> Callable[[Any], Any] | None:
-    """Return the function from a value of a column to the value for the driver; None if they are equal."""
+    """Return a function that converts the values of a column for the driver; None if they need no conversion."""
     match column.kind:
         case "json":
             return bytes.decode

@@ -9,7 +9,7 @@ class DatabaseReport(Frozen):
     """The result of an export to a database."""
 
     database: str
-    """The file, or the URL without passwords."""
+    """The path of the file, or the URL of the database without passwords."""
     store_id: str
     position: int
     """The position of the log at which everything was read."""

@@ -17,9 +17,9 @@ class TableRows:
 
     Args:
         store: the store.
-        query: the conditions. The order, the limit and the offset are ignored.
+        query: the conditions on rollouts. The order, the limit and the offset are ignored.
         position: the position of the log at which everything is read.
-        tables: the tables.
+        tables: the tables whose rows are made.
         redaction: the fields to leave out.
         step: the name of the step for progress.
         on_progress: called with the number of listed rollouts.
@@ -40,7 +40,7 @@ class TableRows:
         redaction.check(tables)
         self.tables = [table.without(redaction.columns.get(table.name, ())) for table in tables]
         self.rollouts = 0
-        """The number of rollouts up to now."""
+        """The number of rollouts whose rows were yielded so far."""
         self._redaction = redaction
         self._step: Step = step
         self._on_progress = on_progress
@@ -49,7 +49,7 @@ class TableRows:
         self._source = ExportSource(store, query, position, reads, needs_whole_rollouts=is_whole)
 
     async def batches(self) -> AsyncGenerator[Mapping[str, Sequence[Row]]]:
-        """Yield the rows of each table by its name, for some rollouts at a time; nothing without tables."""
+        """Yield the rows of some rollouts at a time, by the name of the table. Without tables, yield nothing."""
         if not self.tables:
             return
         async for records in self._source.records():

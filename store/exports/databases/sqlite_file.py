@@ -1,4 +1,4 @@
-"""Export to a SQLite file, which has its name only when it is complete."""
+"""Export to a SQLite file. The file gets its final name when it is complete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def export_sqlite(
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> DatabaseReport:
-    """Export tables and views to a SQLite file. A call that is stopped leaves the earlier file as it was.
+    """Export tables and views to a SQLite file. If the call is stopped, an earlier file stays unchanged.
 
     Args:
         store: the store. With a blocking store, the function returns the report itself and not a coroutine.
@@ -54,7 +54,7 @@ async def export_sqlite(
         on_progress: called with the number of listed rollouts.
 
     Raises:
-        AlreadyExists: the file exists and `overwrite` is false, or no export wrote it.
+        AlreadyExists: the file exists, and `overwrite` is false or the file was not written by an export.
         Conflict: another process is exporting to the file.
         Invalid: an argument is invalid, or SQLite cannot store a value.
         Unavailable: the disk is full.
@@ -93,14 +93,14 @@ async def export_sqlite(
 
 
 def _begin(connection: sqlite3.Connection, rows: TableRows) -> SQLiteTables:
-    # The file is incomplete until it gets its name, so a transaction needs no journal.
+    # Nobody reads the file before it gets its final name, so its transaction needs no rollback journal.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("BEGIN")
     return SQLiteTables(connection, rows.tables)
 
 
 def _refuse_existing(file: Path, *, overwrite: bool) -> None:
-    """Raise `AlreadyExists` if the file must not be replaced."""
+    """Raise `AlreadyExists` if the file exists and must not be replaced."""
     if not file.exists():
         return
     if not overwrite:

@@ -15,7 +15,7 @@ from store.exports.schema import SCHEMA_VERSION, Kind, Row, Table
 from store.exports.views import views_of
 
 ORIGIN: Final = "export_origin"
-"""The table whose only row states which store, at which position, the other tables contain."""
+"""The table with one row: the id of the store, the position and the schema version of the other tables."""
 
 _TYPES: Final[Mapping[Kind, str]] = {
     "text": "TEXT",
@@ -23,7 +23,7 @@ _TYPES: Final[Mapping[Kind, str]] = {
     "float64": "REAL",
     "bool": "BOOLEAN",
     "timestamp": "TIMESTAMP",
-    # A type such as JSON would turn the text 1.0 into the number 1.
+    # A column with a type such as JSON has numeric affinity, which turns the text 1.0 into the number 1.
     "json": "TEXT",
     "int64s": "TEXT",
 }
@@ -33,12 +33,12 @@ _REFUSALS: Final = (OverflowError, ValueError, sqlite3.InterfaceError, sqlite3.D
 class SQLiteTables:
     """Tables of an export, with their views, in a SQLite database.
 
-    Timestamps are texts such as `2026-11-28T09:30:00.000000Z`. They sort by time, and SQLite's functions read them.
-    Lists of numbers are JSON.
+    A timestamp is a text such as `2026-11-28T09:30:00.000000Z`. The order of these texts is the order of time, and
+    SQLite's functions read them. A list of numbers is JSON text.
 
     Args:
         connection: the connection to an empty database.
-        tables: the tables, which are created.
+        tables: the tables to create.
     """
 
     def __init__(self, connection: sqlite3.Connection, tables: Sequence[Table]) -> None:
@@ -51,10 +51,10 @@ class SQLiteTables:
             connection.execute(view.statement)
 
     def fill_only(self, columns: Mapping[str, Collection[str]]) -> None:
-        """Leave all but some columns of tables null from now on.
+        """Fill only some columns in later calls of `insert`, and leave the others null.
 
         Args:
-            columns: the names of the columns to fill, by table.
+            columns: for each table, the names of the columns to fill. Tables that are not named stay as before.
         """
         for name, names in columns.items():
             self._inserts[name] = _Insert(self._inserts[name].table, names)
@@ -72,7 +72,7 @@ class SQLiteTables:
             raise insert.refused(rows, self._connection, error) from None
 
     def finish(self, origin: ExportOrigin) -> None:
-        """Create indexes, and the table that states the origin."""
+        """Create the indexes and the table `export_origin`."""
         for name in self._inserts:
             self._connection.execute(f"CREATE INDEX {name}_rollout_id ON {name} (rollout_id)")
         self._connection.execute(f"CREATE TABLE {ORIGIN} (store_id TEXT, position INTEGER, schema_version INTEGER)")
@@ -120,7 +120,7 @@ def _stored(value: Any, convert: Callable[[Any], Any] | None) -> Any:
 
 
 def _conversion(kind: Kind) -> Callable[[Any], Any] | None:
-    """Return the function from a value of a column to the value that SQLite stores; None if they are equal."""
+    """Return a function that converts the values of a column for SQLite; None if they need no conversion."""
     match kind:
         case "json":
             return bytes.decode

@@ -1,4 +1,4 @@
-"""Statements in SQL over the tables of exports, which are read for one statement. Decision 98."""
+"""SQL statements over the tables of exports. The tables are filled anew for each statement. Decision 98."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SQLResult(Frozen):
     columns: list[str]
     rows: list[tuple[Any, ...]]
     is_truncated: bool
-    """Whether the statement has more rows than the limit."""
+    """Whether the statement has more rows than `limit`, so that rows are missing here."""
     position: int
     """The position of the log at which the store was read."""
     rollouts: int
@@ -56,24 +56,24 @@ async def query_sql(
     seconds: float = SECONDS,
     on_progress: OnProgress = ignore,
 ) -> SQLResult:
-    """Return the rows of a statement in SQL over the tables and views that exports have.
+    """Run a SQL statement over the tables and views of exports, and return its rows.
 
     The columns that the statement reads are copied from the store into a temporary SQLite database, where the statement
     runs. So the same SQL works for every store, and a statement can neither change nor block the store.
 
     Args:
         store: the store. With a blocking store, the function returns the result itself and not a coroutine.
-        statement: one statement that only reads, in SQLite's SQL.
+        statement: one statement that only reads, in the SQL of SQLite.
         query: the conditions on the rollouts that the tables contain, `as_at` and `reward_version`; None for all
             rollouts at the end of the log.
-        limit: the most rows to return; -1 for all.
-        seconds: the most seconds for the copy and the statement together.
+        limit: the greatest number of rows to return; -1 for all.
+        seconds: the greatest number of seconds for the copy and the statement together.
         on_progress: called with the number of listed rollouts.
 
     Raises:
         Invalid: an argument is invalid, SQLite refuses the statement, the statement does not only read, the time is
             over, or SQLite cannot store a value.
-        Unavailable: the disk of temporary files is full.
+        Unavailable: the disk for temporary files is full.
         Unsupported: the store has no log.
     """
     if limit < -1:
@@ -96,7 +96,7 @@ async def query_sql(
             cure = "choose fewer rollouts, such as those of one step, or allow more time"
             raise Invalid("statement", f"has no result after {seconds:g} s; {cure}") from None
         finally:
-            # After a cancellation, the statement may still run.
+            # If the call was cancelled, the statement may still be running in the thread.
             database.interrupt()
             await in_thread(database.close)
     is_truncated = 0 <= limit < len(values)

@@ -18,7 +18,7 @@ from store.exports.tables import TABLES
 from store.exports.views import VIEWS
 
 _CHECK: Final = 10_000
-"""The number of instructions of SQLite between two checks of the time, which are about a millisecond apart."""
+"""The number of SQLite's instructions between two checks of the time. They take about a millisecond."""
 _VALUE_BYTES: Final = 256_000_000
 """The greatest size of a value, so that a function such as `group_concat` cannot fill the memory."""
 _RESULT_BYTES: Final = 256_000_000
@@ -26,28 +26,28 @@ _RESULT_BYTES: Final = 256_000_000
 _LIKE_BYTES: Final = 1000
 """The greatest size of a pattern of LIKE and GLOB, whose time is the product of its size and that of the text."""
 _CACHE_KIB: Final = 65_536
-"""The memory for pages. SQLite writes other pages to a temporary file."""
+"""The memory for pages of the database. SQLite writes pages that do not fit to a temporary file."""
 _READING: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _DESCRIBING: Final = frozenset({"table_info", "table_xinfo", "table_list"})
 """The pragmas that describe tables."""
 _SOURCES: Final = ("json_each('[]')", "json_tree('[]')", *(f"pragma_{name}('')" for name in sorted(_DESCRIBING)))
-"""The functions that return tables."""
+"""Calls of the functions that return tables, and that statements may use."""
 _TABLES: Final = frozenset(table.name for table in TABLES)
 _COLUMNS: Final = {source.name: [column.name for column in source.columns] for source in (*TABLES, *VIEWS)}
 
 
 class TimeIsOver(Exception):
-    """The statement was stopped at the deadline."""
+    """The deadline has passed."""
 
 
 class TemporaryDatabase:
     """A database with the tables of an export, which is deleted when it is closed.
 
-    Its methods may be called in any thread, one at a time; `interrupt` at any time.
+    The methods may be called in any thread, but only one at a time. `interrupt` may be called during another method.
 
     Args:
         statement: the statement. It is compiled, but not yet run.
-        deadline: the value of `time.monotonic` at which it is stopped.
+        deadline: the value of `time.monotonic` at which the statement is stopped.
 
     Raises:
         Invalid: SQLite refuses the statement, or the statement does not only read.
@@ -55,11 +55,11 @@ class TemporaryDatabase:
 
     def __init__(self, statement: str, deadline: float) -> None:
         self.columns: dict[str, set[str]] = {}
-        """The columns that the statement reads, by table."""
+        """For each table that the statement reads, the names of the columns that it reads."""
         self._statement = statement
         self._deadline = deadline
         self._is_writing = False
-        # SQLite keeps a database without a name in memory as far as its cache allows, else in a deleted file.
+        # SQLite keeps a database without a name in its cache. Pages that do not fit are in a temporary file.
         self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         try:
             self._prepare()
@@ -76,13 +76,13 @@ class TemporaryDatabase:
         self._tables = SQLiteTables(connection, TABLES)
         add_functions(connection)
         for source in _SOURCES:
-            # The first use of such a function declares its table, which the authorizer would refuse.
+            # The first use of such a function declares its table. The authorizer would refuse the declaration later.
             connection.execute(f"SELECT * FROM {source}").close()  # noqa: S608 - constants
         if not self._statement.strip("; \t\r\n"):
             raise Invalid("statement", "is empty; write for example: SELECT * FROM curves")
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._is_over, _CHECK)
-        # The constants among the instructions may be bytes.
+        # EXPLAIN returns constants of the statement as text, even if they are bytes that are not UTF-8.
         connection.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             program = connection.execute(f"EXPLAIN {self._statement}").fetchall()
@@ -95,10 +95,13 @@ class TemporaryDatabase:
         connection.execute("BEGIN")
 
     def _add_unreported(self, program: Sequence[tuple[Any, ...]]) -> None:
-        """Add the columns of joins with USING and NATURAL, which the authorizer is not asked about.
+        """Add tables and columns that the statement reads, but that SQLite did not report to the authorizer.
+
+        SQLite does not report the columns of joins with USING and NATURAL. So columns whose names occur in the
+        statement are added; all columns if the statement contains NATURAL.
 
         Args:
-            program: the instructions of the statement. Each table that it reads is opened by its root page.
+            program: the compiled instructions of the statement. They open each table by its root page.
         """
         roots = self._connection.execute("SELECT rootpage, name FROM sqlite_master WHERE type = 'table'")
         tables = dict(roots.fetchall())
@@ -127,7 +130,7 @@ class TemporaryDatabase:
             raise self._refused(error) from None
 
     def run(self, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the names of the columns of the statement, and its rows: one more than the limit, or all for -1.
+        """Return the names of the statement's columns, and up to `limit + 1` of its rows; all rows for the limit -1.
 
         Raises:
             Invalid: the statement failed.
@@ -147,7 +150,7 @@ class TemporaryDatabase:
         return [column[0] for column in cursor.description or ()], rows
 
     def interrupt(self) -> None:
-        """Stop the statement, if it runs."""
+        """Stop the statement if it is running. It then ends as after the deadline."""
         self._deadline = 0.0
 
     def close(self) -> None:
@@ -158,7 +161,7 @@ class TemporaryDatabase:
         return time.monotonic() > self._deadline
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        """Permit what reads, and note the columns that are read."""
+        """Permit actions that only read, and add the columns that they read to `columns`."""
         if action == sqlite3.SQLITE_READ:
             if first in _TABLES and second is not None:
                 self.columns.setdefault(first, set()).add(second)
@@ -169,7 +172,7 @@ class TemporaryDatabase:
         return sqlite3.SQLITE_DENY
 
     def _refused(self, error: Exception) -> Exception:
-        """Return the error for an error of SQLite."""
+        """Return the exception to raise for an error of SQLite."""
         reason = str(error)
         if self._is_over() and reason == "interrupted":
             return TimeIsOver()

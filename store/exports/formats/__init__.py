@@ -1,4 +1,4 @@
-"""Formats of exports, one module each."""
+"""Formats of exports to files. Each format has a module."""
 
 from __future__ import annotations
 

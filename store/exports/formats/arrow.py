@@ -41,7 +41,8 @@ class ArrowTable:
 
     Args:
         table: the table.
-        origin: the state of the store, for the metadata of the schema; None for none.
+        origin: the id and the position of the store, which are added to the metadata of the schema; None to leave
+            them out.
     """
 
     def __init__(self, table: Table, origin: ExportOrigin | None = None) -> None:
@@ -99,7 +100,7 @@ class ArrowTable:
         """Return times in float seconds as an array of timestamps.
 
         Raises:
-            ArrowInvalid: a time is not within 64 bits of microseconds.
+            ArrowInvalid: a time in microseconds does not fit into 64 bits.
         """
         pa, compute = self._pa, arrow("pyarrow.compute")
         seconds = pa.array(values, type=pa.float64())

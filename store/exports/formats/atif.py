@@ -1,4 +1,4 @@
-"""The format atif: one document for each attempt, in folders, with an index of each folder."""
+"""The format atif: one document for each attempt, in folders. Each folder has an index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _LONGEST_ID: Final = 100
 class ATIF(Format):
     """Folders `SPLIT-PART/` with a document for each attempt, and for each folder an index `SPLIT-PART.jsonl`.
 
-    A line of the index has the columns of the table without the document, and the `file` with its size and its hash.
+    A line of the index has the columns of the table except the document, and the path of the document as `file`, with
+    its size and hash.
     """
 
     name: ClassVar[str] = "atif"
@@ -49,7 +50,7 @@ class ATIF(Format):
 
 
 class _Documents(RowWriter):
-    """Writer of documents into a folder, which gets its name when it is complete, and of the index."""
+    """Writer of documents into a folder, and of its index. The folder gets its final name when it is complete."""
 
     def __init__(self, index: IO[bytes], table: Table) -> None:
         self._index = index
@@ -86,13 +87,13 @@ class _Documents(RowWriter):
         self._index.write(b"".join(lines))
 
     def _name(self, fields: Mapping[str, Any]) -> str:
-        """Return the name of a document, which does not depend on the order of the rollouts."""
+        """Return the name of a document, made of the id of the rollout and the number of the attempt."""
         rollout_id: str = fields["rollout_id"]
         name = _UNSAFE.sub("_", rollout_id)[:_LONGEST_ID]
         if name != rollout_id:
             name = f"{name}-{sha256(rollout_id.encode()).hexdigest()[:8]}"
         name = f"{name}-{fields['number']}"
-        # A store into which its own documents were imported has two attempts with the same ids.
+        # If a store's own documents were imported into the store, two attempts have the same ids in their documents.
         file, copies = f"{name}.json", count(2)
         while file in self._files:
             file = f"{name}.{next(copies)}.json"

@@ -1,4 +1,4 @@
-"""Base of formats: what a format defines, and the writer of rows into one file."""
+"""Base classes of formats, and of the writers that write rows into one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.exports.tables import tables_of
 
 @dataclass(frozen=True, slots=True)
 class ExportOrigin:
-    """The state of a store that a file contains."""
+    """The store, and the position of its log, from which the rows of a file were read."""
 
     store_id: str
     position: int
@@ -28,19 +28,19 @@ class RowWriter(abc.ABC):
     @property
     @abc.abstractmethod
     def buffered(self) -> int:
-        """The number of bytes in memory that `flush` writes."""
+        """The number of bytes that are in memory until `flush` writes them."""
 
     @abc.abstractmethod
     def write(self, rows: Sequence[Row]) -> None:
         """Add rows.
 
         Raises:
-            Invalid: the format cannot contain a value.
+            Invalid: the format cannot represent a value.
         """
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Write everything that is in memory."""
+        """Write all added rows that are still in memory."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -48,27 +48,27 @@ class RowWriter(abc.ABC):
 
     @property
     def size_beside(self) -> int:
-        """The number of bytes that the writer wrote into other files."""
+        """The number of bytes that the writer has written into further files, such as documents."""
         return 0
 
     def rename(self) -> None:  # noqa: B027 - most writers have one file
-        """Give further files their names, after `close` and before the file gets its name."""
+        """Give further files their final names. Called after `close`, and before the main file gets its final name."""
 
     def abandon(self) -> None:  # noqa: B027 - most writers need nothing
-        """Write nothing more. The caller deletes the file."""
+        """Stop without writing more, and delete further files. The caller deletes the main file."""
 
 
 class Format(abc.ABC):
-    """A format of exports. Its files are named `TABLE/SPLIT-PART.SUFFIX`."""
+    """A format of exports. By default, its files are named `TABLE/SPLIT-PART.SUFFIX`."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
     default_split: ClassVar[str] = "part"
-    """The split of all rollouts if the caller wants no splits."""
+    """The name of the only split if the caller gives no rule for splits."""
     rows_per_file: ClassVar[int] = 500_000
-    """The number of rows with which a part ends if the caller gives none."""
+    """The number of rows of a table with which a part ends, if the caller gives no number."""
     writes_empty_tables: ClassVar[bool] = True
-    """Whether a table without rows has a file, so that readers find its columns."""
+    """Whether an export has a file for a table without rows, so that readers find the columns."""
 
     def tables(self, names: Sequence[str] | None) -> tuple[Table, ...]:
         """Return the tables of the export.
@@ -91,7 +91,7 @@ class Format(abc.ABC):
 
 
 def refused(table: Table, column: TableColumn, row: Row, value: object, reason: str) -> Invalid:
-    """Return the error for a value that a format cannot contain."""
+    """Return the error for a value that a format cannot represent."""
     names = [other.name for other in table.columns]
     keys = [f"{name} {row[names.index(name)]}" for name in ("rollout_id", "span_id") if name in names]
     text = repr(value)

@@ -25,9 +25,10 @@ def dataset_card(
 
     Args:
         manifest: the manifest of the finished export.
-        tables: the tables of the export. Tables and splits without rows are left out, because `datasets` refuses them.
-        paths: for each table, the pattern of the paths of a split's files, with `{split}`.
-        lists: the names of columns whose JSON is a list, which `datasets` returns as a list of objects.
+        tables: the tables of the export. The card leaves out tables and splits without rows, because `datasets` refuses
+            them.
+        paths: for each table, a glob pattern for the files of a split, with `{split}` for the name of the split.
+        lists: the names of columns whose JSON is a list. `datasets` returns them as lists of objects.
     """
     splits: dict[str, list[str]] = {}
     for file in manifest.files:

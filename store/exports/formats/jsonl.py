@@ -15,7 +15,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JSONLines(Format):
-    """Files with one JSON object per line, with every column. Timestamps are RFC 3339 with microseconds, in UTC."""
+    """Files with one JSON object per line, which has all columns. Times are RFC 3339 in UTC with microseconds."""
 
     name: ClassVar[str] = "jsonl"
     suffix: ClassVar[str] = "jsonl"
@@ -68,7 +68,7 @@ class _Lines(RowWriter):
 
 
 def _convert(column: TableColumn) -> Callable[[Any], Any] | None:
-    """Return the function from a value of a column to a value for `orjson`; None if the value needs none."""
+    """Return a function that converts the values of a column for `orjson`; None if they need no conversion."""
     match column.kind:
         case "json":
             return orjson.Fragment

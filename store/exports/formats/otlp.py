@@ -1,4 +1,4 @@
-"""The format otlp: spans in the form of OpenTelemetry's file exporter, one request in JSON per line."""
+"""The format otlp: files as OpenTelemetry's file exporter writes them, with one JSON request per line."""
 
 from __future__ import annotations
 

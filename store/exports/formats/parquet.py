@@ -15,7 +15,7 @@ from store.exports.views import views_of
 _GROUP_ROWS: Final = 65_536
 _GROUP_BYTES: Final = 32_000_000
 _LEVEL: Final = 3
-"""The level of zstd. Files are a seventh smaller than with level 1, and compression runs beside the read."""
+"""The level of zstd. Files are a seventh smaller than with level 1. Compression runs while the next rows are read."""
 _SHORT: Final = frozenset({"text", "int64", "float64", "bool", "timestamp"})
 
 
@@ -58,7 +58,7 @@ def parquet_writer(file: Any, table: Table, schema: Any) -> Any:
         schema,
         compression="zstd",
         compression_level=_LEVEL,
-        # Most values of these columns are distinct, so a dictionary and bounds of long texts only cost time.
+        # Most values of bulk columns are long and distinct, so dictionaries and statistics of them only cost time.
         use_dictionary=[
             column.name for column in table.columns if column.kind in {"text", "json"} and column.name in names
         ],
@@ -67,7 +67,7 @@ def parquet_writer(file: Any, table: Table, schema: Any) -> Any:
 
 
 class _ParquetRows(RowWriter):
-    """Writer of rows in row groups, whose sizes depend on the rows only."""
+    """Writer of rows in row groups. The sizes of the row groups depend on the rows only."""
 
     def __init__(self, file: IO[bytes], table: Table, origin: ExportOrigin) -> None:
         self._converter = ArrowTable(table, origin)
@@ -99,5 +99,5 @@ class _ParquetRows(RowWriter):
         self._writer.close()
 
     def abandon(self) -> None:
-        # Otherwise the writer would write the end of the file when it is deleted.
+        # Otherwise pyarrow's writer would write the end of the file when the object is deleted.
         self._writer.is_open = False

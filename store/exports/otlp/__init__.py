@@ -1,1 +1,1 @@
-"""Spans of a store to collectors of OpenTelemetry, over OTLP/HTTP. Decision 102."""
+"""Sending of a store's spans to collectors of OpenTelemetry over OTLP/HTTP. Decision 102."""

@@ -45,14 +45,14 @@ _SHOWN: Final = 300
 
 
 class Rejection(NamedTuple):
-    """The spans that a collector has refused for good."""
+    """Spans that a collector has refused. They are not sent again."""
 
     spans: int = 0
     message: str = ""
     """The reason of the first refusal."""
 
     def and_also(self, other: Rejection) -> Rejection:
-        """Return both refusals as one."""
+        """Return the sum of both rejections, with the earlier message."""
         return Rejection(self.spans + other.spans, self.message or other.message)
 
 
@@ -62,16 +62,16 @@ class SendingStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """How spans are sent to a collector."""
+    """Options for requests to a collector."""
 
     headers: Mapping[str, str] | None = None
-    """Further headers, such as `authorization`. They replace those of `OTEL_EXPORTER_OTLP_HEADERS`."""
+    """Additional headers, such as `authorization`. They replace headers of the same name from the environment."""
     encoding: Encoding = "protobuf"
     compression: Compression = "gzip"
     timeout_seconds: float = 10.0
     """The longest time of one request."""
     retry_seconds: float | None = 300.0
-    """The time for which a request is repeated while the collector does not take it; None for ever."""
+    """The time for which a request is repeated while the collector does not take it; None for no limit."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -92,16 +92,16 @@ class CollectorOptions:
 
 
 class Collector:
-    """Sender of spans to a collector, which repeats requests that the collector does not take.
+    """Sender of spans to a collector. It repeats requests that the collector does not take.
 
     Args:
         url: the URL of the collector; `/v1/traces` is added unless it is there.
         options: how spans are sent.
-        on_notice: called with a sentence when the collector stops to take spans, and when it takes them again.
-        stop: if it is set, no request is repeated any more.
+        on_notice: called with a sentence when the collector stops taking spans, and when it takes spans again.
+        stop: an event. When it is set, no request is repeated.
 
     Raises:
-        Invalid: the URL is not of HTTP.
+        Invalid: the URL is not an HTTP or HTTPS URL, or contains a user.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class Collector:
             await self._session.close()
 
     async def send(self, spans: Sequence[OtlpSpan]) -> Rejection:
-        """Send spans, and return when the collector has acknowledged them.
+        """Send spans, wait until the collector has acknowledged them, and return the refused spans.
 
         Raises:
             Forbidden, Unauthorized: the collector demands other headers.
             Incompatible: the collector does not accept the request.
-            SendingStopped: the collector does not take the request, and the sender was stopped.
+            SendingStopped: the collector does not take the request, and `stop` is set.
             Unavailable: the collector has not taken the request for `retry_seconds`.
         """
         body = protobuf.encode(request(spans)) if self._options.encoding == "protobuf" else as_json(spans)
@@ -153,7 +153,7 @@ class Collector:
         return (await self.send(spans[:middle])).and_also(await self.send(spans[middle:]))
 
     async def _send(self, body: bytes) -> Rejection | None:
-        """Send a request until it is acknowledged; return None if it is too large."""
+        """Repeat a request until it is acknowledged, and return the refused spans; None if the request is too large."""
         begun = time.monotonic()
         pause = _SHORTEST_PAUSE
         while True:
@@ -192,7 +192,7 @@ class Collector:
     async def _post(self, body: bytes) -> tuple[int, _Answer, float]:
         """Send a request once; return the status, the answer, and the seconds of `Retry-After`."""
         options, session = self._options, self._session
-        assert session is not None  # this object is a context manager
+        assert session is not None  # `__aenter__` creates it
         headers = {"Content-Type": f"application/{'x-protobuf' if options.encoding == 'protobuf' else 'json'}"}
         if options.compression == "gzip":
             headers["Content-Encoding"] = "gzip"
@@ -237,10 +237,10 @@ def _problem(error: Exception) -> str:
 
 
 def traces_url(url: str) -> str:
-    """Return the URL to which spans are sent.
+    """Return the URL to which spans are sent: the URL of a collector, with `/v1/traces`.
 
     Raises:
-        Invalid: the URL is not of HTTP.
+        Invalid: the URL is not an HTTP or HTTPS URL, or contains a user.
     """
     parts = urlsplit(url)
     try:
@@ -269,7 +269,7 @@ def _environment_headers() -> dict[str, str]:
 
 
 def _refused(answer: _Answer) -> Rejection:
-    """Return the refused spans in the answer to a successful request; none if the answer cannot be read."""
+    """Return the refused spans that the answer to a successful request states; no spans if it cannot be read."""
     try:
         if answer.content_type == "application/json":
             partial: dict[str, Any] = orjson.loads(answer.content or b"{}").get("partialSuccess") or {}
@@ -281,12 +281,12 @@ def _refused(answer: _Answer) -> Rejection:
 
 
 def _message(answer: _Answer) -> str:
-    """Return the reason in the answer to a failed request, after a colon."""
+    """Return the reason in the answer to a failed request, with a colon before it; empty if there is no reason."""
     text = ""
     if answer.location:
         text = f"moved to {answer.location}"
     elif answer.content_type == "application/x-protobuf":
-        # google.rpc.Status has its message where this type has its own.
+        # The answer is a google.rpc.Status. Its field `message` has the same number as `error_message` of this type.
         with suppress(DecodeError):
             text = ExportTracePartialSuccess.FromString(answer.content).error_message
     elif answer.content_type == "application/json":
@@ -312,7 +312,7 @@ def _json_message(content: bytes) -> str:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of `Retry-After`, a number or a date; 0 for another value."""
+    """Return the seconds to wait by `Retry-After`, which is a number or a date; 0 for any other value."""
     if retry_after is None:
         return 0.0
     try:

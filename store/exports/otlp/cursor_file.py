@@ -1,4 +1,4 @@
-"""File with the place of a forwarder in the log."""
+"""File with the cursor of a forwarder: the place in the log up to which it has sent spans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES: Final = 100_000
 
 
 class ForwardState(Frozen):
-    """The content of the file."""
+    """The content of a cursor file."""
 
     version: Literal[1] = 1
     to: str
@@ -27,16 +27,16 @@ class ForwardState(Frozen):
     cursor: str | None = None
     """The cursor of the last event whose span the collector has acknowledged; None at the beginning of the log."""
     spans: int = 0
-    """The number of spans that were sent until then."""
+    """The number of spans that were sent up to the cursor, since the file was created."""
     refused: int = 0
-    """How many of them the collector has refused."""
+    """The number of these spans that the collector refused."""
 
 
 class CursorFile:
-    """The file, for one collector.
+    """The cursor file of a forwarder to one collector.
 
     Args:
-        path: the path.
+        path: the path of the file.
         to: the URL of the collector.
     """
 
@@ -46,10 +46,10 @@ class CursorFile:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Lock the file for this process, by a file beside it.
+        """Lock the cursor file for this process. The lock is held on a second file, which has the suffix `.lock`.
 
         Raises:
-            Conflict: another process has locked it.
+            Conflict: another process has locked the cursor file.
         """
         handle = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -64,11 +64,11 @@ class CursorFile:
             os.close(handle)
 
     def read(self) -> ForwardState:
-        """Return the content; that of a new file if there is none.
+        """Return the content of the file. If there is no file, return the state at the beginning of the log.
 
         Raises:
             Conflict: the file belongs to another collector.
-            Incompatible: the file is no cursor of a forwarder.
+            Incompatible: the file is not the cursor file of a forwarder.
         """
         try:
             with self._path.open("rb") as file:

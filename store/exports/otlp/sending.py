@@ -1,8 +1,8 @@
-"""Sending of stored spans to a collector: those of chosen rollouts once, or all spans of the log as it grows.
+"""Sending of stored spans to a collector: the spans of some rollouts once, or all spans of the log while it grows.
 
-A collector may receive a span several times, but never loses one. A forwarder stores its cursor after the collector has
-acknowledged the spans, so a forwarder that is killed in between sends at most one batch again. A repeated span has
-equal ids and equal content.
+A collector receives every span, and may receive a span several times. A forwarder stores its cursor after the collector
+has acknowledged the spans. If it is killed between the two, it later sends at most one batch again. A repeated span has
+the same ids and the same content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from store.runtime.progress import OnProgress, OperationProgress, ignore
 
 _MOST_SPANS: Final = 512
 _MOST_BYTES: Final = 2_000_000
-"""The most spans, and bytes of their payload, of a request, unless a single span has more."""
+"""The most spans of a request, and the most bytes of their payload. A single span may have more bytes."""
 _LINGER_SECONDS: Final = 0.1
 """The time for which a batch waits for the next span."""
 _SPAN_EVENT: Final = "span.recorded"
@@ -41,20 +41,20 @@ class SendReport(Frozen):
     """The spans that a collector has received."""
 
     to: str
-    """The URL to which they were sent."""
+    """The URL to which the spans were sent."""
     spans: int
-    """The number of spans that the collector has acknowledged, with the refused ones."""
+    """The number of spans that the collector has acknowledged, including refused spans."""
     refused: int
-    """How many of them it has refused."""
+    """The number of these spans that the collector has refused."""
     refusal: str
-    """The reason of the first refusal; empty without one."""
+    """The reason of the first refusal; empty if no span was refused."""
     requests: int
     rollouts: int | None
     """The number of rollouts; None for a forwarder."""
     position: int | None
-    """The position of the log at which everything was read; None for a forwarder."""
+    """The position of the log at which the spans were read; None for a forwarder."""
     cursor: str | None
-    """The place in the log up to which spans were sent, for a forwarder."""
+    """The place in the log up to which a forwarder has sent spans; None for `send_spans`."""
     seconds: float
 
 
@@ -87,7 +87,7 @@ async def send_spans(
     on_notice: Callable[[str], object] = _no_notice,
     on_progress: OnProgress = ignore,
 ) -> SendReport:
-    """Send the spans of the rollouts that a query matches to a collector, as they are at one position of the log.
+    """Send the spans of the rollouts that a query matches to a collector. All are read at one position of the log.
 
     Args:
         store: the store.
@@ -95,7 +95,7 @@ async def send_spans(
         query: the conditions on rollouts, and `as_at`, as for `export_store`.
         redact: the fields to leave out; see `FieldRedaction`.
         options: how spans are sent.
-        on_notice: called with a sentence when the collector stops to take spans, and when it takes them again.
+        on_notice: called with a sentence when the collector stops taking spans, and when it takes spans again.
         on_progress: called with the number of listed rollouts.
 
     Raises:
@@ -156,23 +156,24 @@ async def forward_spans(
     on_notice: Callable[[str], object] = _no_notice,
     stop: asyncio.Event | None = None,
 ) -> SendReport:
-    """Send the spans of the log to a collector in the order in which they were recorded, and then new spans.
+    """Send the spans of the log to a collector in the order in which they were recorded, then new spans as they arrive.
 
     Args:
         store: the store.
         to: the URL of the collector; `/v1/traces` is added unless it is there.
-        cursor: the path of a file with the place in the log. If there is none, the beginning of the log is the place.
+        cursor: the path of the cursor file, which stores the place in the log. Without a file, sending starts at the
+            beginning of the log.
         follow: whether to wait for more spans at the end of the log, until `stop` is set.
         redact: the attributes to leave out; see `FieldRedaction`.
-        options: how spans are sent; by default requests are repeated for ever.
-        on_notice: called with a sentence when the collector stops to take spans, when it takes them again, and when it
+        options: how spans are sent; by default a request is repeated until the collector takes it.
+        on_notice: called with a sentence when the collector stops taking spans, when it takes spans again, and when it
             refuses spans for the first time.
-        stop: if it is set, the call returns after the running request.
+        stop: an event. When it is set, the call returns after the current request, and does not repeat the request.
 
     Raises:
-        Conflict: another process uses the file, or it belongs to another collector.
+        Conflict: another process uses the cursor file, or the file belongs to another collector.
         Forbidden, Unauthorized: the collector demands other headers.
-        Incompatible: the file belongs to another store or is of another kind, or the collector does not accept the
+        Incompatible: the file belongs to another store or is not a cursor file, or the collector does not accept the
             spans.
         Invalid: an argument is invalid.
         Unavailable: the collector has not answered for `options.retry_seconds`.
@@ -228,7 +229,7 @@ def _redaction(redact: Sequence[str]) -> FieldRedaction:
 async def _batches(
     events: AsyncIterator[LoggedEvent], redaction: FieldRedaction, stop: asyncio.Event
 ) -> AsyncGenerator[_Batch]:
-    """Yield the spans of events in batches. A batch ends when it is full or when no event follows for a moment."""
+    """Yield the spans of events in batches. A batch ends when it is full, or no event follows in `_LINGER_SECONDS`."""
     stopping = asyncio.ensure_future(stop.wait())
     following = asyncio.ensure_future(anext(events, None))
     batch = _Batch()
@@ -257,7 +258,7 @@ async def _batches(
 
 
 class _SpanRow(NamedTuple):
-    """The columns of a span, from its event."""
+    """The columns of a span, read from the event that recorded the span."""
 
     rollout_id: str
     attempt_id: str

@@ -1,7 +1,7 @@
 """The tables `model_calls` and `messages`: calls that generate text, in every convention of attributes.
 
-A call that several spans record is one call. Its texts come from the span of a tracer in the agent, and values that
-this span lacks from the other spans, such as the token ids that a proxy recorded.
+Several spans may record the same call, which is then one row. Its texts come from the span of a tracer in the agent.
+Values that this span lacks, such as token ids that a proxy recorded, come from the other spans.
 """
 
 from __future__ import annotations

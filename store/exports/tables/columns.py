@@ -1,4 +1,4 @@
-"""Columns that several tables have, and conversion of values to JSON text."""
+"""Columns that several tables contain, and conversion of values to JSON text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SPAN_ID: Final = TableColumn("span_id", "text", "The span.", is_nullable=False)
 
 
 def json_text(value: Any) -> bytes | None:
-    """Return a value as JSON text; None for None.
+    """Return a value as JSON text; None if the value is None.
 
     Raises:
-        Invalid: JSON cannot represent the value, such as a text with a lone surrogate.
+        Invalid: the value cannot be written as JSON, for example a text with a lone surrogate.
     """
     if value is None:
         return None

@@ -1,8 +1,8 @@
 """The table `conversations` of the format sft: the messages of the latest attempt of each rollout, for fine-tuning.
 
-A call whose prompt repeats an earlier prompt and its response continues that conversation. A call that continues a
-conversation at another place begins a new one, in which only its own response is trained. So each response has a loss
-in exactly one conversation.
+A call continues a conversation if its prompt begins with all messages of the conversation, and its tools are the same.
+Any other call begins a new conversation. In a new conversation, the messages of the prompt have no loss, even if an
+earlier conversation contains them. So each response has a loss in exactly one conversation.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class _Conversation:
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
     mask: list[int]
-    """For each message, 1 if the loss includes it: the responses of the model; 0 for all others."""
+    """For each message, 1 if the loss includes the message, else 0. The loss includes the responses of the calls."""
     keys: list[bytes] = field(default_factory=list[bytes])
-    """The messages in a form in which repeats of a message are equal."""
+    """For each message, a key that is equal for repetitions of the message."""
 
 
 def conversations(record: RolloutRecord) -> list[_Conversation]:
@@ -62,13 +62,13 @@ def _continues(before: _Conversation, keys: Sequence[bytes], tools: Any) -> bool
 
 
 def _key(message: dict[str, Any]) -> bytes:
-    # Clients may send a response back with empty text in place of none, and without its refusal.
+    # A client may repeat a response with empty text instead of null, or without the refusal.
     parts = (message.get("role"), message.get("content") or "", message.get("tool_calls") or None)
     return orjson.dumps(parts)
 
 
 def _trainable(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose tool calls have their arguments as objects, as chat templates expect them."""
+    """Return a message in which arguments of tool calls are objects instead of JSON text, as chat templates expect."""
     calls = message.get("tool_calls")
     return message if not calls else {**message, "tool_calls": [_with_object(call) for call in calls]}
 

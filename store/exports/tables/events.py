@@ -1,4 +1,4 @@
-"""The table `events`: the events of rollouts in the log."""
+"""The table `events`: the events of each rollout."""
 
 from __future__ import annotations
 

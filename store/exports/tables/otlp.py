@@ -1,4 +1,4 @@
-"""The table of the format otlp: spans as OpenTelemetry's requests in JSON. Decision 102."""
+"""The table of the format otlp. Each row is a span as a JSON request of OTLP. Decision 102."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def otlp_spans(record: RolloutRecord) -> list[OtlpSpan]:
         }
         for attempt in map(record.with_reward, record.attempts)
     }
-    # The keys of the store's own have attributes, or describe the import of the rollout.
+    # The keys that begin with `rollbook.` are exported as attributes, or describe the import of the rollout.
     metadata = {name: value for name, value in (rollout.metadata or {}).items() if not name.startswith(_OWN)}
     of_first = {INPUT: _json(rollout.input), METADATA: _json(metadata or None)} if record.is_first else {}
     spans: list[OtlpSpan] = []

@@ -14,7 +14,7 @@ from store.semconv import PRIMARY, summarise
 
 
 def reward_rows(record: RolloutRecord) -> Sequence[Row]:
-    """Return the rows of a rollout's rewards: first the recorded ones, then the scores."""
+    """Return the rows of a rollout's rewards: first the recorded rewards, then the scores."""
     recorded = [
         (
             span.rollout_id,

@@ -1,4 +1,4 @@
-"""The table `spans`, whose rows are those of `StoreLog.take_spans`."""
+"""The table `spans`. Its rows are the rows that `StoreLog.take_spans` passes."""
 
 from __future__ import annotations
 

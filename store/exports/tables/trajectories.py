@@ -14,7 +14,7 @@ from store.models import Span
 
 
 def trajectory_rows(record: RolloutRecord) -> Sequence[Row]:
-    """Return the rows of a rollout's attempts."""
+    """Return the rows of a rollout: one for each attempt, with its document."""
     spans: dict[str, list[Span]] = {}
     for span in record.span_models:
         spans.setdefault(span.attempt_id, []).append(span)
