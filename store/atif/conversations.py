@@ -28,7 +28,7 @@ class AttemptCall:
 
 @dataclass(slots=True)
 class Conversation:
-    """Calls of which every later call repeats the messages of the earlier calls in its prompt."""
+    """Calls that continue each other: the prompt of a call begins with the messages of the calls before it."""
 
     steps: list[Json] = field(default_factory=list[Json])
     calls: list[tuple[Json, AttemptCall]] = field(default_factory=list[Any])

@@ -68,7 +68,7 @@ class OwnAttempt:
 
 
 def is_own(document: Json) -> bool:
-    """Return whether a document is of our own exports."""
+    """Return whether an export of this program wrote a document."""
     return "version" in extra_of(document)
 
 

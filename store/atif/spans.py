@@ -63,5 +63,5 @@ def _difference(attributes: Mapping[str, AttributeValue], expected: Mapping[str,
         for name, value in attributes.items()
         if name not in expected or type(value) is not type(expected[name]) or value != expected[name]
     }
-    # An import joins expected and differing attributes in another order. Sorting makes the next export equal.
+    # An import joins expected and differing attributes in another order. Sorting gives the same bytes again.
     return dict(sorted({**differing, **{name: None for name in expected if name not in attributes}}.items()))

@@ -66,7 +66,8 @@ async def export_store(
 ) -> ExportReport:
     """Export the rollouts that a query matches, with everything that belongs to them, to files in a directory.
 
-    The same call at the same position of the log writes the same bytes. It continues a call that was stopped.
+    The same call at the same position of the log writes the same bytes. To continue a call that was
+    stopped, repeat it.
 
     Args:
         store: the store.

@@ -169,7 +169,7 @@ class ExportPart:
                 self._files[max(sizes, key=lambda key: sizes[key])][1].flush()
 
     def finish(self) -> list[FileEntry]:
-        """Give the files their final names, and return their entries. All is on disk when this method returns."""
+        """Give the files their final names, and return their entries. They are on disk when this method returns."""
         entries = [file.finish(self.directory, table, split) for (_, split), (table, file) in self._files.items()]
         for _, file in self._files.values():
             file.rename()

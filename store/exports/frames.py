@@ -29,7 +29,7 @@ class ForBothStores(Protocol[P, T_co]):
 
 
 def for_both_stores(function: Callable[Concatenate[Store, P], Coroutine[Any, Any, T]]) -> ForBothStores[P, T]:
-    """Return a function that also accepts a blocking store, for which it waits and returns the result."""
+    """Return a function that also accepts a blocking store. For such a store, it waits and returns the result."""
 
     @wraps(function)
     def call(store: Store | SyncStore, *args: P.args, **kwargs: P.kwargs) -> Any:

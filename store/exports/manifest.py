@@ -63,7 +63,7 @@ class Manifest(Frozen):
     rollouts: int = 0
     """The number of exported rollouts."""
     listed: int = 0
-    """The number of listed rollouts that were examined for the export. A continued export skips so many."""
+    """The number of listed rollouts that were examined for the export. A continued export skips this many."""
     parts: int = 0
     files: list[FileEntry] = Field(default_factory=list[FileEntry])
 

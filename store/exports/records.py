@@ -28,7 +28,7 @@ class RolloutRecord:
 
     rollout: Rollout
     offset: int
-    """The number of listed rollouts up to and including this one. A later call can skip so many and continue."""
+    """The number of listed rollouts up to and including this one. A later call can skip this many and continue."""
     reward_version: str | None = None
     """The version of the reward to export, such as `helpful@v2`; None for the recorded rewards."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])

@@ -78,7 +78,7 @@ class ExportSource:
 
     async def _list(self, offset: int) -> Sequence[Rollout]:
         """Return the next rollouts in their present state, selected by the conditions in `_FIXED`."""
-        # Rollouts are never deleted. So there were at most as many at the position as the first page counts.
+        # Rollouts are never deleted. So the total of the first page is an upper bound of their number at the position.
         if offset and offset >= self.listed > 0:
             return ()
         names = _FIXED if self.query.filter_logic == "and" else ()

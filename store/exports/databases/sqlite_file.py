@@ -93,7 +93,7 @@ async def export_sqlite(
 
 
 def _begin(connection: sqlite3.Connection, rows: TableRows) -> SQLiteTables:
-    # Nobody reads the file before it gets its final name, so its transaction needs no rollback journal.
+    # The file is not used before it gets its final name, so its transaction needs no rollback journal.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("BEGIN")
     return SQLiteTables(connection, rows.tables)
