@@ -197,16 +197,22 @@ def _difference(earlier: Manifest, planned: Manifest, *, is_position_given: bool
 
 
 def _delete(directory: Path, manifest: Manifest) -> None:
-    """Delete the files of an export and nothing else. The manifest is deleted last."""
-    _delete_unlisted(directory, manifest)
+    """Delete the files of an export and nothing else. The manifest is deleted last.
+
+    Raises:
+        Incompatible: the manifest lists a file outside of the directory. Nothing is deleted.
+    """
     names = [*(file.path for file in manifest.files), CARD_NAME, VIEWS_NAME]
-    if strangers := [name for name in names if not (directory / name).resolve().is_relative_to(directory.resolve())]:
+    tables = sorted({file.table for file in manifest.files})
+    top = directory.resolve()
+    if strangers := [name for name in [*names, *tables] if not (directory / name).resolve().is_relative_to(top)]:
         raise Incompatible(
             f"{directory / NAME} lists {strangers[0]!r}, which is not in the directory", "delete it by hand"
         )
+    _delete_unlisted(directory, manifest)
     for name in names:
         _delete_file(directory / name)
-    for name in sorted({file.table for file in manifest.files}):
+    for name in tables:
         folder = directory / name
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

@@ -78,7 +78,8 @@ def _spans_of_file(path: Path) -> Iterator[FileSpan | Skipped]:
                 except orjson.JSONDecodeError as error:
                     if number == 1:
                         content = line + file.read(_LARGEST_DOCUMENT)
-                        if not any(b"\n" + start in content for start in _STARTS):
+                        # Only in a file with several requests, a request begins after the beginning of the file.
+                        if not any(content.lstrip().find(start, 1) > 0 for start in _STARTS):
                             yield from _spans_of_document(path, content)
                             return
                         file.seek(len(line))

@@ -65,7 +65,7 @@ class AttemptCalls:
         Raises:
             StoreError: the store gave no number.
         """
-        async with self._turn:
+        async with in_time("get_next_span_sequence_id"), self._turn:
             if call.number is None:
                 await self._draw(self._unnumbered_until(call))
 
@@ -76,10 +76,18 @@ class AttemptCalls:
             StoreError: the store refused the span, or could not be reached.
         """
         self._ended[call] = span
-        async with self._turn:
+        try:
+            async with in_time("record_spans"):
+                await self._turn.acquire()
+        except TimedOut:
+            self._ended.pop(call, None)
+            raise
+        try:
             # While this call waited for its turn, another call may have stored this span together with its own span.
             if call in self._ended:
                 await self._store_ended()
+        finally:
+            self._turn.release()
         if call.error is not None:
             raise call.error
 

@@ -240,6 +240,8 @@ class _Replay:
         present = await self.target.get_resources_by_id(target_id)
         if present is None:
             await self.target.update_resources(target_id, content)
+            # Rollouts that other callers enqueue without resources get the latest ones.
+            await self.restore_latest()
             return
         if present.version > 1:
             # A later version may contain the address of another proxy. So the first version is compared.

@@ -213,20 +213,20 @@ class ReplayStore(Store):
                 raise Unsupported(f"order by {query.sort_by} while rollouts wait", _NAME)
             if query.sort_by is None and not _narrows(query):
                 page = await self._read_rollouts(ids)
-                return self._page(query, [self._in_replay(rollout) for rollout in page])
+                return self._page(query, [self._in_replay(rollout) for rollout in page], candidates)
             everything = {"rollout_id_in": ids, "status_in": None, "limit": -1, "offset": 0, "as_at": self._at}
             page = await self._source.find_rollouts(query.model_copy(update=everything)) if ids else ()
             needs_reward = query.reward_min is not None or query.reward_max is not None
             # A rollout that has not ended has no reward.
             fitting = (rollout for rollout in page if not (needs_reward and rollout.rollout_id in timeline.open))
-            return self._page(query, [self._in_replay(rollout) for rollout in fitting])
+            return self._page(query, [self._in_replay(rollout) for rollout in fitting], candidates)
 
     def _page(
-        self, query: RolloutQuery, rollouts: Iterable[Rollout | AttemptedRollout]
+        self, query: RolloutQuery, rollouts: Iterable[Rollout | AttemptedRollout], candidates: Iterable[str]
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         matches = list(rollouts)
         items = matches[query.offset : None if query.limit == -1 else query.offset + query.limit]
-        self._poll(items)
+        self._poll(candidates)
         return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=len(matches))
 
     async def get_rollout_by_id(
@@ -235,7 +235,7 @@ class ReplayStore(Store):
         self._check_present(RolloutQuery.of(as_at=as_at, at=at))
         with self._timeline.call():
             rollouts = await self._rollouts([rollout_id])
-            self._poll(rollouts)
+            self._poll([rollout_id])
         return rollouts[0] if rollouts else None
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
@@ -345,9 +345,9 @@ class ReplayStore(Store):
         unfinished: dict[str, Any] = {"status": state, "end_time": None, "reward": None, "rewards": {}}
         return _without_attempt(rollout).model_copy(update=unfinished)
 
-    def _poll(self, rollouts: Iterable[Rollout]) -> None:
+    def _poll(self, rollout_ids: Iterable[str]) -> None:
         """Take a step if an algorithm reads unfinished rollouts again, although nothing has changed."""
-        if any(rollout.rollout_id in self._timeline.open for rollout in rollouts):
+        if any(rollout_id in self._timeline.open for rollout_id in rollout_ids):
             if self._polled_at == len(self._timeline.events):
                 self._timeline.advance()
             self._polled_at = len(self._timeline.events)

@@ -128,6 +128,8 @@ class Pairs:
     scored: array[float] = field(default_factory=lambda: array("d"))
     places: list[tuple[str | None, int | None]] = field(default_factory=list[tuple[str | None, int | None]])
     """The mode and the step of each rollout."""
+    created: array[float] = field(default_factory=lambda: array("d"))
+    """The time at which each rollout was created."""
     sign_changes: int = 0
     sign_changed: list[ChangedScore] = field(default_factory=list[ChangedScore])
 
@@ -138,6 +140,7 @@ class Pairs:
             return
         self.recorded.append(recorded)
         self.scored.append(scored)
+        self.created.append(rollout.start_time)
         step = (rollout.metadata or {}).get(_STEP)
         self.places.append((rollout.mode, step if type(step) is int else None))
         if _sign(recorded) != _sign(scored):
@@ -155,8 +158,9 @@ class Pairs:
         differences = [after - before for before, after in zip(self.recorded, self.scored, strict=True)]
         mean, half = math.fsum(differences) / count, None
         if count > 1:
-            variance = math.fsum((difference - mean) ** 2 for difference in differences) / (count - 1)
-            half = t_quantile(count - 1) * math.sqrt(variance / count)
+            # `hypot` does not overflow where the squares of finite differences would.
+            deviation = math.hypot(*(difference - mean for difference in differences)) / math.sqrt(count - 1)
+            half = t_quantile(count - 1) * deviation / math.sqrt(count)
         return PairedDifference(
             rollouts=count,
             recorded=math.fsum(self.recorded) / count,
@@ -175,8 +179,9 @@ class Pairs:
         """Return the means by mode and step, or by mode and range in the order of the rollouts."""
         by_step, count = self.by_step, len(self.places)
         groups: defaultdict[tuple[str | None, int], list[int]] = defaultdict(list)
-        for index, (mode, step) in enumerate(self.places):
-            groups[mode, step if by_step and step is not None else index * _BUCKETS // count].append(index)
+        for rank, index in enumerate(sorted(range(count), key=self.created.__getitem__)):
+            mode, step = self.places[index]
+            groups[mode, step if by_step and step is not None else rank * _BUCKETS // count].append(index)
         return [
             CurvePoint(
                 mode=mode,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from store.errors import Conflict, Invalid
+from store.errors import Conflict, Invalid, TooLarge
 from store.interface.store import Store
 from store.models import AttemptedRollout, PaginatedResult, Rollout, Score
 from store.models.queries import MAX_ROLLOUTS, RolloutQuery
@@ -199,15 +199,22 @@ class _Run:
         outcomes, self.results, self.recorded_at = self.results, [], time.monotonic()
         if not outcomes:
             return
+        await self._record_in_parts(outcomes)
+        self.options.on_progress(OperationProgress("scoring rollouts", self.selected_done, self.total, "rollouts"))
+
+    async def _record_in_parts(self, outcomes: Sequence[RolloutResult]) -> None:
+        """Record outcomes; in halves, if a call cannot have all of them."""
         try:
             await self._record_all(outcomes)
-        except Conflict:
-            for outcome in outcomes:
-                try:
-                    await self._record_all([outcome])
-                except Conflict:
-                    self.conflicts += 1
-        self.options.on_progress(OperationProgress("scoring rollouts", self.selected_done, self.total, "rollouts"))
+        except (Conflict, TooLarge) as error:
+            if len(outcomes) > 1:
+                middle = len(outcomes) // 2
+                await self._record_in_parts(outcomes[:middle])
+                await self._record_in_parts(outcomes[middle:])
+            elif isinstance(error, Conflict):
+                self.conflicts += 1
+            else:
+                raise
 
     async def _record_all(self, outcomes: Sequence[RolloutResult]) -> None:
         scores = [

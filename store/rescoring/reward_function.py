@@ -145,7 +145,11 @@ class ScoreResult:
     @classmethod
     def failed(cls, error: BaseException) -> ScoreResult:
         """Return the result for an error."""
-        return cls.failure(type(error).__name__, str(error))
+        try:
+            message = str(error)
+        except Exception:  # noqa: BLE001 - the class of a user may raise any error
+            message = "its message cannot be read"
+        return cls.failure(type(error).__name__, message)
 
     @classmethod
     def failure(cls, kind: str, message: str) -> ScoreResult:

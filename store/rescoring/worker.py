@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -160,10 +161,12 @@ class _Worker:
             result = ScoreResult.of(returned)
             check([result.score(record.rollout.rollout_id, record.attempt.attempt_id, self._order.reward.key, None)])
         except TimeoutError as error:
+            # A thread of the call may hang in the executor, which other calls need.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
             return ScoreResult.failure("TimeoutError", str(error) or timeout_text(self._order.timeout))
         except asyncio.CancelledError as error:
             return ScoreResult.failed(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the function of a user may raise any error
+        except BaseException as error:  # noqa: BLE001 - the function may raise any error; interrupts are ignored here
             return ScoreResult.failed(error)
         finally:
             self._slots.end(slot)

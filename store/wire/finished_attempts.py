@@ -51,7 +51,6 @@ def decode(text: bytes, spans: Sequence[Span]) -> FinishedAttempt:
     Raises:
         LookupError: the response has an index that the request does not have.
         pydantic.ValidationError: the response has another form.
-        Incompatible: the response contains an error of an unknown type, or neither the attempt nor its error.
     """
     finished = _decode(text)
     results: list[Span | StoreError | None] = [None] * len(spans)
@@ -69,7 +68,7 @@ def decode(text: bytes, spans: Sequence[Span]) -> FinishedAttempt:
 
 
 def _error(fields: Mapping[str, Any]) -> StoreError:
-    error = named_error(fields)
-    if error is None:
-        raise Incompatible(f"the server answered finish_attempt with {dict(fields)}", "use the version of the server")
-    return error
+    """Return the error in a response. A client that does not know its type must not repeat the call."""
+    return named_error(fields) or Incompatible(
+        f"the server answered finish_attempt with {dict(fields)}", "use the version of the server"
+    )

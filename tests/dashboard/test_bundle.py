@@ -138,6 +138,46 @@ async def test_equal_rollouts_give_equal_bytes_and_a_bundle_is_not_overwritten(f
         await bundle(filled, tmp_path / "none", query=RolloutQuery(mode_in=["val"]))
 
 
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (file for file in directory.rglob("*") if file.is_file())
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
+
+
+# The directory is checked before the database is read.
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+async def test_directory_with_files_of_other_programs_is_not_overwritten(filled: str, tmp_path: Path) -> None:
+    for number, manifest in enumerate((b'{"format":"other","files":{}}', b"[]", b"{")):
+        foreign = tmp_path / f"foreign {number}"
+        foreign.mkdir()
+        (foreign / "bundle.json").write_bytes(manifest)
+        with pytest.raises(Conflict, match="is no bundle"):
+            await bundle(filled, foreign, overwrite=True)
+        assert contents(foreign) == {"bundle.json": manifest}
+    target = tmp_path / "bundle"
+    await bundle(filled, target)
+    (target / "001" / "notes.txt").write_text("mine")
+    before = contents(target)
+    with pytest.raises(Conflict, match=r"notes\.txt is not a file of the bundle"):
+        await bundle(filled, target, overwrite=True)
+    assert contents(target) == before
+
+
+# Files do not depend on the database.
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+async def test_bundle_in_the_current_directory_is_replaced(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "bundle"
+    await bundle(filled, target)
+    expected = contents(target)
+    monkeypatch.chdir(target)
+    await bundle(filled, Path(), overwrite=True, query=RolloutQuery(mode_in=["train"]))
+    assert contents(Path()).keys() < expected.keys()
+    await bundle(filled, Path(), overwrite=True)
+    assert contents(Path()) == contents(target) == expected
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["bundle"]  # noqa: ASYNC240
+
+
 # Pages are read as those of the dashboard, and files do not depend on the database.
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_size_of_a_bundle_is_bounded(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

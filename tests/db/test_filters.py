@@ -39,7 +39,7 @@ def workers(*statuses: tuple[str, str]) -> list[Values]:
 def test_every_scalar_field_of_the_model_can_be_sorted_by(noun: Noun, model: type[BaseModel]) -> None:
     scalars = {name for name, field in model.model_fields.items() if is_scalar(field.annotation)}
     # Rollouts also sort by what is no field of the model; attempts do not sort by their rewards.
-    more = {"group", "step", "label", "resources_version"} if noun is ROLLOUTS else set[str]()
+    more = {"group", "step", "label", "plan_key", "resources_version"} if noun is ROLLOUTS else set[str]()
     less = {"reward"} if noun is ATTEMPTS else set[str]()
     assert set(noun.fields) == scalars - less | more
 

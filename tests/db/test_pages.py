@@ -145,6 +145,7 @@ class Crowd:
             end_at=self.maybe(1, 2, 3),
             group_id=self.maybe(*TEXTS),
             step=self.maybe(-1, 2, 10),
+            plan_key=f"plan {number}" if dice.random() < 0.7 else None,
             resources_version=self.maybe(1, 2),
             input_position=position,
             metadata_position=position,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class Answer:
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_divided: bool = False
+    """Whether the second half of the body arrives later than the first."""
     drops_connection: bool = False
     """Whether the connection is closed instead, after the spans were taken."""
 
@@ -113,7 +116,11 @@ class CollectorServer:
         for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.wfile.write(answer.body)
+        middle = len(answer.body) // 2 if answer.is_divided else 0
+        handler.wfile.write(answer.body[:middle])
+        if answer.is_divided:
+            time.sleep(0.1)
+        handler.wfile.write(answer.body[middle:])
 
 
 @contextmanager

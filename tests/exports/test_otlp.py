@@ -112,6 +112,16 @@ async def test_a_collector_receives_the_spans_of_chosen_rollouts(
     assert (report.rollouts, report.spans, report.refused, report.requests) == (2, 8, 0, 1)
 
 
+async def test_passwords_in_netrc_are_not_sent_to_a_collector(
+    store: Store, collector: CollectorServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("default login user password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    await send_spans(store, collector.url)
+    await send_spans(store, collector.url, options=CollectorOptions(headers={"authorization": "Bearer key"}))
+    assert [request.headers.get("authorization") for request in collector.requests] == [None, "Bearer key"]
+
+
 async def test_a_request_is_repeated_until_the_collector_takes_it(store: Store, collector: CollectorServer) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=0.5), usegmt=True)
     collector.answers = [
@@ -141,8 +151,11 @@ async def test_a_request_is_repeated_until_the_collector_takes_it(store: Store, 
             headers=PROTOBUF,
         ),
         Answer(body=b'{"partialSuccess":{"rejectedSpans":"3","errorMessage":"no rollout"}}', headers=JSON),
+        Answer(
+            body=b'{"partialSuccess":{"rejectedSpans":"3","errorMessage":"no rollout"}}', headers=JSON, is_divided=True
+        ),
     ],
-    ids=["protobuf", "json"],
+    ids=["protobuf", "json", "two pieces"],
 )
 async def test_a_partial_success_is_reported_and_not_repeated(
     answer: Answer, store: Store, collector: CollectorServer

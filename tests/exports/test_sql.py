@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import time
 from contextlib import closing
@@ -15,6 +16,7 @@ import pytest
 from store import open_store, open_sync
 from store.errors import Invalid
 from store.exports import export_postgres, export_sqlite, export_store, query_sql
+from store.exports.databases import temporary
 from store.exports.databases.functions import add_functions
 from store.interface.store import Store
 from store.models.queries import RolloutQuery
@@ -137,6 +139,7 @@ async def test_statements_see_the_data_of_a_compacted_store(durable_url: str) ->
         ("SELECT missing FROM curves", "no such column: missing; the columns of curves are step, mode"),
         ("SELECT epoch(name) FROM spans", "user-defined function raised exception"),
         ("SELECT length(zeroblob(900000000))", "too big"),
+        ("SELECT length(replace(hex(zeroblob(500000)), '0', hex(zeroblob(500000))))", "too big"),
     ],
 )
 async def test_a_statement_that_fails_or_does_not_only_read_is_refused(
@@ -169,6 +172,15 @@ async def test_a_result_has_at_most_the_limited_number_of_rows(store: Store) -> 
             await query_sql(store, "SELECT 1", limit=limit, seconds=seconds)
 
 
+async def test_a_result_has_at_most_the_limited_number_of_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporary, "_RESULT_BYTES", 100)
+    numbers = "SELECT hex(zeroblob(25)) FROM rollouts"
+    assert len((await query_sql(store, numbers, limit=1)).rows) == 1
+    for limit in (2, -1):
+        with pytest.raises(Invalid, match="has a result of more than 100 bytes; select fewer columns or rows"):
+            await query_sql(store, numbers, limit=limit)
+
+
 async def test_conditions_and_a_position_choose_the_rollouts_of_a_statement(store: Store) -> None:
     statement = "SELECT count(*) FROM rollouts"
     assert (await query_sql(store, statement, RolloutQuery.of(mode_in=["val"]))).rows == [(2,)]
@@ -185,6 +197,17 @@ async def test_functions_describe_columns_and_compute_figures(store: Store) -> N
     described = await query_sql(store, "SELECT name, type FROM pragma_table_info('rewards')")
     assert described.rows[0] == ("rollout_id", "TEXT")
     assert (await query_sql(store, "SELECT value FROM json_each('[1, 2]')")).rows == [(1,), (2,)]
+
+
+def test_search_and_replacement_in_values_are_those_of_sqlite() -> None:
+    texts = ["banana", "an", "äöa", "0", ""]
+    values = [*texts, *(text.encode() for text in texts), 1020, 0, 1.5, 2.0, 1e20, float("-inf"), None]
+    with closing(sqlite3.connect(":memory:")) as plain, closing(sqlite3.connect(":memory:")) as extended:
+        add_functions(extended)
+        for triple in itertools.product(values, repeat=3):
+            statement = "SELECT instr(?1, ?2), CAST(replace(?1, ?2, ?3) AS TEXT)"
+            expected = plain.execute(statement, triple).fetchone()
+            assert (triple, extended.execute(statement, triple).fetchone()) == (triple, expected)
 
 
 @pytest.mark.parametrize("join", ["NATURAL JOIN model_calls", 'JOIN "model_calls" USING (rollout_id, [span_id])'])

@@ -57,6 +57,21 @@ async def test_a_file_is_replaced_only_if_an_export_wrote_it(store: Store, sqlit
     assert not is_unfinished(tmp_path)
 
 
+async def test_a_file_with_changes_in_its_write_ahead_log_is_not_replaced(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "views.db"
+    await export_sqlite(store, path, query=RolloutQuery(as_at=0))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE notes (note)")
+        with pytest.raises(Conflict, match=r"has changes of .*views\.db in views\.db-wal"):
+            await export_sqlite(store, path, overwrite=True)
+        assert connection.execute("SELECT count(*) FROM notes").fetchall() == [(0,)]
+    assert positions(path) == [(0, 0)]
+    assert not is_unfinished(tmp_path)
+    await export_sqlite(store, path, overwrite=True)
+    assert positions(path)[0][1] == 8
+
+
 async def test_a_file_that_is_being_written_is_refused(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "views.db"
     refused: list[Exception] = []

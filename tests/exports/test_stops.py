@@ -158,6 +158,21 @@ async def test_a_finished_export_is_only_overwritten_on_request(store: Store, tm
     assert content(tmp_path / "export") == before
 
 
+@pytest.mark.parametrize("field", ["path", "table"])
+async def test_files_outside_of_the_directory_are_not_deleted(field: str, store: Store, tmp_path: Path) -> None:
+    directory = tmp_path / "export"
+    await export_store(store, "sft", directory)
+    outside = tmp_path / "outside"
+    (outside.touch if field == "path" else outside.mkdir)()
+    manifest = orjson.loads((directory / "manifest.json").read_bytes())
+    manifest["files"][-1][field] = "../outside"
+    (directory / "manifest.json").write_bytes(orjson.dumps(manifest))
+    before = content(directory)
+    with pytest.raises(Incompatible, match=r"lists '\.\./outside', which is not in the directory"):
+        await export_store(store, "sft", directory, overwrite=True)
+    assert (content(directory), outside.exists()) == (before, True)
+
+
 async def test_folders_of_unfinished_documents_are_deleted_and_others_stay(many: str, tmp_path: Path) -> None:
     await export_documents(many, str(tmp_path / "expected"))
     directory = tmp_path / "export"

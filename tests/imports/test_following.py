@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,38 @@ async def test_a_replaced_file_is_read_from_its_beginning(
     assert await keys(followed.store) == sorted({*"abce", *kept})
 
 
+async def test_a_file_written_again_with_equal_size_is_read_again(followed: Following, folder: Path) -> None:
+    file = folder / "traces.jsonl"
+    append(file, trace_line("a"))
+    await followed.imported()
+    time = file.stat().st_mtime_ns
+    with file.open("r+b") as stream:
+        stream.write(trace_line("b"))
+    os.utime(file, ns=(time, time + 1_000_000_000))
+    assert await followed.imported() == 1
+    assert await keys(followed.store) == ["a", "b"]
+
+
+async def test_a_store_restored_from_a_backup_gets_all_traces_again(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, backup = tmp_path / "database", tmp_path / "backup"
+    database.mkdir()
+    url = f"sqlite:///{database / 'rollbook.db'}"
+    await (await open_store(url)).close()
+    shutil.copytree(database, backup)
+    append(folder / "traces.jsonl", trace_line("a"), trace_line("b"))
+    async with await open_store(url) as store:
+        assert await Following(store, folder).imported() == 2
+    shutil.rmtree(database)
+    shutil.copytree(backup, database)
+    async with await open_store(url) as store:
+        with caplog.at_level(logging.WARNING, "store.imports.following"):
+            assert await Following(store, folder).imported() == 2
+        assert await Following(store, folder).imported() == 0
+    assert sum("so all files are read again" in record.message for record in caplog.records) == 1
+
+
 async def test_a_restarted_follower_continues_at_the_stored_place(
     followed: Following, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +230,19 @@ async def test_a_store_that_cannot_be_reached_is_tried_again(
     async with asyncio.timeout(20):
         await TraceFollower(refusing, folder, on_import=lambda _: stopped.set()).follow(stopped, poll_seconds=0.01)
     assert (await keys(sqlite_store), refusing.times) == (["a"], 0)
+
+
+async def test_lines_before_a_torn_line_are_imported_after_an_outage(sqlite_store: Store, folder: Path) -> None:
+    refusing: Any = _Refusing(sqlite_store, Unavailable("the database restarts"), 0)
+    followed = Following(refusing, folder)
+    append(folder / "traces.jsonl", trace_line("a"))
+    await followed.imported()
+    append(folder / "traces.jsonl", trace_line("b"), trace_line("c")[:500])
+    refusing.times = 1
+    with pytest.raises(Unavailable):
+        await followed.imported()
+    assert await followed.imported() == 1
+    assert await keys(sqlite_store) == ["a", "b"]
 
 
 async def test_a_store_that_refuses_ends_the_follower(sqlite_store: Store, folder: Path) -> None:

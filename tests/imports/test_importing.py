@@ -235,7 +235,7 @@ async def test_a_rollout_that_cannot_be_stored_is_skipped_and_leaves_nothing(
     assert len(await sqlite_store.query_rollouts()) == 2
 
 
-@pytest.mark.parametrize(
+ODD_SPANS = pytest.mark.parametrize(
     "name, attributes, change",
     [
         ("n" * 9000, {}, "name"),
@@ -244,6 +244,9 @@ async def test_a_rollout_that_cannot_be_stored_is_skipped_and_leaves_nothing(
         ("odd", {"text": "x" * 17_000_000}, "text"),
     ],
 )
+
+
+@ODD_SPANS
 async def test_a_span_that_no_store_accepts_is_changed_and_marked(
     sqlite_store: Store, name: str, attributes: dict[str, Any], change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +260,30 @@ async def test_a_span_that_no_store_accepts_is_changed_and_marked(
     spans = await sqlite_store.query_spans(rollout.rollout_id)
     assert [span.sequence_id for span in spans] == [1, 2, 3, 4, 5]
     assert change in str(spans[2].attributes["rollbook.changed"])
+
+
+class _Recording:
+    """A store that records the names of its calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self._store, name)
+
+
+@ODD_SPANS
+async def test_nothing_is_written_after_the_end_of_an_attempt(
+    sqlite_store: Store, name: str, attributes: dict[str, Any], change: str
+) -> None:
+    recording: Any = _Recording(sqlite_store)
+    odd = Span.from_attributes(name=name, attributes=attributes)
+    await import_rollouts(recording, [foreign("a", attempts=[ForeignAttempt("succeeded", [odd])])], source="test")
+    assert recording.calls[-1] == "finish_attempt"
+    (span,) = await sqlite_store.query_spans((await only(sqlite_store)).rollout_id)
+    assert change in str(span.attributes["rollbook.changed"])
 
 
 async def test_a_plan_key_of_a_rollout_that_waits_in_the_queue_is_skipped(sqlite_store: Store) -> None:

@@ -183,14 +183,38 @@ async def test_spans_of_the_tracer_are_grouped_by_their_resource(sqlite_store: S
     assert len(await sqlite_store.query_attempts(rollout.rollout_id)) == 2
 
 
-async def test_an_attempt_that_had_not_ended_is_imported_as_failed(sqlite_store: Store, tmp_path: Path) -> None:
+async def export_twice(older: Path, newer: Path) -> str:
+    """Export a rollout while its attempt is running, and after its end. Return the id of the attempt."""
     async with await open_store("memory://") as source:
         attempt = (await source.start_rollout("x")).attempt
         await source.add_many_spans(conversation(attempt, 0))
-        await export_store(source, "otlp", tmp_path / "out")
-    await import_(sqlite_store, tmp_path / "out")
+        await export_store(source, "otlp", older)
+        await source.update_attempt(attempt.rollout_id, attempt.attempt_id, "succeeded")
+        await export_store(source, "otlp", newer)
+    return attempt.attempt_id
+
+
+async def test_a_rollout_with_a_running_attempt_is_skipped_until_a_later_export(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    attempt_id = await export_twice(tmp_path / "older", tmp_path / "newer")
+    report = await import_(sqlite_store, tmp_path / "older")
+    assert counts(report) == (0, 0, 0, 1)
+    assert report.skips[0].place == f"{tmp_path}/older/part-00000.jsonl:1"
+    assert report.skips[0].reason == f"attempt {attempt_id} was running when it was exported; export it after its end"
+    assert counts(await import_(sqlite_store, tmp_path / "newer"))[::3] == (1, 0)
     rollout = await only(sqlite_store)
-    assert (rollout.status, rollout.input) == ("failed", "x")
+    assert (rollout.status, rollout.input) == ("succeeded", "x")
+
+
+@pytest.mark.parametrize("order", [("older", "newer"), ("newer", "older")], ids="-".join)
+async def test_the_later_of_two_exports_determines_the_status(
+    order: tuple[str, str], sqlite_store: Store, tmp_path: Path
+) -> None:
+    await export_twice(tmp_path / "older", tmp_path / "newer")
+    report = await import_(sqlite_store, *(tmp_path / name for name in order))
+    assert counts(report)[::3] == (1, 0)
+    assert (await only(sqlite_store)).status == "succeeded"
 
 
 async def test_damaged_parts_are_skipped_with_their_place(sqlite_store: Store, tmp_path: Path) -> None:
@@ -227,6 +251,28 @@ async def test_damaged_parts_are_skipped_with_their_place(sqlite_store: Store, t
     assert skips.keys() == expected.keys()
     for place, reason in expected.items():
         assert reason in skips[place]
+
+
+@pytest.mark.parametrize(
+    "lines, torn, traces",
+    [
+        (["torn", "one", "two"], 1, 2),
+        (["one", "torn+two"], 2, 2),
+        (["torn+one", "two"], 1, 2),
+        (["torn+one"], 1, 1),
+    ],
+)
+async def test_a_torn_line_loses_only_its_own_request(
+    lines: list[str], torn: int, traces: int, sqlite_store: Store, tmp_path: Path
+) -> None:
+    one, two = (message_json(request(group(genai(trace)))) for trace in (ONE, TWO))
+    parts = {"torn": two[:40], "one": one, "two": two}
+    content = [b"".join(parts[name] for name in line.split("+")) for line in lines]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(content) + b"\n")
+    report = await import_(sqlite_store, tmp_path)
+    assert counts(report) == (traces, 0, traces, 1)
+    assert report.skips[0].place == f"{tmp_path}/a.jsonl:{torn}"
+    assert "the line is not JSON" in report.skips[0].reason
 
 
 async def test_a_document_over_several_lines_is_read(

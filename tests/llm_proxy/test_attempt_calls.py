@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from store.errors import Invalid
+from store.errors import Invalid, TimedOut
 from store.interface.store import Store
-from store.llm_proxy import LLMProxy
+from store.llm_proxy import LLMProxy, attempt_calls
 from store.models import Span
 from store.sql.store import SQLStore
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, streams, waits
@@ -28,6 +29,13 @@ def store(memory: Store) -> Gated:
 async def proxy(new_proxy: NewProxy) -> LLMProxy:
     # In the loop of the test, like the gate.
     return await new_proxy(launch_mode="asyncio")
+
+
+class Silent(Gated):
+    """A store that never answers a draw of a number."""
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        return await asyncio.get_running_loop().create_future()
 
 
 def commits(store: Gated) -> int:
@@ -112,6 +120,17 @@ async def test_span_that_the_store_refuses_does_not_prevent_spans_stored_with_it
         # What was refused leaves nothing behind.
         await agent.chat(messages=asking("last"))
         assert (await texts(agent))[-1] == "last"
+
+
+async def test_calls_that_wait_for_a_store_without_answers_wait_at_the_same_time(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_calls, "_LONGEST", 0.2)
+    calls = attempt_calls.AttemptCalls(Silent(memory), "ro", "at", lambda: None)
+    began = time.monotonic()
+    results = await asyncio.gather(*(calls.draw(calls.begin()) for _ in range(20)), return_exceptions=True)
+    assert {type(result) for result in results} == {TimedOut}
+    assert time.monotonic() - began < 20 * 0.2
 
 
 async def test_number_that_is_refused_at_the_beginning_of_a_stream_is_drawn_with_its_span(

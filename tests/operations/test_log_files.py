@@ -191,6 +191,17 @@ async def test_directory_with_something_else_is_not_overwritten(full: str, tmp_p
         await export_log(full, tmp_path / "log")
 
 
+async def test_file_outside_of_the_directory_is_not_deleted(full: str, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "log-00001.jsonl").write_text("mine")
+    manifest = orjson.loads((log / "manifest.json").read_bytes())
+    manifest["files"][0]["path"] = "../log-00001.jsonl"
+    (log / "manifest.json").write_bytes(orjson.dumps(manifest))
+    before = bytes_of(log)
+    with pytest.raises(Incompatible, match="is not the manifest of a log"):
+        await export_log(full, log, overwrite=True)
+    assert (bytes_of(log), (tmp_path / "log-00001.jsonl").read_text()) == (before, "mine")
+
+
 @pytest.fixture
 async def log(full: str, tmp_path: Path) -> Path:
     """A directory with a complete log in three files or more."""

@@ -22,6 +22,7 @@ from store.domain.events import (
     SpanNumbersReserved,
     StoreBlobsDropped,
     StoreBodiesDropped,
+    StoreCopiedFrom,
 )
 from store.models import AttemptStatus, RolloutStatus
 from store.runtime import context
@@ -305,7 +306,14 @@ async def test_the_same_calls_at_the_same_times_write_the_same_bytes(empty_url: 
 def test_the_recording_has_every_type_of_event_and_every_status() -> None:
     types = FACTS_RECORDED["main"]["types"]
     # Nothing writes the first, and the others are younger than the recording.
-    unrecorded = (BodyDropped, RewardScored, SpanNumbersReserved, StoreBodiesDropped, StoreBlobsDropped)
+    unrecorded = (
+        BodyDropped,
+        RewardScored,
+        SpanNumbersReserved,
+        StoreBodiesDropped,
+        StoreBlobsDropped,
+        StoreCopiedFrom,
+    )
     assert types.keys() == FACTS.keys() - {fact.type for fact in unrecorded}
     rollouts = recording.load_json(recording.ANSWERS)["rollouts"]
     assert {rollout["status"] for rollout in rollouts} == set(get_args(RolloutStatus))

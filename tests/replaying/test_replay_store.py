@@ -106,6 +106,17 @@ async def test_baseline_gets_recorded_rollouts_by_their_inputs(source: Store) ->
         await fit(Baseline(), ReplayStore(source), strategy="shm")
 
 
+async def test_algorithm_may_wait_by_reading_the_rollouts_that_have_ended(source: Store) -> None:
+    store = ReplayStore(source)
+    for task in TASKS:
+        await store.enqueue_rollout(task, mode="train")
+    reads = [await store.query_rollouts(status_in=["succeeded", "failed"]) for _ in range(4 * len(TASKS))]
+    ended = reads[-1]
+    assert {rollout.rollout_id for rollout in ended} == {
+        rollout.rollout_id for rollout in await source.query_rollouts()
+    }
+
+
 async def test_query_selects_the_recordings(source: Store) -> None:
     failed = ReplayStore(source, RolloutQuery(status_in=["failed"]))
     await fit(Baseline(), failed, [{"n": 5}])

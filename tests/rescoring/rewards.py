@@ -55,6 +55,28 @@ def behaving(record: AttemptRecord) -> Any:
     return None
 
 
+class Unreadable(BaseException):
+    """An error of a package in another language, whose message cannot be read."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def blocking(record: AttemptRecord) -> float:
+    """Call code that hangs in a thread for most inputs, and code that raises an unusual error for one."""
+    number = record.rollout.input["n"]
+    if number == 9:
+        raise Unreadable
+    if number < 8:
+        await asyncio.to_thread(time.sleep, HANG_SECONDS)
+    return float(await asyncio.to_thread(lambda: number))
+
+
+def talkative(record: AttemptRecord) -> Any:
+    """Explain at length."""
+    return {"value": record.rollout.input["n"], "explanation": os.urandom(30_000).hex()}
+
+
 async def judge(record: AttemptRecord) -> float:
     """Wait as for a model, and behave as the input says."""
     number = record.rollout.input["n"]

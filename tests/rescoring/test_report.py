@@ -8,12 +8,12 @@ from store.models import Rollout, RolloutConfig
 from store.rescoring.report import Pairs, t_quantile
 
 
-def rollout(reward: float | None, step: int | None = None) -> Rollout:
+def rollout(reward: float | None, step: int | None = None, *, created: float = 0) -> Rollout:
     metadata = {} if step is None else {"rollbook.step": step}
     return Rollout(
         rollout_id=f"ro-{reward}",
         input=1,
-        start_time=0,
+        start_time=created,
         status="succeeded",
         config=RolloutConfig(),
         metadata=metadata,
@@ -47,10 +47,20 @@ def test_interval_of_equal_differences_has_no_width() -> None:
     assert (difference.low, difference.mean, difference.high) == (0.5, 0.5, 0.5)
 
 
+def test_interval_of_great_differences_is_computed() -> None:
+    pairs = Pairs()
+    for scored in (1e200, -1e200):
+        pairs.add(rollout(0.0), scored)
+    difference = pairs.difference()
+    assert difference is not None
+    assert difference.high == pytest.approx(12.706e200, rel=1e-3)
+
+
 def test_curve_without_steps_is_in_the_order_of_creation() -> None:
     pairs = Pairs()
-    for number in range(40):
-        pairs.add(rollout(float(number)), 1.0)
+    # Results come in any order.
+    for number in reversed(range(40)):
+        pairs.add(rollout(float(number), created=number), 1.0)
     assert not pairs.by_step
     points = pairs.curve()
     assert [(point.step, point.rollouts) for point in points] == [(step, 2) for step in range(20)]

@@ -8,6 +8,7 @@ import pytest
 
 from store import Conflict, Invalid, NotFound, RolloutQuery, Score, open_store, rescore
 from store.rescoring.report import CurvePoint
+from store.validation import json_limits
 from tests.conftest import SQLITE
 from tests.rescoring.conftest import add_rollouts
 
@@ -100,6 +101,22 @@ async def test_async_function_that_blocks_or_ends_its_process_costs_no_other_rol
     )
     assert (retried.scored, retried.scored_before) == (3, 7)
     assert [score.value for _, score in sorted((await scores_of(filled_url, "judge@v1")).items())] == [*range(10)]
+
+
+@ON_SQLITE
+async def test_threads_that_hang_and_unusual_errors_cost_no_other_rollout(filled_url: str) -> None:
+    report = await rescore(filled_url, f"{HERE}:blocking@v1", processes=1, concurrency=4, timeout=0.3, sample_twice=0)
+    assert (report.scored, report.failures_by_type) == (1, {"TimeoutError": 8, "Unreadable": 1})
+    assert (await scores_of(filled_url, "blocking@v1"))[8].value == 8
+
+
+@ON_SQLITE
+async def test_explanations_that_are_too_long_for_one_call_are_recorded_by_several(
+    filled_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_limits, "MAX_CALL_BYTES", 100_000)
+    report = await rescore(filled_url, f"{HERE}:talkative@v1", processes=1, sample_twice=0)
+    assert (report.scored, report.failed) == (10, 0)
 
 
 @ON_SQLITE

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
-from store.models import LLM, PromptTemplate, RolloutConfig
+from store.models import LLM, AttemptedRollout, LightningStoreCapabilities, PromptTemplate, RolloutConfig
 from store.runtime.process import worker_name
 from store.training import (
     LitAgent,
@@ -309,6 +310,49 @@ async def test_no_claim_is_lost_when_the_runner_is_cancelled_while_it_waits(live
         return statuses <= {"queuing", "requeuing", "succeeded", "failed"}
 
     assert await until(settled)
+
+
+class CancelsAfterClaim(DelegatingStore):
+    """A store whose caller is cancelled some steps of the event loop after a claim."""
+
+    def __init__(self, target: Store, steps: int) -> None:
+        self._target = target
+        self._steps = steps
+        self.serving: asyncio.Task[None] | None = None
+
+    @property
+    def target(self) -> Store:
+        return self._target
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._target.capabilities
+
+    async def close(self) -> None:
+        """Leave the other store open."""
+
+    async def dequeue_many_rollouts(self, *args: Any, **kwargs: Any) -> list[AttemptedRollout]:
+        claimed = await self._target.dequeue_many_rollouts(*args, **kwargs)
+        self._cancel_after(self._steps)
+        return claimed
+
+    def _cancel_after(self, steps: int) -> None:
+        if steps:
+            asyncio.get_running_loop().call_soon(self._cancel_after, steps - 1)
+        elif self.serving is not None:
+            self.serving.cancel()
+
+
+async def test_no_claim_is_lost_at_whichever_step_the_runner_is_cancelled(memory: Store) -> None:
+    await memory.add_resources(dict(RESOURCES))
+    for steps in range(1, 80):
+        await memory.enqueue_rollout(steps)
+        store = CancelsAfterClaim(memory, steps)
+        runner: Runner[Any] = Runner(heartbeat_interval=0)
+        with runner.run_context(agent=returning(1.0), store=store):
+            store.serving = asyncio.create_task(runner.iter())
+            await asyncio.gather(store.serving, return_exceptions=True)
+    assert {rollout.status for rollout in await memory.query_rollouts()} <= {"queuing", "failed", "succeeded"}
 
 
 async def test_an_agent_that_ends_the_process_ends_the_runner_and_is_reported(memory: Store) -> None:

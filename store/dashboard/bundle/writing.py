@@ -343,6 +343,23 @@ def _files_of_bundle(directory: Path) -> set[str] | None:
 
 
 def _replace(source: Path, directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
-    source.rename(directory)
+    """Move a bundle to its directory.
+
+    A directory that exists stays and gets other files, because it may be the current directory of a process. At each
+    moment it is empty or has a manifest, so a call that was stopped can be repeated.
+    """
+    if not directory.exists():
+        source.rename(directory)
+        return
+    for path in sorted(directory.iterdir(), key=_is_manifest):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for path in sorted(source.iterdir(), key=_is_manifest, reverse=True):
+        path.rename(directory / path.name)
+    source.rmdir()
+
+
+def _is_manifest(path: Path) -> bool:
+    return path.name == _MANIFEST

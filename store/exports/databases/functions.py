@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import statistics
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 
@@ -14,7 +16,8 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("epoch", 1, _epoch, deterministic=True)
     # SQLite's own functions take time in the product of both sizes, and nothing can stop them meanwhile.
     connection.create_function("instr", 2, _instr, deterministic=True)
-    connection.create_function("replace", 3, _replace, deterministic=True)
+    replace = partial(_replace, connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH))
+    connection.create_function("replace", 3, replace, deterministic=True)
     aggregates: dict[str, Any] = {"median": _Median, "stddev": _StandardDeviation}
     for name, aggregate in aggregates.items():
         connection.create_aggregate(name, 1, aggregate)
@@ -45,15 +48,35 @@ def _instr(text: Any, part: Any) -> int | None:
     return _text(text).find(_text(part)) + 1
 
 
-def _replace(text: Any, part: Any, replacement: Any) -> str | None:
-    """Return a text with another text in place of each part."""
-    if text is None or part is None or replacement is None:
+def _replace(limit: int, value: Any, part: Any, replacement: Any) -> Any:
+    """Return a value as text, with another text in place of each part. With an empty part, nothing is replaced.
+
+    Raises:
+        OverflowError: the result has more characters than the limit. For SQLite, the value is then too big.
+    """
+    if value is None or part is None:
         return None
-    return _text(text).replace(_text(part), _text(replacement)) if _text(part) else _text(text)
+    text, old = _text(value), _text(part)
+    if not old:
+        return text if isinstance(value, bytes) else value
+    if replacement is None:
+        return None
+    new = _text(replacement)
+    if len(new) > len(old) and len(text) + text.count(old) * (len(new) - len(old)) > limit:
+        raise OverflowError
+    return text.replace(old, new)
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    """Return the text to which SQLite converts a value."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if not isinstance(value, float):
+        return str(value)
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    digits, exponent, power = f"{value:.15g}".partition("e")
+    return f"{digits if '.' in digits else f'{digits}.0'}{exponent}{power}"
 
 
 def _epoch(time: str | None) -> float | None:

@@ -106,7 +106,8 @@ def _refuse_existing(file: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise AlreadyExists("file", str(file), _CURE)
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        # An immutable file is opened without a write-ahead log, which a connection that only reads would leave behind.
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as connection:
             connection.execute(f"SELECT position FROM {ORIGIN}").fetchall()  # noqa: S608 - a constant
     except sqlite3.DatabaseError:
         raise AlreadyExists("file that no export wrote", str(file), "export to another file") from None

@@ -193,6 +193,14 @@ class Feeding(ABC):
         except Exception as error:  # noqa: BLE001 - `_write_next` raises the error
             await queue.put(error)
 
+    async def _write_apart(self, write: Write, batch: Batch) -> None:
+        """Write events as messages of their own, after each of which the reader's cursor is known."""
+        for fact in batch.facts:
+            self.untaken = self.untaken or fact
+            await write([fact.frame])
+            self._take(fact)
+        self.untaken = None
+
     async def _write_next(self, write: Write, queue: _Queue) -> bool:
         """Write the available frames, and return whether more frames may follow."""
         try:
@@ -205,6 +213,9 @@ class Feeding(ABC):
         size = 0
         last: Fact | None = None
         while isinstance(item, Batch):
+            if not self._most_bytes:
+                await self._write_apart(write, item)
+                return True
             last = item.facts[-1]
             self.untaken = self.untaken or item.facts[0]
             frames += [fact.frame for fact in item.facts]

@@ -91,6 +91,8 @@ class AttemptRun:
         self._stop_reason: asyncio.Future[Reason] = self._loop.create_future()
         self._began = self._loop.time()
         self._scope: AttemptScope | None = None
+        self._is_closed = False
+        """Whether all spans of the scope were stored, or read from the store, before the end of the attempt."""
         self._hooks_ran = False
         self._resources: NamedResources = {}
         self.outcome = Outcome()
@@ -254,6 +256,7 @@ class AttemptRun:
         if recorded is None:
             wait = INTERRUPTED_SECONDS if self.outcome.kind == "interrupted" else None
             recorded = await tracer.close_scope(scope, wait)
+            self._is_closed = True
         self._note(recorded)
         return recorded
 
@@ -302,7 +305,7 @@ class AttemptRun:
             return False
         if isinstance(finished.attempt, StoreError):
             self._log_unreported(finished.attempt)
-        if self._scope is not None:
+        if self._scope is not None and not self._is_closed:
             stored = await self._runner.tracer.keep_last_spans(self._scope, recorded.unsent, finished.spans)
             self.outcome.spans = stored.spans
             if stored.left or stored.lost > recorded.lost:

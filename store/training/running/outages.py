@@ -118,6 +118,7 @@ class Pause:
         self._resources_of = resources_of
         self._failures = 0
         self._failed: AttemptedRollout | None = None
+        self._is_waiting = False
 
     def note(self, rollout: AttemptedRollout, outcome: Outcome) -> None:
         """Note the end of an attempt."""
@@ -129,13 +130,20 @@ class Pause:
     @property
     def is_due(self) -> bool:
         """Whether the runner has to wait before its next claim."""
-        return self._failed is not None
+        return self._is_waiting or self._failed is not None
 
     async def wait(self, stopping: asyncio.Future[Any]) -> None:
         """Wait until rollouts may be claimed, or the runner is stopped."""
         failed, self._failed = self._failed, None
         if failed is None:
             return
+        self._is_waiting = True
+        try:
+            await self._pause(failed, stopping)
+        finally:
+            self._is_waiting = False
+
+    async def _pause(self, failed: AttemptedRollout, stopping: asyncio.Future[Any]) -> None:
         seconds = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 16), _LONGEST_PAUSE_SECONDS)
         level = logging.WARNING if seconds >= _REPORTED_SECONDS else logging.INFO
         logger.log(level, "no rollouts are claimed for up to %g s, because models cannot be reached", seconds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
@@ -376,12 +377,17 @@ class Runner(Generic[T]):
         """Run an attempt, and those that are claimed one after the other at the ends of attempts."""
         while True:
             # Each attempt has a task of its own, because agents and hooks may set context variables.
-            running = asyncio.create_task(returning_exits(desk.run(rollout, claims)))
+            attempt = desk.run(rollout, claims)
+            running = asyncio.create_task(returning_exits(attempt))
             try:
                 ended = await running
             except asyncio.CancelledError:
+                if inspect.getcoroutinestate(attempt) == inspect.CORO_CREATED:
+                    # The task was cancelled before its first step.
+                    attempt.close()
+                    await desk.give_back(rollout)
                 # The attempt may have ended, with a claim, in the same iteration of the event loop.
-                if running.done() and not running.cancelled() and running.exception() is None:
+                elif running.done() and not running.cancelled() and running.exception() is None:
                     late = running.result()
                     if isinstance(late, AttemptRun) and late.next_rollout is not None:
                         await desk.give_back(late.next_rollout)
