@@ -93,8 +93,7 @@ async def export_store(
         Unavailable: the disk is full; free some space and repeat the call.
         Unsupported: the store has no log.
     """
-    begun = time.perf_counter()
-    query = RolloutQuery() if query is None else query
+    begun, query = time.perf_counter(), query or RolloutQuery()
     plan = _plan(format, tables, split, split_by, redact, rows_per_file)
     moment = await store.log.position(query.as_at)
     planned = Manifest(
