@@ -126,6 +126,15 @@ class DocumentedMembers(LightningCollections):
             yield self
 
 
+async def test_a_store_without_runs_does_not_release_claims() -> None:
+    async with CollectionBasedLightningStore(InMemoryLightningCollections()) as store:
+        await store.enqueue_rollout(1)
+        claimed = await store.dequeue_rollout("w1")
+        assert claimed is not None
+        with pytest.raises(Unsupported):
+            await store.runs.release_claim(claimed.rollout_id, claimed.attempt.attempt_id)
+
+
 async def test_documented_members_of_collections_suffice() -> None:
     collections = DocumentedMembers()
     async with CollectionBasedLightningStore(collections) as store:

@@ -10,8 +10,6 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
-from store.errors import Unsupported
-from store.integrations.collections import CollectionBasedLightningStore, InMemoryLightningCollections
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, RolloutConfig
 from store.sql.store import SQLStore
@@ -143,7 +141,7 @@ async def test_a_store_without_the_call_ends_attempts_by_its_other_calls(store: 
 
 
 async def test_a_server_without_the_call_gets_the_parts(clock: ManualClock) -> None:
-    async with CollectionBasedLightningStore(InMemoryLightningCollections(), clock=clock) as behind:
+    async with await open_store("memory://", clock=clock) as behind:
         rollout = await behind.start_rollout(0)
         attempt = await behind.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, "succeeded")
     ended, empty = answer("200 OK", dumps(attempt)), answer("200 OK", b"[]")
@@ -158,11 +156,3 @@ async def test_a_server_without_the_call_gets_the_parts(clock: ManualClock) -> N
         paths = [head.split(" ")[1].rpartition("/")[2] for head, _ in server.requests]
         attempt_id = rollout.attempt.attempt_id
         assert paths == ["finish", attempt_id, "dequeue", attempt_id, "dequeue"]
-
-
-async def test_a_store_without_runs_does_not_release_claims() -> None:
-    async with CollectionBasedLightningStore(InMemoryLightningCollections()) as store:
-        await store.enqueue_rollout(1)
-        rollout = await claimed_by(store, "w1")
-        with pytest.raises(Unsupported):
-            await store.runs.release_claim(rollout.rollout_id, rollout.attempt.attempt_id)
