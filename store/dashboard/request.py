@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from store.errors import Invalid
 from store.sql.api_keys import ROLES, Role
 from store.sql.store import SQLStore
+from store.validation.scores import VersionKey, version_key
 
 ROWS: Final = 50
 """The default number of rows in a table."""
@@ -106,6 +107,15 @@ class PageRequest:
             Invalid: a value is not allowed.
         """
         return [_allowed(name, value, allowed) for value in dict.fromkeys(self.several(name))]
+
+    def reward_version(self) -> VersionKey | None:
+        """Return the parameter `reward_version`, such as `helpful@v2`; None if it is missing.
+
+        Raises:
+            Invalid: the value has another form.
+        """
+        text = self.one("reward_version")
+        return version_key(text) if text else None
 
     @property
     def rows(self) -> int:

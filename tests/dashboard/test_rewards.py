@@ -14,6 +14,7 @@ from store.dashboard.pages import rewards as rewards_page
 from store.db.queries.curves import MOST_BUCKETS, Cell
 from store.interface.store import Store
 from store.models import RolloutMode
+from store.models.scores import NewScore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
@@ -127,6 +128,33 @@ async def test_each_dimension_that_is_chosen_has_a_curve(api: Api, store: Store)
     assert _line(values, "reward", "train")["mean"] == [0.5]
     assert _line(values, "reward-0", "train")["mean"] == [0.5]
     assert (await _curves(api, "?name=brevity"))["charts"][1]["title"] == "Reward “brevity”"
+
+
+@ON_BOTH
+async def test_curves_and_lists_show_a_version_of_the_rewards(api: Api, store: Store) -> None:
+    scores = {await _rewarded(store, 1.0, step=1): value for value in (0.25, 0.75)}
+    without_score = await _rewarded(store, 1.0, step=1)
+    attempts = {rollout_id: (await store.query_attempts(rollout_id))[0].attempt_id for rollout_id in scores}
+    await store.annotations.record_scores(
+        [
+            NewScore(rollout_id=rollout_id, attempt_id=attempts[rollout_id], name="help", version="v 2", value=value)
+            for rollout_id, value in scores.items()
+        ]
+    )
+    recorded, values = await _curves(api), await _curves(api, "?reward_version=help%40v%202&name=primary")
+    assert recorded["reward_versions"] == values["reward_versions"] == ["help@v 2"]
+    assert (_line(recorded, "reward", "train")["mean"], _line(values, "reward", "train")["mean"]) == ([1.0], [0.5])
+    assert _line(values, "reward", "train")["count"] == [2]
+    assert _line(values, "duration", "train")["count"] == [3]
+    assert [(bar["least"], bar["count"]) for bar in values["histogram"]] == [(0.25, 1), (0.75, 1)]
+    page = Read((await api.get("//ui/rewards?reward_version=help%40v%202")).body)
+    for reward, link in zip((0.25, 0.75), [link for link in page.links if "reward_min" in link], strict=True):
+        (row,) = (await api.get(f"/{link.replace('?', '.json?')}")).ok()["rollouts"]
+        assert (row["last_reward"], scores[row["rollout_id"]]) == (reward, reward)
+    rows = (await api.get("//ui/rollouts.json?reward_version=help%40v%202&sort=reward&desc=0")).ok()["rollouts"]
+    assert {row["rollout_id"]: row["last_reward"] for row in rows} == {**scores, without_score: None}
+    assert [row["last_reward"] for row in rows if row["last_reward"] is not None] == [0.25, 0.75]
+    assert (await api.get("//ui/rewards.json?reward_version=help")).status == 422
 
 
 async def test_a_dimension_shows_the_last_value_of_a_rollout(api: Api, store: Store) -> None:

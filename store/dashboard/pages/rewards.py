@@ -14,7 +14,10 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
+from store.db.queries import scores as score_queries
 from store.models import RolloutMode
+from store.models.scores import RewardVersion
+from store.validation.scores import VersionKey
 
 pages = Pages()
 
@@ -32,6 +35,8 @@ class _Options:
     names: list[str]
     """The dimensions that get their own charts."""
     modes: list[str]
+    version: VersionKey | None
+    """The version of the rewards; None for recorded rewards."""
     at_once: bool
     """Whether to compute the curves in this request even if there are more than `MANY` rollouts."""
 
@@ -39,7 +44,9 @@ class _Options:
 @dataclass(frozen=True, slots=True)
 class _Figures:
     names: list[tuple[str, int]]
-    """All dimensions, each with its number of rewards."""
+    """All dimensions, each with its number of rewards; empty for a version of rewards."""
+    versions: list[RewardVersion]
+    """The versions of rewards that have scores."""
     along: curve_queries.Axis | None
     charts: list[curves.Chart]
     bins: list[curves.Bin]
@@ -51,14 +58,16 @@ class _Figures:
 async def rewards(request: PageRequest) -> PageContent:
     """Show the curves of all rollouts.
 
-    The parameters are `by` (the axis, `step` or `time`), `mode`, and `name` (a dimension, which gets its own chart).
-    With `whole=1`, the curves are computed in this request even if there are more than `MANY` rollouts.
+    The parameters are `by` (the axis, `step` or `time`), `mode`, `name` (a dimension, which gets its own chart), and
+    `reward_version` (such as `helpful@v2`; without it, the recorded rewards are shown). With `whole=1`, the curves are
+    computed in this request even if there are more than `MANY` rollouts.
     """
     by = request.among("by", ("", *get_args(curve_queries.By)), "")
     options = _Options(
         "step" if by == "step" else "time" if by == "time" else None,
-        request.several("name")[:MOST_CHARTS],
+        [] if request.one("reward_version") else request.several("name")[:MOST_CHARTS],
         [mode for mode in request.several("mode") if mode in get_args(RolloutMode)],
+        request.reward_version(),
         request.is_twin or bool(request.one("whole")),
     )
 
@@ -71,6 +80,8 @@ async def rewards(request: PageRequest) -> PageContent:
         "modes": options.modes,
         "names": [{"name": name, "count": count} for name, count in figures.names],
         "chosen": options.names,
+        "reward_version": options.version and str(options.version),
+        "reward_versions": [f"{version.name}@{version.version}" for version in figures.versions],
         "charts": figures.charts,
         "histogram": figures.bins,
     }
@@ -82,32 +93,34 @@ async def rewards(request: PageRequest) -> PageContent:
         "all_modes": get_args(RolloutMode),
         "table_rows": TABLE_ROWS,
         "rows": {chart.id: _rows(request, chart) for chart in figures.charts},
-        "target": request.url("rollouts"),
+        "target": _rollouts(request),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
 
 
 async def _figures(session: ReadSession, options: _Options) -> _Figures:
-    names = await curve_queries.reward_names(session)
+    version = options.version
+    names = [] if version else await curve_queries.reward_names(session)
+    versions = await score_queries.versions(session, None)
     along = None
     for by in (options.by,) if options.by else get_args(curve_queries.By):
         along = along or await curve_queries.axis(session, by, options.modes)
     if along is None:
-        return _Figures(names, None, [], [])
+        return _Figures(names, versions, None, [], [])
     rollouts = 0 if options.at_once else await curve_queries.total(session)
     if rollouts > MANY:
-        return _Figures(names, along, [], [], rollouts)
-    source = curve_queries.CurveSource(None, options.modes)
+        return _Figures(names, versions, along, [], [], rollouts)
+    source = curve_queries.CurveSource(None, version, options.modes)
     edges = curves.edges_for(await curve_queries.sample(session, source))
     cells = await curve_queries.cells(session, source, along, edges)
-    charts = [curves.reward_chart(along, cells, "reward", "Reward")]
+    charts = [curves.reward_chart(along, cells, "reward", f"Reward {version}" if version else "Reward")]
     for index, name in enumerate(options.names):
-        source = curve_queries.CurveSource(name, options.modes)
+        source = curve_queries.CurveSource(name, None, options.modes)
         dimension_edges = curves.edges_for(await curve_queries.sample(session, source))
         dimension_cells = await curve_queries.cells(session, source, along, dimension_edges)
         charts.append(curves.reward_chart(along, dimension_cells, f"reward-{index}", f"Reward “{name}”"))
     charts += curves.other_charts(along, cells)
-    return _Figures(names, along, charts, curves.histogram(cells, edges))
+    return _Figures(names, versions, along, charts, curves.histogram(cells, edges))
 
 
 def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
@@ -116,7 +129,7 @@ def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> lis
         {
             "bin": bar,
             "height": round(100 * bar.count / most, 2) if most else 0,
-            "url": request.url("rollouts", reward_min=bar.least, reward_max=bar.greatest, mode=modes or None),
+            "url": _rollouts(request, reward_min=bar.least, reward_max=bar.greatest, mode=modes or None),
         }
         for bar in bins
     ]
@@ -148,12 +161,17 @@ def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
                 "mode": line.mode,
                 "count": line.count[index],
                 "values": [column[index] for column in (line.mean, line.low, line.median, line.high) if column],
-                "url": request.url("rollouts", mode=line.mode, **place(chart, index)),
+                "url": _rollouts(request, mode=line.mode, **place(chart, index)),
             }
             for line in chart.series
             if line.mean[index] is not None
         ]
     return rows
+
+
+def _rollouts(request: PageRequest, **params: Any) -> str:
+    """Return the path of the list of rollouts with the rewards that this page shows."""
+    return request.url("rollouts", reward_version=request.one("reward_version") or None, **params)
 
 
 def place(chart: curves.Chart, index: int) -> dict[str, float]:

@@ -48,11 +48,13 @@ async def rollouts(request: PageRequest) -> PageContent:
         page = await request.store.core.look(partial(rollout_page, query=query), snapshot=True)
     rows = list(page.rows) if query.before is None else list(reversed(page.rows))
     statuses = query.statuses or list(page.by_status)
+    version = query.reward_version
     values = {
         "rollouts": rows,
         "total": sum(page.by_status.get(status, 0) for status in statuses),
         "by_status": {name: page.by_status.get(name, 0) for name in get_args(RolloutStatus)},
         "labels": page.labels,
+        "reward_version": version and str(version),
         "newer": page.newer,
         "limit": query.limit,
         "offset": query.offset,
@@ -87,6 +89,7 @@ def _query(request: PageRequest) -> RolloutListQuery:
         attempt_status=attempt_status,
         error_type=request.one("error") or None,
         label=request.one("label") or None,
+        reward_version=request.reward_version(),
         ranges=ranges_of(request),
         id_contains=request.one("q") or None,
         sort=request.among("sort", list(SORTS), "started"),

@@ -153,12 +153,12 @@ function place(chart, at) {
 
 function follow(plot) {
   const at = plot.cursor.idx;
-  const target = document.getElementById("figures").dataset.target;
+  const target = new URL(document.getElementById("figures").dataset.target, location.href);
   if (at === null || at === undefined) return;
   const line = nearest(plot, at);
-  const params = new URLSearchParams(place(plot.chart, at));
-  if (line.mode) params.set("mode", line.mode);
-  location.assign(`${target}?${params}`);
+  const filters = { ...place(plot.chart, at), ...(line.mode && { mode: line.mode }) };
+  for (const [name, value] of Object.entries(filters)) target.searchParams.set(name, value);
+  location.assign(target);
 }
 
 function listen(plot) {

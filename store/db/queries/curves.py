@@ -33,8 +33,10 @@ from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.expressions import ONE, big, bounded, one_of
 from store.db.queries.pages import rollouts_recorded
 from store.db.queries.records import columns_of
+from store.db.queries.scores import scored_rewards
 from store.db.tables import core as core_tables
 from store.models import RolloutMode
+from store.validation.scores import VersionKey
 
 By = Literal["step", "time"]
 MOST_BUCKETS: Final = 300
@@ -100,6 +102,8 @@ class CurveSource:
 
     name: str | None = None
     """The name of the dimension. None selects the last primary reward of each rollout, which lists also show."""
+    version: VersionKey | None = None
+    """The version of the rewards. If it is not None, `name` must be None."""
     modes: Sequence[str] = ()
     """Only rollouts with one of these modes; an empty sequence means all rollouts."""
 
@@ -214,6 +218,11 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
 
 def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
     """Return the expression for the reward of a rollout, and the tables that this expression needs."""
+    if source.version is not None:
+        scored = scored_rewards(source.version)
+        return scored.c.reward, core_tables.rollouts.outerjoin(
+            scored, scored.c.rollout_id == core_tables.rollouts.c.rollout_id
+        )
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts
     reward, later = core_tables.rewards.c, core_tables.rewards.alias("later")

@@ -23,8 +23,10 @@ from store.db.queries.overview import rollouts_by_status
 from store.db.queries.pages import joins_latest
 from store.db.queries.paging import Listing, read_rows
 from store.db.queries.records import columns_of, records
+from store.db.queries.scores import scored_reward
 from store.db.tables import core as core_tables
 from store.runtime.clock import MICROSECONDS
+from store.validation.scores import VersionKey
 
 SORTS: Final = {
     "started": FilterField("first_position", "number"),
@@ -89,7 +91,7 @@ class RolloutRow:
     attempts: int
     """The number of attempts."""
     last_reward: float | None
-    """The last primary reward, from any attempt."""
+    """The last primary reward, from any attempt. For a version of rewards, the value of the latest attempt."""
     spans: int
     """The number of spans."""
     tokens_in: int
@@ -125,6 +127,8 @@ class RolloutListQuery:
     """Only rollouts with an attempt that has this error type, or `NO_ERROR`."""
     label: str | None = None
     """Only rollouts with this label."""
+    reward_version: VersionKey | None = None
+    """The version of the rewards; None for recorded rewards."""
     ranges: Sequence[Range] = ()
     id_contains: str | None = None
     sort: str = "started"
@@ -196,6 +200,7 @@ def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[b
         limit=query.limit,
         offset=query.offset,
         is_newest_first=is_descending or not query.is_keyed,
+        reward_version=query.reward_version,
     )
     return listed_rollouts(filter_query, RolloutRow, *window, *_of_attempts(dialect, query))
 
@@ -205,6 +210,8 @@ def listed_rollouts(filter_query: FilterQuery, kind: type[Any], *terms: ColumnEl
 
     The rollouts also meet the conditions `terms`.
     """
+    version = filter_query.reward_version
+    reward = {} if version is None else {"last_reward": scored_reward(version).label("last_reward")}
 
     def read(rollout: Columns, source: FromClause) -> Select[Any]:
         attempt = core_tables.attempts.c
@@ -219,11 +226,11 @@ def listed_rollouts(filter_query: FilterQuery, kind: type[Any], *terms: ColumnEl
 
     return Listing(
         filter_query,
-        _COLUMNS,
+        {**_COLUMNS, **reward},
         core_tables.rollouts,
         read,
         within=partial(and_, *terms) if terms else None,
-        has_values=bool(terms),
+        has_values=bool(terms or reward),
         shape=("listed", kind),
         carried=_CARRIED,
         is_narrow_first=True,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, Subquery, bindparam, func, select
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, NamedRow, ReadSession
@@ -121,12 +121,13 @@ async def versions(session: ReadSession, until: int | None) -> list[RewardVersio
     ]
 
 
-def scored_reward() -> ColumnElement[Any]:
+def scored_reward(version: VersionKey | None = None) -> ColumnElement[Any]:
     """Return an expression for the value of a version for the latest attempt in a row of `rollouts`; null if none.
 
-    The parameters `reward_name` and `reward_version` select the version.
+    If `version` is None, the parameters `reward_name` and `reward_version` of the statement select the version.
     """
     rollout = core_tables.rollouts.c
+    name, number = (None, None) if version is None else version
     scored, attempts = core_tables.scores.alias("scored"), core_tables.attempts.alias("scored_attempts")
     score, attempt = scored.c, attempts.c
     joined = scored.join(attempts, (attempt.rollout_id == score.rollout_id) & (attempt.attempt_id == score.attempt_id))
@@ -135,8 +136,8 @@ def scored_reward() -> ColumnElement[Any]:
         .select_from(joined)
         .where(
             score.rollout_id == rollout.rollout_id,
-            score.name == bindparam("reward_name", type_=Text),
-            score.version == bindparam("reward_version", type_=Text),
+            score.name == _word("reward_name", name),
+            score.version == _word("reward_version", number),
             score.value.is_not(None),
             attempt.sequence_id == rollout.attempt_count,
             attempt.released_position.is_(None),
@@ -145,6 +146,22 @@ def scored_reward() -> ColumnElement[Any]:
         .correlate(core_tables.rollouts)
         .scalar_subquery()
     )
+
+
+def _word(parameter: str, value: str | None) -> ColumnElement[str]:
+    if value is None:
+        return bindparam(parameter, type_=Text)
+    return bindparam(None, value, type_=Text)
+
+
+def scored_rewards(version: VersionKey) -> Subquery:
+    """Return the rows `rollout_id` and `reward` of the rollouts whose latest attempts have a value of a version.
+
+    `scored_reward` gives the same values. This subquery is for statements that use the value several times.
+    """
+    reward = scored_reward(version)
+    columns: list[ColumnElement[Any]] = [core_tables.rollouts.c.rollout_id, reward.label("reward")]
+    return select(*columns).where(reward.is_not(None)).subquery("scored_rewards")
 
 
 def _conditions(dialect: Dialect, version: VersionKey | None) -> list[ColumnElement[bool]]:
