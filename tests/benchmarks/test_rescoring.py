@@ -28,7 +28,8 @@ pytestmark = pytest.mark.benchmark
 
 ROLLOUTS = int(os.environ.get("ROLLBOOK_BENCH_ROLLOUTS", "4000" if IS_QUICK else "100000"))
 CALLS = 5
-ROUNDS = 3
+ROUNDS = 1
+"""The number of rounds. A round of 100,000 rollouts takes minutes, so it averages over the speed of the machine."""
 AT_ONCE = 200
 _DICE = random.Random(7)
 
