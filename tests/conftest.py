@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -87,6 +89,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.http)
         if "postgres" in values or not _ON_POSTGRES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a part of the tests before all of them are collected, in each of several processes a different part.
+
+    In the same order, each process would compile every module, because they all come to it at about the same time.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    here = Path(__file__).parent
+    number = int(worker["workerid"].removeprefix("gw"))
+    for path in sorted(here.rglob("test_*.py"))[number :: worker["workercount"]]:
+        # Collection imports it again, and reports why it cannot be imported.
+        with contextlib.suppress(Exception, pytest.fail.Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_sessionstart() -> None:
