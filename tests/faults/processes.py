@@ -18,6 +18,7 @@ _CONTEXT.set_forkserver_preload(
         *(
             "store.opening",
             "store.sql.store",
+            "store.rescoring.worker",
             "store.server.app",
             "store.testing.samples",
             "store.training.running.runner",

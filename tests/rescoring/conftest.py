@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterable
+from multiprocessing import forkserver
 from typing import Any
 
 import pytest
 
+# This module names the modules that the fork server imports first.
+import tests.faults.processes  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from store import Span, open_store
 from store.interface.store import Store
 
@@ -44,3 +48,13 @@ async def filled_url(durable_url: str) -> str:
         await add_rollouts(store, range(10))
         await store.start_rollout({"n": 10})
     return durable_url
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes that run functions from one that has imported the package, instead of starting interpreters.
+
+    They share no threads or connections with this process. The tests of the command and of kills start interpreters.
+    """
+    forkserver.ensure_running()
+    monkeypatch.setattr("store.rescoring.pool._SPAWN", multiprocessing.get_context("forkserver"))

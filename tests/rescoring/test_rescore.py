@@ -12,6 +12,8 @@ from store.validation import json_limits
 from tests.conftest import SQLITE
 from tests.rescoring.conftest import add_rollouts
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 HERE = "tests.rescoring.rewards"
 
