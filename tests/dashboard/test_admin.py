@@ -22,7 +22,10 @@ from tests.conftest import SQLITE
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
 from tests.journal.database_helpers import run_sql
 from tests.server.api import Answer, Api, speaking_to
+from tests.server.forked_operations import forked_operations
 from tests.server.keyed import Keyed, isolated_database, keyed_server
+
+__all__ = ["forked_operations"]
 
 
 @pytest.fixture(params=[SQLITE])
@@ -201,6 +204,7 @@ async def test_a_server_without_a_schedule_says_so(api: Api) -> None:
     assert refused.status == 409
 
 
+@pytest.mark.usefixtures("forked_operations")
 async def test_an_operation_is_started_from_the_page(store: Store, store_url: str) -> None:
     partitions = Partitions(store, store_url)
     scheduler = Scheduler(partitions, store_url, Schedule(sample_seconds=None, verify_at=time(3)))

@@ -30,7 +30,12 @@ from tests.conftest import SQLITE
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
 from tests.operations.test_runs import claimed
 from tests.server.api import Answer, Api, speaking_to
+from tests.server.forked_operations import forked_operations
 from tests.server.keyed import bearer, isolated_database, keyed_server
+
+__all__ = ["forked_operations"]
+
+pytestmark = pytest.mark.usefixtures("forked_operations")
 
 SECRET = "jane@example.org"
 ALL_STATUSES = {"status": "succeeded\nfailed\ncancelled"}

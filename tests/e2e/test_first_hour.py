@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 def test_a_new_user_gets_through_the_first_hour_in_short(installed: Path, postgres_url: str, tmp_path: Path) -> None:
     seconds = first_hour(installed, tmp_path, postgres_url, is_short=True)
-    assert set(seconds) == {"every_command", "project", "notebook", "examples"}
+    assert set(seconds) == {"every_command", "notebook", "examples"}
 
 
 @pytest.mark.torture_only

@@ -17,11 +17,13 @@ _CONTEXT.set_forkserver_preload(
     [
         *(
             "store.opening",
+            "store.operations.run",
             "store.sql.store",
             "store.rescoring.worker",
             "store.server.app",
             "store.testing.samples",
             "store.training.running.runner",
+            "store.verification.pool",
         ),
         *("tests.client.server_process", "tests.examples.guessing", "tests.faults.work", "tests.operations.work"),
         *("tests.faults.gap_hammer", "tests.faults.turn_taking"),

@@ -294,7 +294,7 @@ def test_both_databases_agree_with_the_model_and_their_logs(
     run_state_machine_as_test(
         OnThese,
         settings=settings(
-            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(200, few=8))),
+            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(200, few=4))),
             stateful_step_count=20,
             # The same examples each time, so that a change is judged by what it changed; more of them by the torture.
             derandomize=not IS_TORTURE,

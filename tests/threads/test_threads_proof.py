@@ -15,6 +15,9 @@ from store.testing import ManualClock
 from store.verification import pool
 from tests.journal.database_helpers import ask, run_sql, tamper
 from tests.threads.langgraph_samples import ON_BOTH, checkpoint, write
+from tests.verification.forked_helpers import forked_helpers
+
+__all__ = ["forked_helpers"]
 
 THREADS = [table.name for table in core_tables.THREADS]
 LONG = b"long " * 1000
@@ -114,6 +117,7 @@ async def test_missing_and_unreferenced_blobs_are_reported(filled: SQLStore, sto
 
 @ON_BOTH
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_helpers")
 async def test_other_processes_prove_threads_as_this_one_does(
     filled: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

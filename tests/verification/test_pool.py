@@ -20,6 +20,12 @@ from store.verification.pool import CheckRest, Compare, ProofJob, Walk
 from tests.journal.database_helpers import blob, run_sql, tamper
 from tests.torture import Rounds
 from tests.verification.filled import ON_SQLITE, Filled
+from tests.verification.forked_helpers import forked_helpers
+
+__all__ = ["forked_helpers"]
+
+FORKED = pytest.mark.usefixtures("forked_helpers")
+"""Its processes are forked. One test starts interpreters on each database, as the product does."""
 
 
 @pytest.mark.slow
@@ -43,6 +49,7 @@ async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypat
     assert seen[-1] == OperationProgress("checking the log", there.events, there.events)
 
 
+@FORKED
 @ON_SQLITE
 @pytest.mark.slow
 async def test_a_long_log_is_rebuilt_by_other_processes(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +60,7 @@ async def test_a_long_log_is_rebuilt_by_other_processes(filled: Filled, monkeypa
     assert done.pop(Compare) == [True] * (len(STRETCHES) + 4)
 
 
+@FORKED
 @pytest.mark.slow
 @ON_SQLITE
 async def test_differences_from_other_processes_are_in_the_report(
@@ -78,6 +86,7 @@ async def test_differences_from_other_processes_are_in_the_report(
     assert rebuilt.state_hash == before.state_hash
 
 
+@FORKED
 @pytest.mark.slow
 @ON_SQLITE
 @pytest.mark.parametrize("damage", ["body", "blob"])
@@ -100,6 +109,7 @@ async def test_payload_without_an_event_is_reported_beside_other_processes(
     assert done[CheckRest] == [damage == "body"]
 
 
+@FORKED
 @pytest.mark.slow
 @ON_SQLITE
 async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processes(
@@ -143,6 +153,7 @@ async def test_without_another_process_the_proof_is_made_here(
     assert (await filled.only("chain")).field == "chain_hash"
 
 
+@FORKED
 @pytest.mark.parametrize("survivors", [0, 1])
 @pytest.mark.slow
 @ON_SQLITE
@@ -173,6 +184,7 @@ async def test_work_of_a_killed_process_is_done_by_the_parent(
     assert False in [*done[Compare], *done[Walk]]
 
 
+@FORKED
 @pytest.mark.slow
 @ON_SQLITE
 async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +218,7 @@ async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatc
     assert (await filled.report()).ok
 
 
+@FORKED
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_several_processes_see_one_state_while_others_write(
