@@ -102,15 +102,16 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def file_lock(path: Path, seconds: float = _LOCK_SECONDS) -> Generator[None]:
+def file_lock(path: Path, seconds: float | None = None) -> Generator[None]:
     """Hold a lock on the file `<file>.lock` during the block. If the process dies, the system releases the lock.
 
-    `<file>.lock` exists only while a process holds the lock or waits for it. The wait ends after `seconds`.
+    `<file>.lock` exists only while a process holds the lock or waits for it. The wait ends after `seconds`, by default
+    after a minute.
     """
     # A separate file is locked. If this process closed a descriptor of the database file, the system would release all
     # locks that SQLite holds on this file in this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
-    descriptor = _acquire(lock, seconds)
+    descriptor = _acquire(lock, _LOCK_SECONDS if seconds is None else seconds)
     try:
         yield
     finally:
