@@ -10,12 +10,14 @@ import pytest
 
 from store import open_store
 from store.client import HTTPStore
+from store.errors import Incompatible
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, RolloutConfig
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.wire.encoding import dumps
+from store.wire.finished_attempts import decode
 from tests.client.scripted_server import ScriptedServer, answer
 from tests.client.served import Served
 
@@ -156,3 +158,18 @@ async def test_a_server_without_the_call_gets_the_parts(clock: ManualClock) -> N
         paths = [head.split(" ")[1].rpartition("/")[2] for head, _ in server.requests]
         attempt_id = rollout.attempt.attempt_id
         assert paths == ["finish", attempt_id, "dequeue", attempt_id, "dequeue"]
+
+
+async def test_an_error_of_an_unknown_type_in_the_answer_is_readable(clock: ManualClock) -> None:
+    async with await open_store("memory://", clock=clock) as behind:
+        rollout = await behind.start_rollout(0)
+    overheated = {"error_type": "Overheated", "detail": "the server is too hot"}
+    refused = [{"index": 0, "error": overheated}]
+    body = {"spans": [], "refused_spans": refused, "attempt": None, "attempt_error": overheated}
+    finished = decode(dumps({**body, "claimed": None, "claim_error": overheated}), [make_span(rollout.attempt)])
+    for error in (finished.spans[0], finished.attempt, finished.claimed):
+        assert isinstance(error, Incompatible)
+        assert not error.retryable
+        assert "Overheated" in str(error)
+        assert "the server is too hot" in str(error)
+        assert "use the version of the server" in str(error)

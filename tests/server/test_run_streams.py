@@ -141,6 +141,23 @@ async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, cli
     assert any("@" in event_id for event_id in stood if event_id is not None)
 
 
+async def test_reader_that_reconnects_after_any_frame_misses_and_repeats_nothing(store: Store, client: Client) -> None:
+    run = await auto_run(store, tickers=("RIG",))
+    await complete_rerun(store, run, "risk", "RIG")
+    await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
+    head, last = (await seen(store, run)).items, await last_of(store, run)
+    async with follow(client, run, "socket") as stream:
+        frames = await frames_to(stream, "terminal", last)
+    assert held(frames) == head
+    for index, frame in enumerate(frames):
+        place = [(name, str(frame[field])) for name, field in (("after", "seq"), ("until", "until")) if field in frame]
+        async with follow(client, run, "socket", *place) as stream:
+            rest = await frames_to(stream, "terminal", last)
+        assert held([*frames[: index + 1], *rest]) == head, frame
+        versions = [event["event"]["version"] for event in (*frames[: index + 1], *rest) if event["kind"] == "event"]
+        assert len(versions) == len(set(versions)), frame
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_run_stream_honours_view_bodies_and_follow(store: Store, client: Client, way: str) -> None:
     run = await auto_run(store, tickers=("RIG",))

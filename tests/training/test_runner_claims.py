@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from store import open_store
+from store.errors import Unavailable
 from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import AttemptedRollout, LightningStoreCapabilities
@@ -18,8 +19,10 @@ from store.models.calls import ChangingCall, FinishAttemptCall
 from store.models.finished_attempts import FinishedAttempt
 from store.sql.store import SQLStore
 from store.training import LitAgent, Runner, emit_message
-from tests.training.doing import Doing, returning
-from tests.training.training_helpers import RESOURCES
+from store.training.running import outages
+from store.training.tracer import ATTEMPT_SPAN
+from tests.training.doing import Doing, Recording, ended, returning, running
+from tests.training.training_helpers import RESOURCES, spans_of, until
 
 T = TypeVar("T")
 
@@ -105,6 +108,61 @@ async def test_a_claim_at_the_end_of_an_attempt_is_given_back_when_the_runner_is
             await tasks[0]
     assert await statuses(memory) == ["succeeded", "queuing"]
     assert "claim.released" in [event.type for event in await memory.log.history(rollout_ids[1])]
+
+
+async def test_nothing_is_claimed_during_the_pause_after_a_failure_of_infrastructure(
+    memory: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outages, "_FIRST_PAUSE_SECONDS", 60.0)
+    finished: list[FinishedAttempt] = []
+    store = Observed(memory, finished.append)
+    can_end = asyncio.Event()
+
+    async def agent(task: int, *_: Any) -> float:
+        if task == 0:
+            raise Unavailable("the server is gone")
+        await can_end.wait()
+        return 1.0
+
+    async def is_pausing() -> bool:
+        return "no rollouts are claimed for up to" in caplog.text
+
+    await filled(memory, 4)
+    async with running(store, Doing(agent), concurrency=2):
+        await until(is_pausing)
+        # The end of the other attempt could claim a rollout in the same call.
+        can_end.set()
+        await until(lambda: asyncio.sleep(0, len(finished) == 2))
+        assert await statuses(memory) == ["failed", "succeeded", "queuing", "queuing"]
+    assert await statuses(memory) == ["failed", "succeeded", "queuing", "queuing"]
+    assert [attempt.claimed for attempt in finished] == [None, None]
+
+
+async def test_hooks_get_all_spans_once_after_a_lost_answer_to_the_end_of_an_attempt(memory: Store) -> None:
+    class Lossy(Observed):
+        async def call(self, call: ChangingCall[T]) -> T:
+            result = await super().call(call)
+            if isinstance(call, FinishAttemptCall):
+                raise Unavailable("the answer was lost")
+            return result
+
+    store, hook = Lossy(memory, lambda _: None), Recording()
+
+    def agent(*_: Any) -> float:
+        emit_message("first")
+        emit_message("second")
+        return 1.0
+
+    rollout = await memory.enqueue_rollout(0)
+    async with running(store, Doing(agent), hooks=[hook], max_rollouts=1):
+        (result,) = await ended(memory, rollout)
+        await until(lambda: asyncio.sleep(0, bool(hook.outcomes)))
+    assert result.status == "succeeded"
+    names = ["agentlightning.message"] * 2 + ["agentlightning.annotation", ATTEMPT_SPAN]
+    stored = await spans_of(memory, rollout)
+    assert [span.name for span in stored] == names
+    assert hook.outcomes[0].spans == stored
+    assert hook.spans == stored
 
 
 async def test_no_more_rollouts_are_claimed_than_the_runner_may_run(memory: Store) -> None:

@@ -26,7 +26,10 @@ class ForkedHelper:
         (orders, order_end), (answer_end, answers) = _CONTEXT.Pipe(duplex=False), _CONTEXT.Pipe(duplex=False)
         self._process = _CONTEXT.Process(target=_work, args=(orders, answers), daemon=True)
         self._process.start()
-        self.stdin, self.stdout = os.fdopen(os.dup(order_end.fileno()), "wb"), os.fdopen(os.dup(answer_end.fileno()), "rb")
+        self.stdin, self.stdout = (
+            os.fdopen(os.dup(order_end.fileno()), "wb"),
+            os.fdopen(os.dup(answer_end.fileno()), "rb"),
+        )
         for end in (orders, order_end, answer_end, answers):
             end.close()
 
