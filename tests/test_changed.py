@@ -6,6 +6,9 @@ import pytest
 
 from tests.changed import Dependencies
 
+# They share the graph of imports, which takes most of the time.
+pytestmark = pytest.mark.xdist_group("changed")
+
 
 @pytest.fixture(scope="module")
 def dependencies() -> Dependencies:

@@ -33,7 +33,8 @@ from tests.faults import processes
 from tests.torture import IS_TORTURE
 from tests.training.training_helpers import until
 
-pytestmark = pytest.mark.slow
+# One process imports PyTorch, which takes a second.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torch")]
 
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]

@@ -56,8 +56,11 @@ _KILLED = (
     "from tests.examples.test_guess_number_transformer import *; run({url!r}, TRANSFORMER, name='killed', runners=0)"
 )
 
-# The torch of this environment may warn of what its own parts use.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    # The torch of this environment may warn of what its own parts use.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.xdist_group("torch"),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
