@@ -284,7 +284,7 @@ async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
     durable_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with await open_store(durable_url) as store:
-        await _many(store, rollouts=300, spans=8)
+        await _many(store, rollouts=150, spans=8)
         await run_sql(durable_url, "UPDATE spans SET name = 'x'", "DELETE FROM attempts", "DELETE FROM rewards")
         pauses: list[float] = []
         done = asyncio.Event()
@@ -308,8 +308,8 @@ async def test_appends_go_on_during_a_rebuild_and_its_result_is_right(
         during = pauses[before:]
         done.set()
         assert sum(await asyncio.gather(*appending)) > 0
-        assert report.written["attempts"] >= 300
-        assert report.written["spans"] >= 2400
+        assert report.written["attempts"] >= 150
+        assert report.written["spans"] >= 1200
         assert during
         await untouched(store)
         assert (await store.log.rebuild()).written == {}
