@@ -34,7 +34,10 @@ from store.sql.store import SQLStore
 from tests.conftest import POSTGRES, SQLITE
 from tests.journal.database_helpers import run_sql
 from tests.server.api import speaking_to
+from tests.server.forked_operations import forked_operations
 from tests.server.test_serving import finish, serving
+
+__all__ = ["forked_operations"]
 
 HANG = 200
 QUICK = Schedule(sample_seconds=0.2, verify_at=None)
@@ -98,7 +101,7 @@ def processes() -> list[psutil.Process]:
     for child in psutil.Process().children():
         # A process that has ended has no command line any more.
         with suppress(psutil.NoSuchProcess):
-            if "store.operations.run" in " ".join(child.cmdline()):
+            if "from store.operations.run import" in " ".join(child.cmdline()):
                 processes_.append(child)
     return processes_
 
@@ -158,6 +161,7 @@ async def test_a_killed_process_is_a_failure_and_the_operation_is_tried_again(
     assert last.state(system_clock()) in {"succeeded", "running", "interrupted"}
 
 
+@pytest.mark.usefixtures("forked_operations")
 async def test_a_failing_operation_is_logged_and_does_not_stop_the_others(
     store: SQLStore, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,7 +31,10 @@ from store.server.process.scheduler import Scheduler
 from store.sql.api_keys import Keys
 from store.sql.store import SQLStore
 from tests.migrations.test_alembic_commands import run as run_alembic
+from tests.server.forked_operations import forked_operations
 from tests.server.test_serving import finish, serving
+
+__all__ = ["forked_operations"]
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +91,7 @@ async def test_backup_with_the_name_of_a_partition_is_not_served_and_not_changed
     assert partition.read_bytes() == before
 
 
+@pytest.mark.usefixtures("forked_operations")
 async def test_no_attempt_of_a_backup_is_watched_and_no_operation_runs_on_it(url: str, tmp_path: Path) -> None:
     await backup_store(url, tmp_path / "run.monday.backup")
     partition = Path(shutil.copy(tmp_path / "run.monday.backup", tmp_path / "run.monday.db"))
