@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from store.errors import Invalid
 from store.exports import manifest as manifests
@@ -21,12 +22,16 @@ from store.exports.manifest import FileEntry, Manifest
 from store.exports.records import RolloutRecord
 from store.exports.redaction import FieldRedaction
 from store.exports.schema import SCHEMA_VERSION, Table
-from store.exports.source import SPANS, ExportSource
+from store.exports.source import EVENTS, SPANS, ExportSource
 from store.exports.splits import SplitField, Splits
 from store.interface.store import Store
 from store.models.enums import Frozen
 from store.models.queries import RolloutQuery
 from store.runtime.progress import OnProgress, OperationProgress, ignore
+
+_WRITES_AHEAD: Final = 4
+"""The most lists of records that are read before they are written. Most writes only collect rows, and some compress
+what was collected; with a single list, each side would wait for the other one."""
 
 InThread = Callable[..., asyncio.Future[Any]]
 """A function that calls another function in the thread that writes."""
@@ -112,9 +117,8 @@ async def export_store(
         )
         writer = _Writer(path, plan, started)
         try:
-            await _copy(
-                ExportSource(store, query, started.position, plan.reads, plan.is_whole), writer, in_thread, on_progress
-            )
+            source = ExportSource(store, query, started.position, plan.reads, plan.is_whole)
+            await _copy(source, writer, plan.writes_ahead, in_thread, on_progress)
             finished = await in_thread(writer.finish)
         finally:
             await in_thread(writer.discard)
@@ -151,6 +155,11 @@ class _Plan:
     def is_whole(self) -> bool:
         """Whether a table needs all spans of a rollout at once."""
         return any(not table.is_row_per_span for table in self.tables if SPANS in table.reads)
+
+    @property
+    def writes_ahead(self) -> int:
+        """The number of lists of records that may wait for the writer. A list with whole rollouts can have any size."""
+        return 1 if self.is_whole or EVENTS in self.reads else _WRITES_AHEAD
 
 
 def _plan(
@@ -198,21 +207,23 @@ def _command(
     }
 
 
-async def _copy(source: ExportSource, writer: _Writer, in_thread: InThread, on_progress: OnProgress) -> None:
-    """Read all records and write them. While some records are written, the next ones are read."""
-    writing: asyncio.Future[None] | None = None
+async def _copy(
+    source: ExportSource, writer: _Writer, ahead: int, in_thread: InThread, on_progress: OnProgress
+) -> None:
+    """Read all records and write them. While up to `ahead` lists of records are written, the next ones are read."""
+    writes: deque[asyncio.Future[None]] = deque()
     try:
         async for records in source.records(writer.listed):
-            if writing is not None:
-                await writing
-            writing = in_thread(writer.add, records)
+            if len(writes) == ahead:
+                await writes.popleft()
+            writes.append(in_thread(writer.add, records))
             on_progress(OperationProgress("exporting", records[-1].offset, source.listed, "rollouts"))
-        if writing is not None:
-            await writing
+        while writes:
+            await writes.popleft()
     finally:
-        # If the read failed or was cancelled, the thread may still be writing the last records.
-        if writing is not None:
-            await asyncio.wait([writing])
+        # If the read or a write failed, or the call was cancelled, the thread may still be writing.
+        if writes:
+            await asyncio.wait(writes)
 
 
 class _Writer:
@@ -231,10 +242,21 @@ class _Writer:
         self._origin = ExportOrigin(manifest.store_id, manifest.position)
         self._part = self._next_part()
         self._rollouts = manifest.rollouts
+        self._has_failed = False
         self.listed = manifest.listed
 
     def add(self, records: Sequence[RolloutRecord]) -> None:
-        """Write records. A part ends after the rollout with which it has `rows_per_file` rows of one table."""
+        """Write records. A part ends after the rollout with which it has `rows_per_file` rows of one table.
+
+        After a call that raised an error, the calls that already wait write nothing. Otherwise a part could end without
+        the rows of the failed call.
+        """
+        if not self._has_failed:
+            self._has_failed = True
+            self._add(records)
+            self._has_failed = False
+
+    def _add(self, records: Sequence[RolloutRecord]) -> None:
         plan = self._plan
         for record in records:
             plan.redaction.apply(record)

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from store import open_store
-from store.errors import AlreadyExists, Conflict, Incompatible, StoreError
+from store.errors import AlreadyExists, Conflict, Incompatible, Invalid, StoreError
 from store.exports import export_store
 from store.exports.manifest import locked
 from store.interface.store import Store
@@ -90,6 +90,21 @@ async def test_a_full_disk_is_reported_and_the_export_continues_later(many: str,
         assert 0 < orjson.loads((tmp_path / "export" / "manifest.json").read_bytes())["rollouts"] <= 40
     await export(many, str(tmp_path / "export"))
     assert content(tmp_path / "export") == content(tmp_path / "expected")
+
+
+async def test_after_a_value_that_does_not_fit_no_later_part_is_written(tmp_path: Path) -> None:
+    directory = tmp_path / "export"
+    async with await open_store(f"sqlite:///{tmp_path / 'late.db'}") as store:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(160)])
+        claims = await store.dequeue_many_rollouts(limit=160)
+        spans = [span for number, claim in enumerate(claims) for span in conversation(claim.attempt, number)]
+        late = next(place for place, span in enumerate(spans) if span.rollout_id == claims[9].rollout_id)
+        spans[late] = spans[late].model_copy(update={"end_time": 1e14})
+        await store.add_many_spans(spans)
+        with pytest.raises(Invalid, match="is not a value of type timestamp"):
+            await export_store(store, "parquet", directory, tables=["spans"], rows_per_file=30)
+    manifest = directory / "manifest.json"
+    assert not manifest.exists() or orjson.loads(manifest.read_bytes())["rollouts"] < 10
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
         except zlib.error as error:
             raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
     if codec == PLAIN:
-        return memoryview(stored).tobytes()
+        return stored if stored.__class__ is bytes else memoryview(stored).tobytes()
     # SQLite does not enforce the types of columns.
     if codec.__class__ is int and codec >= FIRST_DICTIONARY_CODEC:
         # The session decompresses such a body if it can, so the dictionary or the body is damaged.
