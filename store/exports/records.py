@@ -10,12 +10,25 @@ from typing import Any, Final
 import orjson
 
 from store.adapters.intake import AttemptSpans, sort_in
+from store.adapters.messages import merged_call, recorded_calls
+from store.model_calls import ModelCall
 from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Score, Span
 from store.models.flat_spans import EMPTY_LIST, FlatSpan
 from store.models.trusted import span_model
 from store.semconv import GROUP_KEY, STEP_KEY
 
 _WITHOUT_ERROR: Final = frozenset({"preparing", "running", "succeeded"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedCall:
+    """A call of a model that generates text."""
+
+    number: int
+    """The number of the call in its attempt, from 1."""
+    spans: list[Span]
+    """The spans that record the call; the texts come from the first."""
+    value: ModelCall
 
 
 @dataclass
@@ -96,6 +109,15 @@ class RolloutRecord:
         """The spans of each attempt as the adapters group them."""
         attempts, _ = sort_in(self.span_models)
         return attempts
+
+    @cached_property
+    def calls(self) -> list[ExportedCall]:
+        """The calls of each attempt, in the order of time."""
+        return [
+            ExportedCall(number, [timed.span for timed in recordings], merged_call(recordings))
+            for attempt in self.attempt_spans
+            for number, recordings in enumerate(recorded_calls(attempt.spans), start=1)
+        ]
 
     @property
     def _metadata(self) -> Mapping[str, Any]:

@@ -23,7 +23,8 @@ def below(attributes: Mapping[str, Any], prefix: str) -> Any:
     An attribute whose name is the prefix itself is ignored. If no attribute is found, {} is returned.
     """
     start = f"{prefix}."
-    return unflatten({name[len(start) :]: value for name, value in attributes.items() if name.startswith(start)})
+    flat = {name[len(start) :]: value for name, value in attributes.items() if name.startswith(start)}
+    return unflatten(flat) if flat else {}  # most attributes of most calls have no name with the prefix
 
 
 def unflatten(flat: Mapping[str, Any]) -> Any:

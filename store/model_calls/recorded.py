@@ -345,13 +345,16 @@ def _message(value: Any, role: str) -> Message | None:
     fields = {**fields, **as_object(fields.get("message"))}
     if not fields:
         return read_message(item, role)
+    fields.pop("message", None)
     for name in ("tool_calls", "content", "parts"):
-        parts = decoded_parts(fields.get(name))
+        if name not in fields:
+            continue
+        parts = decoded_parts(fields[name])
         if isinstance(parts, Mapping) and indexed(parts):
             parts = indexed(parts)
-        if name != "content" or not isinstance(fields.get(name), str) or is_part_list(parts):
+        if name != "content" or not isinstance(fields[name], str) or is_part_list(parts):
             fields[name] = parts
-    message = read_message({**fields, "message": None}, role)
+    message = read_message(fields, role)
     return None if message is None or not (message.parts or message.role) else message
 
 

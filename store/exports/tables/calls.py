@@ -7,44 +7,23 @@ Values that this span lacks, such as token ids that a proxy recorded, come from 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from store.adapters.messages import merged_call, recorded_calls
 from store.adapters.openai_form import tool_call
-from store.exports.records import RolloutRecord
+from store.exports.records import ExportedCall, RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
 from store.exports.source import SPANS as READ_SPANS
 from store.exports.tables.columns import ATTEMPT_ID, ROLLOUT_ID, SPAN_ID, json_text
-from store.model_calls import Message, ModelCall
+from store.model_calls import Message
 from store.model_calls.attributes import VERSION
-from store.models import Span
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of an attempt."""
-
-    number: int
-    """The number of the call in its attempt, from 1."""
-    spans: list[Span]
-    """The spans that record the call; the texts come from the first."""
-    value: ModelCall
-
-
-def _calls(record: RolloutRecord) -> Iterator[_Call]:
-    for attempt in record.attempt_spans:
-        for number, recordings in enumerate(recorded_calls(attempt.spans), start=1):
-            spans = [timed.span for timed in recordings]
-            yield _Call(number, spans, merged_call(recordings))
 
 
 def call_rows(record: RolloutRecord) -> Sequence[Row]:
     """Return the rows of a rollout's calls."""
-    return [_call_row(call) for call in _calls(record)]
+    return [_call_row(call) for call in record.calls]
 
 
-def _call_row(call: _Call) -> Row:
+def _call_row(call: ExportedCall) -> Row:
     span, value, usage = call.spans[0], call.value, call.value.usage
     first = value.choices[0] if value.choices else None
     versions = (version for span in call.spans if isinstance(version := span.attributes.get(VERSION), str))
@@ -82,10 +61,10 @@ def _call_row(call: _Call) -> Row:
 
 def message_rows(record: RolloutRecord) -> Sequence[Row]:
     """Return the rows of the messages of a rollout's calls."""
-    return [row for call in _calls(record) for row in _rows_of_call(call)]
+    return [row for call in record.calls for row in _rows_of_call(call)]
 
 
-def _rows_of_call(call: _Call) -> Iterator[Row]:
+def _rows_of_call(call: ExportedCall) -> Iterator[Row]:
     span = call.spans[0]
     answers: list[tuple[Message, int | None]] = [
         *((message, None) for message in call.value.messages),
