@@ -17,6 +17,7 @@ from store.wire import encoding, paths
 
 T = TypeVar("T")
 
+_decode_labels = encoding.decoder(dict[str, list[str]])
 _decode_scores = encoding.decoder(list[Score])
 _decode_versions = encoding.decoder(list[RewardVersion])
 
@@ -38,6 +39,10 @@ class HTTPAnnotations(StoreAnnotations):
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         fields = {"limit": limit, **requests.moment(as_at, at)}
         return await self.core.rollbook_read("query_annotations", path, fields, encoding.decode_annotations)
+
+    async def query_labels(self, rollout_ids: Sequence[str], *, as_at: AsAt | None = None) -> dict[str, list[str]]:
+        fields = {"rollout_id": scores.rollout_ids(rollout_ids), **requests.moment(as_at)}
+        return await self.core.rollbook_query("query_labels", paths.LABELS_SEARCH, _decode_labels, **fields)
 
     async def query_scores(
         self, rollout_id: str | Sequence[str], *, reward_version: str | None = None, as_at: AsAt | None = None

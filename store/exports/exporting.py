@@ -197,6 +197,8 @@ def _command(
     conditions = {name: value for name in query.conditions() if (value := getattr(query, name)) is not None}
     return {
         "tables": [table.name for table in plan.tables],
+        # Another version of this program may have more columns. Files with and without them are not mixed.
+        "columns": [len(table.columns) for table in plan.tables],
         "conditions": conditions,
         "filter_logic": query.filter_logic,
         "reward_version": query.reward_version,

@@ -48,6 +48,7 @@ class RolloutRecord:
     spans: list[FlatSpan] = field(default_factory=list[FlatSpan])
     events: list[HistoryEvent] = field(default_factory=list[HistoryEvent])
     scores: list[Score] = field(default_factory=list[Score])
+    labels: list[str] = field(default_factory=list[str])
     is_first: bool = True
     is_last: bool = True
 

@@ -12,11 +12,11 @@ from store.exports.records import RolloutRecord
 SCHEMA_VERSION: Final = 1
 """The version of all tables. It changes when a column is removed, renamed or gets another type or meaning."""
 
-Kind = Literal["text", "int64", "float64", "bool", "timestamp", "json", "int64s"]
+Kind = Literal["text", "int64", "float64", "bool", "timestamp", "json", "int64s", "texts"]
 """The types of columns.
 
 In rows, a `timestamp` is float seconds since the epoch, which become microseconds in UTC. A value of `json` is bytes
-with JSON text, and a value of `int64s` is a list of ints. Null is None.
+with JSON text, a value of `int64s` is a list of ints, and one of `texts` a list of strings. Null is None.
 """
 
 Row = Sequence[Any]

@@ -35,6 +35,7 @@ SPANS: Final = "spans"
 ATTEMPTS: Final = "attempts"
 EVENTS: Final = "events"
 SCORES: Final = "scores"
+LABELS: Final = "labels"
 ERRORS: Final = "errors"
 """The events of rollouts with an attempt that did not succeed, because only events contain the error of an attempt."""
 
@@ -47,7 +48,7 @@ class ExportSource:
         store: the store.
         query: the conditions. The order, the limit and the offset are ignored.
         position: the position of the log at which everything is read.
-        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `ERRORS`, `SCORES`.
+        reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `ERRORS`, `SCORES`, `LABELS`.
         needs_whole_rollouts: whether all spans of a rollout must be in one record.
     """
 
@@ -126,6 +127,12 @@ class ExportSource:
                 record.attempts = await self._attempts(record.rollout)
         if SCORES in self.reads:
             await self._read_scores(records)
+        if LABELS in self.reads and records:
+            labels = await self.store.annotations.query_labels(
+                [record.rollout.rollout_id for record in records], as_at=self.position
+            )
+            for record in records:
+                record.labels = labels.get(record.rollout.rollout_id, [])
         async for batch in self._with_spans(records):
             if EVENTS in self.reads:
                 await self._read_events([record for record in batch if record.is_first])

@@ -87,6 +87,18 @@ class StoreAnnotations:
         """
         raise Unsupported("annotations.query", self.backend)
 
+    async def query_labels(self, rollout_ids: Sequence[str], *, as_at: AsAt | None = None) -> dict[str, list[str]]:
+        """Return the sorted labels of rollouts, by rollout id. Rollouts without labels are left out.
+
+        Args:
+            rollout_ids: at most 1,000 ids. Rollouts that do not exist have no labels.
+            as_at: read the state at this moment of the log: the position of an event, or an aware datetime.
+
+        Raises:
+            Invalid: there are too many ids.
+        """
+        raise Unsupported("annotations.query_labels", self.backend)
+
     async def record_scores(self, scores: Sequence[NewScore]) -> list[int | None]:
         """Record scores of attempts in one commit, all of them or none.
 
@@ -137,5 +149,6 @@ class SyncAnnotations(Blocking[StoreAnnotations]):
     annotate = blocking(StoreAnnotations.annotate)
     query = blocking(StoreAnnotations.query)
     record_scores = blocking(StoreAnnotations.record_scores)
+    query_labels = blocking(StoreAnnotations.query_labels)
     query_scores = blocking(StoreAnnotations.query_scores)
     query_reward_versions = blocking(StoreAnnotations.query_reward_versions)

@@ -372,11 +372,14 @@ class ReplayStore(Store):
 
 
 class _RecordedAnnotations(StoreAnnotations):
-    """The scores of the recorded rollouts, read-only."""
+    """The labels and scores of the recorded rollouts, read-only."""
 
     def __init__(self, source: StoreAnnotations) -> None:
         super().__init__(_NAME)
         self._source = source
+
+    async def query_labels(self, rollout_ids: Sequence[str], *, as_at: AsAt | None = None) -> dict[str, list[str]]:
+        return await self._source.query_labels(rollout_ids, as_at=as_at)
 
     async def query_scores(
         self, rollout_id: str | Sequence[str], *, reward_version: str | None = None, as_at: AsAt | None = None

@@ -49,10 +49,19 @@ class SQLAnnotations(StoreAnnotations):
             if life[1] <= until:
                 labels = await annotation_queries.labels(session, rollout_id)
             else:
-                labels = await annotation_queries.labels_then(session, rollout_id, until)
+                past = await annotation_queries.labels_then(session, [rollout_id], until)
+                labels = past.get(rollout_id, [])
             return Annotations(labels=labels, notes=await annotation_queries.notes(session, rollout_id, until, limit))
 
         return await self.core.view(read, as_at, (rollout_id, at), sweeps=False, snapshot=True)
+
+    async def query_labels(self, rollout_ids: Sequence[str], *, as_at: AsAt | None = None) -> dict[str, list[str]]:
+        ids = scores.rollout_ids(rollout_ids)
+        return await self.core.view(
+            lambda view: annotation_queries.labels_of(view.session, rollout_ids=ids, until=view.until),
+            as_at,
+            sweeps=False,
+        )
 
     async def query_scores(
         self, rollout_id: str | Sequence[str], *, reward_version: str | None = None, as_at: AsAt | None = None

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from store.models.queries import RolloutPastQuery
+from store.models.queries import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1
 _LAST: Final = 2**63 - 1
@@ -17,3 +17,10 @@ class AnnotationsQuery(RolloutPastQuery):
 
     limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
     """The maximum number of notes; -1 for all notes. If the rollout has more notes, the latest are returned."""
+
+
+class LabelsQuery(PastQuery):
+    """POST /labels/search."""
+
+    rollout_id: list[str]
+    """The ids of at most 1,000 rollouts."""

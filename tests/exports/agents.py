@@ -106,7 +106,10 @@ def _request(number: int) -> EnqueueRolloutRequest:
 
 
 async def fill(url: str) -> None:
-    """Fill a store: finished rollouts of several groups with scores, the first with a retry, and one that waits."""
+    """Fill a store with finished rollouts of several groups, with scores, and one that waits.
+
+    The first rollout has a retry and labels.
+    """
     async with await open_store(url) as store:
         await store.enqueue_many_rollouts([_request(number) for number in range(ROLLOUTS - 1)])
         for number, rollout in enumerate(await store.dequeue_many_rollouts(limit=ROLLOUTS, worker_id="w")):
@@ -116,6 +119,7 @@ async def fill(url: str) -> None:
         await store.add_many_spans(conversation(again.attempt, 0))
         await store.update_attempt(again.rollout_id, again.attempt.attempt_id, status="succeeded")
         await _score(store)
+        await store.annotations.annotate(again.rollout_id, add_labels=["reviewed", "good, mostly"])
         await store.enqueue_many_rollouts([_request(ROLLOUTS - 1)])
 
 

@@ -123,6 +123,7 @@ async def test_datasets_load_the_folder(datasets: Any, store: Store, tmp_path: P
     )
     groups = [{row["group_id"] for row in folder[split]} for split in ("train", "val")]
     assert groups[0].isdisjoint(groups[1])
+    assert sorted(row["labels"] for row in rollouts)[-2:] == [[], ["good, mostly", "reviewed"]]
     assert all(isinstance(row["input"], dict) and row["start_time"].tzinfo is not None for row in rollouts)
     for table in TABLES:
         loaded = datasets.load_dataset(str(tmp_path / "hf"), table.name, split="train", streaming=True)

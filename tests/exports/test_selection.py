@@ -56,6 +56,7 @@ async def test_an_export_of_the_past_is_not_changed_by_later_events(tmp_path: Pa
         first = (await store.query_rollouts(limit=1))[0].rollout_id
         await store.update_rollout(first, status="cancelled", metadata={})
         await store.enqueue_rollout("later")
+        await store.annotations.annotate(first, add_labels=["late"], remove_labels=["reviewed"])
         query = RolloutQuery(as_at=before.position)
         await export_store(store, "jsonl", tmp_path / "after", query=query)
         assert content(tmp_path / "after") == content(tmp_path / "before")

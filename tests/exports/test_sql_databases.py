@@ -46,7 +46,10 @@ async def test_a_file_is_replaced_only_if_an_export_wrote_it(store: Store, sqlit
         await export_sqlite(store, path)
     report = await export_sqlite(store, path, overwrite=True, tables=["rollouts"], redact=["input"])
     assert (positions(path), report.rows) == ([(report.position, 8)], {"rollouts": 8})
+    labelled = "SELECT labels->>'$[0]', step FROM rollouts WHERE labels <> '[]'"
+    assert (await query_sql(store, labelled)).rows == [("good, mostly", 0)]
     with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(labelled).fetchall() == [("good, mostly", 0)]
         assert connection.execute("SELECT count(input), count(step) FROM rollouts").fetchall() == [(0, 8)]
     (tmp_path / "notes.txt").write_text("mine")
     for other in (sqlite_url.removeprefix("sqlite:///"), tmp_path / "notes.txt"):
@@ -175,6 +178,8 @@ async def test_a_schema_is_replaced_only_if_an_export_wrote_it(
     assert await exported(connection) == [(0, 0)]
     report = await export_postgres(store, postgres_server, overwrite=True, tables=["rollouts"])
     assert await exported(connection) == [(report.position, 8)]
+    labelled = "SELECT step FROM exported.rollouts WHERE labels @> ARRAY['reviewed']"
+    assert [tuple(row) for row in await connection.fetch(labelled)] == [(0,)]
     await connection.execute("CREATE SCHEMA other")
     with pytest.raises(AlreadyExists, match=r"schema that no export wrote .* export to another schema"):
         await export_postgres(store, postgres_server, schema="other", overwrite=True)

@@ -46,6 +46,8 @@ async def test_tables_have_the_objects_of_the_store(any_store: Store, tmp_path: 
         assert (row["input"], row["metadata"], row["rewards"]) == (rollout.input, rollout.metadata, rollout.rewards)
         assert (row["status"], row["mode"], row["reward"]) == (rollout.status, rollout.mode, rollout.reward)
         assert seconds(row["start_time"]) == rollout.start_time
+        assert row["labels"] == (await any_store.annotations.query(rollout.rollout_id)).labels
+    assert lines["rollouts"][0]["labels"] == ["good, mostly", "reviewed"]
     attempts = [attempt for rollout_id in ids for attempt in await any_store.query_attempts(rollout_id)]
     assert [(row["attempt_id"], row["number"], row["reward"]) for row in lines["attempts"]] == [
         (attempt.attempt_id, attempt.sequence_id, attempt.reward) for attempt in attempts

@@ -58,10 +58,19 @@ async def labels_in_use(session: ReadSession, *, limit: int) -> list[str]:
     return [row.label for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-async def labels_of(session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the sorted labels of rollouts, by rollout id. Rollouts without labels are left out."""
+async def labels_of(
+    session: ReadSession, *, rollout_ids: Sequence[str], until: int | None = None
+) -> dict[str, list[str]]:
+    """Return the sorted labels of rollouts, by rollout id. Rollouts without labels are left out.
+
+    With `until`, the labels are those after the event at this position.
+    """
     if not rollout_ids:
         return {}
+    if until is not None:
+        changed = await _changed_after(session, rollout_ids, until)
+        past = await labels_then(session, changed, until) if changed else {}
+        return past | await labels_of(session, rollout_ids=sorted({*rollout_ids}.difference(changed)))
     table = core_tables.labels.c
     statement = (
         select(table.rollout_id, table.label)
@@ -75,29 +84,42 @@ async def labels_of(session: ReadSession, *, rollout_ids: Sequence[str]) -> dict
     return dict(by_rollout)
 
 
-async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list[str]:
-    """Return the labels that a rollout had after the event at the position `until`, sorted."""
+async def _changed_after(session: ReadSession, rollout_ids: Sequence[str], until: int) -> list[str]:
+    """Return the rollouts with an event after a position of the log."""
+    row = core_tables.rollouts.c
+    statement = select(row.rollout_id).where(
+        session.dialect.any_of(row.rollout_id, "rollout_ids"),
+        row.last_position > bindparam("until", type_=BigInteger),
+    )
+    params = {"rollout_ids": session.dialect.list_param(list(rollout_ids)), "until": until}
+    return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), params)]
+
+
+async def labels_then(session: ReadSession, rollout_ids: Sequence[str], until: int) -> dict[str, list[str]]:
+    """Return the sorted labels that rollouts had after the event at the position `until`, by rollout id."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        columns: list[ColumnElement[Any]] = [event.position, event.type, event.shape, event.data]
+        columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.shape, event.data]
         return (
             select(*columns)
             .where(
-                event.stream == bindparam("stream", type_=Text),
+                session.dialect.any_of(event.stream, "streams"),
                 event.type == RolloutAnnotated.type,
                 event.position <= bindparam("until", type_=BigInteger),
             )
-            .order_by(event.version)
+            .order_by(event.stream, event.version)
         )
 
-    params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
-    current: set[str] = set()
+    streams = {f"rollout/{rollout_id}": rollout_id for rollout_id in rollout_ids}
+    params = {"streams": session.dialect.list_param([*streams]), "until": until}
+    current: defaultdict[str, set[str]] = defaultdict(set)
     for row in await session.fetch(compiled(session, "labels_then", build), params):
         fact = upcast(row.type, row.shape, json_of(row.data))
         assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
-        current = (current - set(fact.removed)) | set(fact.added)
-    return sorted(current)
+        rollout_id = streams[row.stream]
+        current[rollout_id] = (current[rollout_id] - set(fact.removed)) | set(fact.added)
+    return {rollout_id: sorted(labels) for rollout_id, labels in current.items() if labels}
 
 
 async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:

@@ -35,6 +35,7 @@ _TYPES: Final[Mapping[Kind, str]] = {
     # The type jsonb refuses the character U+0000, which texts of models may contain.
     "json": "json",
     "int64s": "bigint[]",
+    "texts": "text[]",
 }
 _PARTITIONS: Final = "rollbook_"
 """The beginning of the names of schemas that contain stores."""

@@ -26,6 +26,7 @@ _TYPES: Final[Mapping[Kind, str]] = {
     # A column with a type such as JSON has numeric affinity, which turns the text 1.0 into the number 1.
     "json": "TEXT",
     "int64s": "TEXT",
+    "texts": "TEXT",
 }
 _REFUSALS: Final = (OverflowError, ValueError, sqlite3.InterfaceError, sqlite3.DataError)
 
@@ -126,7 +127,7 @@ def _conversion(kind: Kind) -> Callable[[Any], Any] | None:
             return bytes.decode
         case "timestamp":
             return timestamp_text
-        case "int64s":
+        case "int64s" | "texts":
             return _json
         case _:
             return None

@@ -56,6 +56,7 @@ class ArrowTable:
             "float64": partial(pa.array, type=pa.float64()),
             "bool": partial(pa.array, type=pa.bool_()),
             "int64s": partial(pa.array, type=pa.list_(pa.int64())),
+            "texts": partial(pa.array, type=pa.list_(pa.string())),
             "timestamp": self._timestamps,
         }
         types: dict[Kind, Any] = {
@@ -65,6 +66,7 @@ class ArrowTable:
             "float64": pa.float64(),
             "bool": pa.bool_(),
             "int64s": pa.list_(pa.int64()),
+            "texts": pa.list_(pa.string()),
             "timestamp": pa.timestamp("us", tz="UTC"),
         }
         fields = [

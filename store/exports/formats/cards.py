@@ -60,6 +60,6 @@ def dataset_card(
 
 
 def _type(column: TableColumn, lists: Collection[str]) -> str:
-    if column.kind == "int64s":
-        return "list: int64"
+    if column.kind in {"int64s", "texts"}:
+        return "list: int64" if column.kind == "int64s" else "list: string"
     return "list: json" if column.name in lists else f"dtype: {_TYPES[column.kind]}"

@@ -8,6 +8,7 @@ from typing import Final
 from store.exports.records import RolloutRecord
 from store.exports.schema import Row, Table, TableColumn
 from store.exports.source import ATTEMPTS as READ_ATTEMPTS
+from store.exports.source import LABELS as READ_LABELS
 from store.exports.source import SCORES as READ_SCORES
 from store.exports.tables.columns import ATTEMPT_ID, ROLLOUT_ID, json_text
 
@@ -33,6 +34,7 @@ def rollout_rows(record: RolloutRecord) -> Sequence[Row]:
         0 if latest is None else latest.sequence_id,
         rollout.reward,
         json_text(rollout.rewards),
+        record.labels,
     )
     return (row,)
 
@@ -77,8 +79,10 @@ ROLLOUTS: Final = Table(
         TableColumn("attempts", "int64", "The number of the latest attempt; 0 without one.", is_nullable=False),
         TableColumn("reward", "float64", "The final reward of the latest attempt."),
         TableColumn("rewards", "json", "By name, the last value of each reward of the latest attempt."),
+        TableColumn("labels", "texts", "The labels, sorted."),
     ),
     rollout_rows,
+    reads=frozenset({READ_LABELS}),
     bulk=(8, 9),
 )
 ATTEMPTS: Final = Table(

@@ -23,6 +23,21 @@ class AnnotationsContract:
         assert done.labels == ["bäd", "good"]
         assert (await store.annotations.query(rollout.rollout_id)).labels == ["bäd", "good"]
 
+    async def test_labels_of_several_rollouts_are_read_together_at_every_moment(self, store: Store) -> None:
+        both, early, never = [(await store.enqueue_rollout(number)).rollout_id for number in range(3)]
+        await store.annotations.annotate(both, add_labels=["b", "a"])
+        await store.annotations.annotate(early, add_labels=["a"])
+        before = (await store.log.history(early))[-1].position
+        await store.annotations.annotate(both, add_labels=["c"], remove_labels=["a"])
+        await store.annotations.annotate(early, remove_labels=["a"])
+        ids = [never, early, both, "ro-none"]
+        assert await store.annotations.query_labels(ids) == {both: ["b", "c"]}
+        assert await store.annotations.query_labels(ids, as_at=before) == {both: ["a", "b"], early: ["a"]}
+        assert await store.annotations.query_labels(ids, as_at=before - 1) == {both: ["a", "b"]}
+        assert await store.annotations.query_labels([]) == {}
+        with pytest.raises(Invalid, match="1,001 ids"):
+            await store.annotations.query_labels([f"ro-{number}" for number in range(1001)])
+
     async def test_annotation_without_change_is_not_recorded(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
