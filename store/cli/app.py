@@ -112,7 +112,8 @@ def _declared_as(name: str) -> _Declared | None:
 
 
 def _modules() -> Iterable[Path]:
-    return Path(__file__).with_name("commands").glob("*.py")
+    folder = Path(__file__).with_name("commands")
+    return [*folder.glob("*.py"), *folder.glob("*/__init__.py")]
 
 
 def _declared(path: Path) -> Iterator[_Declared]:
@@ -120,7 +121,7 @@ def _declared(path: Path) -> Iterator[_Declared]:
 
     A command is a function that is decorated with `@app.command(…)`, or a group that `typer.Typer(name=…)` makes.
     """
-    module = f"{__package__}.commands.{path.stem}"
+    module = f"{__package__}.commands.{path.parent.name if path.stem == '__init__' else path.stem}"
     for node in ast.parse(path.read_bytes()).body:
         match node:
             case ast.FunctionDef():
