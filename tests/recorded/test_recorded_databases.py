@@ -164,6 +164,9 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"span_id", "is_answer", "skipped"}, {"invalid_rewards"}),
     # The page of a rollout.
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards"}),
+    # The pages of rewards and of rollouts.
+    ({"charts", "histogram", "names"}, {"reward_version", "reward_versions"}),
+    ({"by_status", "newer", "rollouts"}, {"reward_version"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]
