@@ -108,6 +108,11 @@ class LLMProxy:
         return url_of(self._host, self._port)
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the proxy."""
+        return is_loopback(self._host)
+
+    @property
     def has_own_thread(self) -> bool:
         """Whether the proxy runs in a separate thread, and not in the event loop that starts the proxy."""
         return self._launch_mode == "thread"

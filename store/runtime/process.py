@@ -10,6 +10,7 @@ from typing import Any
 
 number = os.getpid()
 """The id of this process."""
+_worker_prefix: str | None = None
 
 
 def _forked() -> None:
@@ -43,6 +44,12 @@ def _owner(pid: int) -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": pid, "started": int(started * 1_000_000)}
 
 
+def name_workers(prefix: str) -> None:
+    """Set the part of the names of this process's workers before their numbers, instead of the host and the pid."""
+    global _worker_prefix  # noqa: PLW0603 (the process has one name)
+    _worker_prefix = prefix
+
+
 def worker_name(number: int, pid: int | None = None) -> str:
     """Return the name `<host>-<pid>-<number>` of a worker. No worker of another process has this name.
 
@@ -50,6 +57,8 @@ def worker_name(number: int, pid: int | None = None) -> str:
         number: the number of the worker in its process.
         pid: the id of the worker's process; None for this process.
     """
+    if pid is None and _worker_prefix is not None:
+        return f"{_worker_prefix}-{number}"
     # The host's name is cached, because a runner asks for its name several times in each attempt.
     this = owner()
     return f"{this['host']}-{this['pid'] if pid is None else pid}-{number}"

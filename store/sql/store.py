@@ -60,6 +60,8 @@ class SQLStore(SQLReads, Store):
         thread: LoopThread | None = None,
     ) -> None:
         self._url = url
+        self.url = url.text
+        """The URL of the store, with its password."""
         self._settings = {"scan_debounce_seconds": scan_debounce_seconds, "read_only": read_only}
         core = SQLCore(
             url.partition, dialect, scan_debounce_seconds=scan_debounce_seconds, read_only=read_only, thread=thread

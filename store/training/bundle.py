@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import copy
 import logging
-import multiprocessing
 import random
 import threading
 import weakref
@@ -54,7 +53,7 @@ class RunnerBundle:
         tracer: specification of the tracer; None for a `Tracer`.
         hooks: the hooks that are called for the attempts.
         max_rollouts: the maximum number of attempts per worker; None for no limit.
-        seed: seed of Python's `random` in child processes, combined with the worker's id; ignored in the main process.
+        seed: seed of Python's `random` in other processes, combined with the worker's id; ignored in this process.
         trainer: the agent's trainer, or None. Another process receives a copy with the settings of the trainer.
         name: the prefix of the workers' names in the store; the number of the worker follows. None for the host and the
             process id.
@@ -80,7 +79,7 @@ class RunnerBundle:
 
     async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
         """Run the rollouts of a store as one worker until the event is set."""
-        if self.seed is not None and multiprocessing.parent_process() is not None:
+        if self.seed is not None and self._was_sent:
             random.seed(f"{self.seed}/{worker_id}")
         if self.trainer is not None:
             # The agent's reference to its trainer is weak, so the trainer is not sent to another process with the

@@ -44,6 +44,7 @@ _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
     registry={
         "cs": f"{_STRATEGY_PATH}.ClientServerExecutionStrategy",
         "shm": f"{_STRATEGY_PATH}.SharedMemoryExecutionStrategy",
+        "ray": f"{_STRATEGY_PATH}.RayExecutionStrategy",
         "replay": f"{_STRATEGY_PATH}.ReplayExecutionStrategy",
     },
     default_type=ClientServerExecutionStrategy,
@@ -70,8 +71,8 @@ class Trainer:
         tracer: the tracer, which records agents; None for `Tracer`.
         adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
         strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
-            process. "replay" runs only the algorithm, on a `ReplayStore`. None for "replay" with a `ReplayStore`, else
-            "cs".
+            process; "ray" runs each runner as an actor of a Ray cluster. "replay" runs only the algorithm, on a
+            `ReplayStore`. None for "replay" with a `ReplayStore`, else "cs".
         llm_proxy: the proxy through which agents call models; None for no proxy. `fit` starts the proxy before the
             runners, and stops the proxy after them. Unfinished rollouts of an earlier training get the address of the
             proxy.
@@ -79,7 +80,7 @@ class Trainer:
         initial_resources: the resources that the algorithm starts from and publishes.
         n_runners: the number of runners; None for the strategy's number, or 1.
         max_rollouts: the maximum number of attempts that each runner runs; None for no limit.
-        port: the port of the server that the strategy "cs" starts; None or 0 for any free port.
+        port: the port of the server that the strategies "cs" and "ray" start; None or 0 for any free port.
         seed: the seed of Python's `random`, in the processes of the algorithm and the runners. Threads of one process
             share the generator, so their random numbers depend on their timing; a `Plan` has its own seed.
 
@@ -132,10 +133,8 @@ class Trainer:
             spec = ReplayExecutionStrategy if is_replay else ClientServerExecutionStrategy
         strategy = _STRATEGIES.build(spec, fill=fill)
         assert strategy is not None  # there is a specification
-        if port is not None and not isinstance(strategy, ClientServerExecutionStrategy):
-            raise Invalid("port", f"{type(strategy).__name__} has no server; leave port out, or use strategy='cs'")
-        if port is not None and isinstance(strategy, ClientServerExecutionStrategy):
-            strategy.server_port = port
+        if port is not None:
+            strategy.use_port(port)
         if n_runners is not None and strategy is spec and strategy.n_runners != n_runners:
             logger.warning("the given strategy has %d runners; n_runners=%d is ignored", strategy.n_runners, n_runners)
         return strategy
@@ -279,14 +278,11 @@ class Trainer:
             return FitReport(seconds=time.monotonic() - started_at, execution=execution)
         seconds = time.monotonic() - started_at
         # If the algorithm runs in another process, this process does not have the names of its plans.
-        plans = algorithm_side.plans if self._has_algorithm_here() else None
+        plans = algorithm_side.plans if self.strategy.has_algorithm_here else None
         report = run_blocking(lambda: read_report(store, cursor, seconds, execution, plans))
         if not quiet:
             sys.stdout.write(f"{report}\n")
         return report
-
-    def _has_algorithm_here(self) -> bool:
-        return not isinstance(self.strategy, ClientServerExecutionStrategy) or self.strategy.has_algorithm_here
 
     @contextlib.contextmanager
     def _proxy_running(self, store: Store) -> Generator[None]:
@@ -295,7 +291,7 @@ class Trainer:
         A proxy that runs in the event loop or in the process of the algorithm is started by the algorithm's side.
         """
         proxy = self.llm_proxy
-        if proxy is None or not self._has_algorithm_here() or not proxy.has_own_thread or proxy.is_running:
+        if proxy is None or not self.strategy.has_algorithm_here or not proxy.has_own_thread or proxy.is_running:
             yield
             return
         run_blocking(lambda: start_proxy(proxy, store))

@@ -98,6 +98,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Whether the algorithm runs in this process."""
         return self.role != "runner" and self._main_process == "algorithm"
 
+    def use_port(self, port: int) -> None:
+        self.server_port = port
+
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         """Run the sides of this process's role until the algorithm has ended; see `ExecutionStrategy`.
 
@@ -171,15 +174,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if not self.managed_store:
             yield store
             return
-        # Processes of runners import this module but need no server, so the server is imported here.
-        from store.server.store_server import StoreServer
-
-        server = StoreServer(store, self.server_host, self.server_port)
-        await server.start()
-        try:
-            yield server.endpoint
-        finally:
-            await server.stop()
+        async with served(store, self.server_host, self.server_port) as url:
+            yield url
 
     def _assignments(self, runner: RunnerSide, target: str | Store, store_id: str) -> list[ProcessAssignment]:
         work, store = pack("agent", runner), pack("managed_store", target)
@@ -244,6 +240,24 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 else:
                     answered_at = loop.time()
         return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
+
+
+@contextlib.asynccontextmanager
+async def served(store: Store, host: str, port: int) -> AsyncGenerator[str]:
+    """Serve a store during a block, and yield the server's URL.
+
+    Raises:
+        PortTaken: another program listens on the port.
+    """
+    # Processes of runners import this module but need no server, so the server is imported here.
+    from store.server.store_server import StoreServer
+
+    server = StoreServer(store, host, port)
+    await server.start()
+    try:
+        yield server.endpoint
+    finally:
+        await server.stop()
 
 
 def _runner(assignment: ProcessAssignment) -> ProcessPart:

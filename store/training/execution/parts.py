@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from store.runtime.process import worker_name
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,8 +27,10 @@ class End:
     """The exception of the part, or a `ProcessFailed` for a part in another process."""
     was_interrupted: bool = False
     """Whether the part was interrupted."""
-    signal: int | None = None
-    """The number of the signal that killed the process of the part, if there is one."""
+    was_killed: bool = False
+    """Whether the process of the part was killed, or was lost with its machine."""
+    is_fatal: bool = False
+    """Whether the error ends the training, because the part, and probably every other part, cannot start."""
 
 
 class Part(ABC):
@@ -45,6 +49,10 @@ class Part(ABC):
     def pid(self) -> int | None:
         """The id of the process of the part; None before the start of another process."""
         return os.getpid()
+
+    def worker_name(self, number: int) -> str:
+        """Return the name in the store of the part's worker with this number."""
+        return worker_name(number, self.pid)
 
     @abstractmethod
     def start(self) -> None:

@@ -11,32 +11,43 @@ from typing import Any
 from store.errors import Invalid
 
 
+def reduced(obj: Any) -> Any:
+    """Return how to pickle an object: a weak reference as None, and a decorated function as its qualified name.
+
+    The result is that of `reducer_override` of a pickler.
+    """
+    if isinstance(obj, weakref.ref):
+        # The referenced trainer or runner does not exist in the new process, which sets its own.
+        return type(None), ()
+    name: Any = getattr(obj, "__qualname__", None)
+    if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
+        return NotImplemented
+    # The name is used only if the module contains this object under this name.
+    value: Any = sys.modules.get(getattr(obj, "__module__", ""))
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return name if value is obj else NotImplemented
+
+
 class _Pickler(pickle.Pickler):
-    """Pickler that replaces weak references by None, and decorated functions by their qualified names."""
-
     def reducer_override(self, obj: Any, /) -> Any:
-        if isinstance(obj, weakref.ref):
-            # The referenced trainer or runner does not exist in the new process, which sets its own.
-            return type(None), ()
-        name: Any = getattr(obj, "__qualname__", None)
-        if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
-            return NotImplemented
-        # The name is used only if the module contains this object under this name.
-        value: Any = sys.modules.get(getattr(obj, "__module__", ""))
-        for part in name.split("."):
-            value = getattr(value, part, None)
-        return name if value is obj else NotImplemented
+        return reduced(obj)
 
 
-def pack(name: str, value: Any) -> bytes:
+def pack(name: str, value: Any, pickler: type[pickle.Pickler] = _Pickler) -> bytes:
     """Return a pickled value for another process.
+
+    Args:
+        name: the name of the value in error messages.
+        value: the value.
+        pickler: the class that pickles it, by `reduced` where that applies.
 
     Raises:
         Invalid: a part of the value exists only in this process; the message names this part.
     """
     buffer = io.BytesIO()
     try:
-        _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Invalid(
             name,

@@ -26,6 +26,8 @@ from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
 from store.training.execution.pickling import unpack
 
+Side = Literal["algorithm", "runner"]
+
 OK: Final = 0
 FAILED: Final = 1
 INTERRUPTED: Final = 130
@@ -48,7 +50,7 @@ class ProcessFailed(RuntimeError):
 class ProcessAssignment:
     """Arguments of a process: the side of the training that the process runs, and the store that it uses."""
 
-    side: Literal["algorithm", "runner"]
+    side: Side
     work: bytes
     """The function of the side, pickled by `pack`."""
     worker_id: int
@@ -107,7 +109,7 @@ class ProcessPart(Part):
             self._end(End(message))
         elif code is not None and code < 0:
             text = f"{self.name} (process {process.pid}) was killed by {signal.Signals(-code).name}"
-            self._end(End(ProcessFailed(text), signal=-code))
+            self._end(End(ProcessFailed(text), was_killed=True))
         else:
             self._end(End(ProcessFailed(message or f"{self.name} (process {process.pid}) ended with code {code}")))
 
@@ -196,10 +198,23 @@ async def _run(assignment: ProcessAssignment, connection: Connection) -> None:
     threading.Thread(target=listen, name="parent messages", daemon=True).start()
     work, target = unpack(assignment.work), unpack(assignment.store)
     async with opened(target, assignment.store_id) as store:
-        if assignment.side == "algorithm":
-            await work(AlgorithmStore(store, stopped), stopped)
-        else:
-            await work(store, assignment.worker_id, stopped)
+        await run_side(assignment.side, work, store, assignment.worker_id, stopped)
+
+
+async def run_side(side: Side, work: Any, store: Store, worker_id: int, stopped: threading.Event) -> None:
+    """Run a side of a training in this process.
+
+    Args:
+        side: the side.
+        work: the function of the side.
+        store: the store that the side uses.
+        worker_id: the number of the worker, for runners.
+        stopped: event that is set to stop the side.
+    """
+    if side == "algorithm":
+        await work(AlgorithmStore(store, stopped), stopped)
+    else:
+        await work(store, worker_id, stopped)
 
 
 @contextlib.asynccontextmanager
@@ -207,7 +222,7 @@ async def opened(target: str | Store, store_id: str = "") -> AsyncGenerator[Stor
     """Open the store at a URL, and close the store afterwards. If `target` is a store, yield `target` unchanged.
 
     Raises:
-        Incompatible: the store has another id.
+        Incompatible: the store at the URL has another id.
     """
     if isinstance(target, Store):
         yield target

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from store.errors import Invalid
+
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.training.running.runner import ExecutionEvent
@@ -47,6 +49,22 @@ class ExecutionStrategy(ABC):
     """Base class of strategies. A strategy runs the two sides of a training on one store, and ends both."""
 
     n_runners: int = 1
+
+    @property
+    def has_algorithm_here(self) -> bool:
+        """Whether the algorithm runs in this process."""
+        return True
+
+    def use_port(self, port: int) -> None:
+        """Set the port of the server that the strategy starts for the store.
+
+        Raises:
+            Invalid: the strategy starts no server.
+        """
+        raise Invalid(
+            "port",
+            f"{type(self).__name__} has no server, so it cannot use port {port}; leave port out, or use strategy='cs'",
+        )
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
-from store.runtime.process import worker_name
 from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.parts import End, Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
@@ -53,8 +52,7 @@ class Supervisor:
         replacements: int = 0,
     ) -> None:
         self.report = ExecutionReport()
-        self.workers: set[str] = set()
-        """The names of the workers that were started, including the workers that were replaced."""
+        self._started: list[tuple[int, Part]] = []
         self._algorithm = algorithm
         self._runners = list(runners)
         self._store = store
@@ -66,12 +64,17 @@ class Supervisor:
         self._one_ended_normally = False
         self._was_cancelled = False
 
+    @property
+    def workers(self) -> set[str]:
+        """The names of the workers that were started, including the workers that were replaced."""
+        return {part.worker_name(number) for number, part in self._started}
+
     async def run(self) -> ExecutionReport:
         """Start all parts, and return when the algorithm and the runners have ended.
 
         Raises:
             RunnersGone: no runner is left, but the algorithm needs one.
-            StoreError: there is no algorithm, and the store refused the last runner.
+            StoreError: a runner cannot start, or there is no algorithm, and the store refused the last runner.
             CancelledError: the call was cancelled; all parts have ended.
             Exception: an exception that the algorithm raised.
         """
@@ -90,7 +93,7 @@ class Supervisor:
 
     def _start(self, number: int, runner: Part) -> None:
         runner.start()
-        self.workers.add(worker_name(number, runner.pid))
+        self._started.append((number, runner))
 
     async def _watch(self) -> None:
         algorithm = self._algorithm
@@ -120,6 +123,8 @@ class Supervisor:
 
     def _runner_ended(self, number: int, part: Part) -> None:
         end = part.ended.result()
+        if end.is_fatal and end.error is not None:
+            raise end.error
         if end.error is None:
             logger.info("%s has ended", part.name)
             self._one_ended_normally = True
@@ -129,7 +134,7 @@ class Supervisor:
         if self._algorithm is None and _is_refusal(end.error):
             logger.info("%s was refused: %s", part.name, end.error)
             return
-        if end.signal is None or self._replacements <= 0 or self._replace is None:
+        if not end.was_killed or self._replacements <= 0 or self._replace is None:
             logger.error("%s is lost: %s", part.name, end.error, exc_info=end.error)
             return
         self._replacements -= 1

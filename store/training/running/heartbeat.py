@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from random import SystemRandom
 from typing import Any, Final, Literal
 
-from store.errors import StoreError
-from store.interface.liveness import WORKER_GONE, pipeline_of
 from store.interface.store import Store
-from store.models import AttemptedRollout, AttemptError
+from store.models import AttemptedRollout
 from store.runtime.limited_log import LimitedLog
 from store.runtime.process import is_gone
 from store.training.running.machine_state import snapshot
+from store.training.running.orphans import close_orphans
 from store.training.running.outcome import Reason
 from store.training.tracing.span_thread import span_thread
 
@@ -125,7 +124,9 @@ class Heartbeat:
             PermissionError: the store refuses the calls of this worker.
         """
         if self._interval > 0:
-            await self._quietly("closing orphaned attempts", self._close_orphans(), raises=PermissionError)
+            await self._quietly(
+                "closing orphaned attempts", close_orphans(self._store, is_gone), raises=PermissionError
+            )
             await self._quietly("the heartbeat of a worker", self._beat_worker(), raises=PermissionError)
 
     async def _beats(self, ended: Future[None]) -> None:
@@ -174,35 +175,3 @@ class Heartbeat:
         attempt = await self._store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=beating.now)
         if attempt.status not in _AT_WORK and attempt_id in self._beating:
             beating.stop("superseded")
-
-    async def _close_orphans(self) -> None:
-        """Report the open attempts of dead runners of this machine as unresponsive.
-
-        The store would do the same later, because the heartbeats of these attempts are missing. Attempts of rollouts
-        without limits are left to the store, which retries the rollouts. Other rollouts are retried if their config
-        permits it. Runners of pipelines close the attempts of pipelines.
-        """
-        dead_worker_pids = {
-            worker.worker_id: (worker.heartbeat_stats or {}).get("pid")
-            for worker in await self._store.query_workers(status_in=["busy"])
-            if is_gone(worker.heartbeat_stats or {}) and pipeline_of(worker) is None
-        }
-        if not dead_worker_pids:
-            return
-        for rollout in await self._store.query_rollouts(status_in=list(_AT_WORK)):
-            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id not in dead_worker_pids:
-                continue
-            if rollout.attempt.status not in _AT_WORK or rollout.config.is_unlimited:
-                continue
-            worker_id = rollout.attempt.worker_id
-            error = AttemptError(
-                type=WORKER_GONE, message=f"process {dead_worker_pids[worker_id]} of worker {worker_id} is gone"
-            )
-            with contextlib.suppress(StoreError):
-                await self._store.update_attempt(
-                    rollout.rollout_id,
-                    rollout.attempt.attempt_id,
-                    status="unresponsive",
-                    metadata={**(rollout.attempt.metadata or {}), "reason": "interrupted"},
-                    error=error,
-                )

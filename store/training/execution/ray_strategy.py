@@ -1,0 +1,232 @@
+"""Strategy that runs the runners, and optionally the algorithm, as actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from store.errors import Invalid, StoreError
+from store.interface.store import Store
+from store.runtime.urls import scheme_of, without_passwords
+from store.training.execution import environment
+from store.training.execution.algorithm_store import AlgorithmStore
+from store.training.execution.blocking import run_blocking
+from store.training.execution.client_server import served
+from store.training.execution.parts import Part, TaskPart
+from store.training.execution.pickling import pack
+from store.training.execution.ray_cluster import Cluster, Demand, Placement, connected, require_ray
+from store.training.execution.ray_parts import ActorAssignment, RayPart, pack_for_nodes
+from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
+from store.training.execution.supervisor import Supervisor, close_open
+from store.training.running.orphans import close_orphans
+
+if TYPE_CHECKING:
+    from store.llm_proxy import LLMProxy
+
+logger = logging.getLogger(__name__)
+
+_RESTARTS_PER_RUNNER: Final = 3
+_REPORT_SECONDS: Final = 10.0
+_SHARED_SCHEMES: Final = frozenset({"postgresql", "http", "https"})
+
+
+@runtime_checkable
+class _UsesProxy(Protocol):
+    llm_proxy: LLMProxy | None
+
+
+class RayExecutionStrategy(ExecutionStrategy):
+    """Strategy that runs each runner as an actor of a Ray cluster, and serves them the store from this process.
+
+    A lost actor is replaced, and the attempts that it ran are reported at once, so that they are repeated. Actors end
+    with this process. It must run on a node of the cluster.
+
+    Args:
+        n_runners: the number of runners. Each is one process; `Runner(concurrency=…)` runs several rollouts in it.
+        address: `host:port` of the cluster, or `auto` for the one of this machine. None for the value of `RAY_ADDRESS`;
+            without the variable, a cluster is started on this machine for the time of the training.
+        num_cpus: the CPUs that a runner reserves. They decide how many runners a node gets, and limit nothing.
+        resources: further resources that a runner reserves, by Ray's names, such as `{"GPU": 0.5, "browser": 1}`.
+        placement: `spread` distributes runners evenly over the nodes. `pack` leaves the choice to Ray's default, which
+            fills a node to a half before it uses the next one.
+        runtime_env: the environment of the actors, as for `ray.init`.
+        algorithm_resources: the resources that the algorithm reserves, such as `{"GPU": 1}`. The algorithm then runs as
+            an actor, too. None: it runs in this process.
+        managed_store: whether to serve the store from this process; None for the value of `AGL_MANAGED_STORE`, by
+            default true. If false, each actor opens the store by its URL, on Postgres or from another server.
+        server_host: the address on which the server listens; None for the value of `AGL_SERVER_HOST`, by default the
+            address of this node, or loopback if the cluster was started here. The server has no keys.
+        server_port: the port of the server; None for the value of `AGL_SERVER_PORT`, by default any free port.
+        graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
+        terminate_timeout: seconds after which an interrupted actor that has not ended is killed.
+        restarts: the maximum number of lost runners that are replaced; None for three per runner.
+        node_patience: the maximum number of seconds to wait for a node that has the resources of an actor, on clusters
+            that add nodes on demand.
+
+    Raises:
+        Invalid: an argument or an environment variable is invalid, or Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        n_runners: int = 1,
+        *,
+        address: str | None = None,
+        num_cpus: float = 1.0,
+        resources: Mapping[str, float] | None = None,
+        placement: Placement = "spread",
+        runtime_env: Mapping[str, Any] | None = None,
+        algorithm_resources: Mapping[str, float] | None = None,
+        managed_store: bool | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        restarts: int | None = None,
+        node_patience: float = 10.0,
+    ) -> None:
+        require_ray()
+        if n_runners < 1:
+            raise Invalid("n_runners", f"{n_runners} is below 1")
+        if placement not in {"spread", "pack"}:
+            raise Invalid("placement", f"{placement!r} is neither 'spread' nor 'pack'")
+        self.n_runners = n_runners
+        self.managed_store = environment.managed(managed_store)
+        self.server_host = server_host or os.environ.get(environment.HOST)
+        self.server_port = environment.port(server_port, "both")
+        self._address = address
+        self._demand = Demand("resources", {"CPU": num_cpus, **(resources or {})})
+        self._algorithm_demand = (
+            None if algorithm_resources is None else Demand("algorithm_resources", algorithm_resources)
+        )
+        self._placement: Placement = placement
+        self._runtime_env = runtime_env
+        self._graceful_timeout = graceful_timeout
+        self._terminate_timeout = terminate_timeout
+        self._restarts = _RESTARTS_PER_RUNNER * n_runners if restarts is None else restarts
+        self._node_patience = node_patience
+
+    @property
+    def has_algorithm_here(self) -> bool:
+        return self._algorithm_demand is None
+
+    def use_port(self, port: int) -> None:
+        self.server_port = port
+
+    def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
+        """Run until the algorithm has ended; see `ExecutionStrategy`.
+
+        Raises:
+            Invalid: a side cannot be sent to a node, a node cannot open the store or reach the proxy, or no node has
+                the resources.
+            Incompatible: a node has other versions, or lacks modules of the agent.
+            Unavailable: the cluster cannot be reached, or a node cannot reach the store.
+            PortTaken: another program listens on the port.
+        """
+        work = pack_for_nodes("agent", runner)
+        training = None if self._algorithm_demand is None else pack_for_nodes("algorithm", algorithm)
+        target = None if self.managed_store else _shared(store)
+        cpus = self.n_runners * self._demand.resources.get("CPU", 0.0)
+        if self._algorithm_demand is not None:
+            cpus += self._algorithm_demand.resources.get("CPU", 0.0)
+        with connected(self._address, self._placement, self._runtime_env, cpus) as cluster:
+            _check_proxy(algorithm, cluster)
+            return run_blocking(lambda: self._execute(cluster, training or algorithm, work, store, target))
+
+    async def _execute(
+        self, cluster: Cluster, algorithm: AlgorithmSide | bytes, work: bytes, store: Store, target: str | bytes | None
+    ) -> ExecutionReport:
+        await cluster.require(self._demand, self._node_patience)
+        if self._algorithm_demand is not None:
+            await cluster.require(self._algorithm_demand, self._node_patience)
+        async with self._served(cluster, store, target) as place:
+            supervisor = self._supervisor(cluster, algorithm, work, store, place)
+            closed: list[str] = []
+            try:
+                await supervisor.run()
+            finally:
+                closed += await close_open(store, supervisor.workers)
+            supervisor.report.closed += closed
+        return supervisor.report
+
+    @contextlib.asynccontextmanager
+    async def _served(self, cluster: Cluster, store: Store, target: str | bytes | None) -> AsyncGenerator[str | bytes]:
+        if target is not None:
+            yield target
+            return
+        async with served(store, self.server_host or cluster.host, self.server_port) as url:
+            yield url
+
+    def _supervisor(
+        self, cluster: Cluster, algorithm: AlgorithmSide | bytes, work: bytes, store: Store, target: str | bytes
+    ) -> Supervisor:
+        store_id = str(getattr(store, "store_id", ""))
+        reference = cluster.ray.put(work)
+        report_loss = partial(_report_loss, store)
+
+        def runner(number: int, *, is_replacement: bool = False) -> Part:
+            assignment = ActorAssignment("runner", reference, number, target, store_id, self._demand)
+            return RayPart(f"runner {number}", assignment, cluster, report_loss, is_replacement=is_replacement)
+
+        if isinstance(algorithm, bytes):
+            assert self._algorithm_demand is not None  # so it was pickled
+            assignment = ActorAssignment("algorithm", algorithm, 0, target, store_id, self._algorithm_demand)
+            training: Part = RayPart("the algorithm", assignment, cluster, report_loss)
+        else:
+            stopped = threading.Event()
+            training = TaskPart("the algorithm", partial(algorithm, AlgorithmStore(store, stopped), stopped), stopped)
+        return Supervisor(
+            training,
+            [runner(number) for number in range(self.n_runners)],
+            store,
+            graceful_timeout=self._graceful_timeout,
+            terminate_timeout=self._terminate_timeout,
+            replace=partial(runner, is_replacement=True),
+            replacements=self._restarts,
+        )
+
+
+def _shared(store: Store) -> str | bytes:
+    """Return the URL of a store that nodes can open, or the pickled client of a server, which has its key.
+
+    Raises:
+        Invalid: the store exists only on this machine.
+    """
+    url = str(getattr(store, "url", ""))
+    if scheme_of(url) not in _SHARED_SCHEMES:
+        text = without_passwords(url) or f"a {type(store).__name__}"
+        raise Invalid(
+            "managed_store",
+            f"False lets each node open the store, but other nodes cannot open {text}; use a postgresql:// URL, or "
+            "leave managed_store out, so that this process serves the store",
+        )
+    return url if scheme_of(url) == "postgresql" else pack("managed_store", store)
+
+
+def _check_proxy(algorithm: AlgorithmSide, cluster: Cluster) -> None:
+    proxy = algorithm.llm_proxy if isinstance(algorithm, _UsesProxy) else None
+    if proxy is not None and proxy.is_local and cluster.has_other_machines:
+        raise Invalid(
+            "llm_proxy",
+            f"listens only on this machine, and the runners are on several; create it with host={cluster.host!r} and "
+            "an api_key",
+        )
+
+
+async def _report_loss(store: Store, process: Mapping[str, Any]) -> None:
+    """Report the attempts of a lost actor as unresponsive, so that they are repeated without waiting for heartbeats."""
+
+    def is_dead(worker: Mapping[str, Any]) -> bool:
+        return all(worker.get(name) == value for name, value in process.items())
+
+    try:
+        async with asyncio.timeout(_REPORT_SECONDS):
+            await close_orphans(store, is_dead)
+    except (StoreError, TimeoutError) as error:
+        logger.warning("the attempts of a lost runner are repeated only after their heartbeats are missing: %s", error)
