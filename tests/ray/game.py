@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from store.examples.guess_number.game import FOUND, Game
-from store.models import PromptTemplate
+from store.models import PromptTemplate, RolloutConfig
 from store.runtime.process import this_process
 from store.training.algorithms.algorithm import algo
 from store.training.algorithms.plan import Plan
@@ -32,6 +32,8 @@ GAME = Game()
 PAUSE_SECONDS = 0.05
 """The time of a guess, so that games are in progress when something is killed."""
 CONCURRENCY = 4
+CONFIG = RolloutConfig(unresponsive_seconds=600, max_attempts=5, retry_condition=["unresponsive"])
+"""The watchdog is so slow that lost attempts are repeated only if they are reported."""
 
 
 @rollout
@@ -52,7 +54,7 @@ async def play(task: int) -> float:
 @algo
 async def train(store: Any, train_dataset: Any) -> None:
     """Play all games once, and publish which process ran the algorithm."""
-    plan = Plan(RUN, seed=1)
+    plan = Plan(RUN, seed=1, config=CONFIG)
     process = PromptTemplate(template=json.dumps(this_process()), engine="f-string")
     await plan.publish(store, {"process": process}, step=0)
     rollouts = await plan.enqueue(store, train_dataset)

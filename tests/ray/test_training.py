@@ -92,10 +92,9 @@ async def test_death_of_a_node_and_of_an_actor_costs_no_rollout(
 ) -> None:
     async with await open_store(postgres_url) as store:
         with playing(cluster, postgres_url, tmp_path) as program:
+            await until(lambda: _are_on_all_nodes(store, cluster))
             await successes(store, GAMES // 5)
             dead_node, *_ = cluster.nodes
-            all_workers = [worker.worker_id for worker in await store.query_workers()]
-            assert {name.split("-")[-3] for name in all_workers} == {node.node_id[:8] for node in cluster.nodes}
             victim = next(worker for worker in await busy(store) if dead_node.node_id[:8] not in worker.worker_id)
             psutil.Process(pid_of(victim)).kill()
             await successes(store, GAMES // 3)
@@ -108,6 +107,11 @@ async def test_death_of_a_node_and_of_an_actor_costs_no_rollout(
     assert sum(f"node {dead_node.node_id[:8]}" in crash for crash in report["crashed"]) == 2
     assert report["killed"] == []
     assert f"(runner {victim.worker_id[-1]} on " in (tmp_path / "log").read_text()
+
+
+async def _are_on_all_nodes(store: Store, cluster: Cluster) -> bool:
+    nodes = {worker.worker_id.split("-")[-3] for worker in await store.query_workers()}
+    return nodes == {node.node_id[:8] for node in cluster.nodes}
 
 
 async def test_actors_of_a_killed_driver_end_and_the_next_one_continues(
@@ -155,8 +159,7 @@ async def test_cancellation_reaches_the_agents_on_every_node(
                 *(store.update_rollout(rollout.rollout_id, status="cancelled") for rollout in rollouts)
             )
             report = await report_of(program, tmp_path / "log")
-        nodes = {worker.worker_id.split("-")[-3] for worker in await store.query_workers()}
-    assert nodes == {node.node_id[:8] for node in cluster.nodes}
+        assert await _are_on_all_nodes(store, cluster)
     assert all((tmp_path / rollout.rollout_id).exists() for rollout in rollouts)
     assert (report["crashed"], report["killed"]) == ([], [])
 

@@ -46,7 +46,8 @@ class RayPart(Part):
         assignment: the arguments of the actor.
         cluster: the cluster.
         report_loss: function that is called with the identity of the actor's process after the process was lost.
-        is_replacement: whether the part replaces another one, so that the training goes on if it cannot start.
+        predecessor: the lost part that this part replaces; None for the first one. The training goes on if a part
+            cannot start whose predecessor could.
     """
 
     def __init__(
@@ -55,14 +56,15 @@ class RayPart(Part):
         assignment: ActorAssignment,
         cluster: Cluster,
         report_loss: Callable[[Mapping[str, Any]], Awaitable[None]],
-        *,
-        is_replacement: bool = False,
+        predecessor: RayPart | None = None,
     ) -> None:
         super().__init__(name)
         self._assignment = assignment
         self._cluster = cluster
         self._report_loss = report_loss
-        self._is_replacement = is_replacement
+        self.has_started = predecessor is not None and predecessor.has_started
+        """Whether the actor of this part, or of a part that it replaces, has started."""
+        self._is_fatal = not self.has_started
         self._actor: Any = None
         self._site: Mapping[str, Any] | None = None
         """The result of the actor's `introduce`; None until the actor has started."""
@@ -111,6 +113,7 @@ class RayPart(Part):
                 )
             )
         self._site = site
+        self.has_started = True
         assignment = self._assignment
         result: ActorEnd = await self._actor.run.remote(
             assignment.work, assignment.side, assignment.worker_id, assignment.target, assignment.store_id
@@ -135,7 +138,7 @@ class RayPart(Part):
             waiting.cancel()
 
     def _unstarted(self, error: Exception) -> End:
-        return End(error, is_fatal=not self._is_replacement)
+        return End(error, is_fatal=self._is_fatal)
 
     async def _lost(self, error: Any) -> End:
         if self._was_stopped and self._site is None:

@@ -37,6 +37,8 @@ NODE_PATIENCE_SECONDS: Final = 10.0
 demand."""
 _RESTARTS_PER_RUNNER: Final = 3
 _REPORT_SECONDS: Final = 10.0
+_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses between the reports of a lost actor."""
 _SHARED_SCHEMES: Final = frozenset({"postgresql", "http", "https"})
 
 
@@ -144,10 +146,12 @@ class RayExecutionStrategy(ExecutionStrategy):
         if self._algorithm_demand is not None:
             await cluster.require(self._algorithm_demand, NODE_PATIENCE_SECONDS)
         async with self._served(cluster, store, target) as place, self._patient(store, place) as patient_store:
-            supervisor = self._supervisor(cluster, algorithm, work, patient_store, place)
+            losses = _Losses(store)
+            supervisor = self._supervisor(cluster, algorithm, work, patient_store, place, losses)
             try:
                 await supervisor.run()
             finally:
+                losses.end()
                 supervisor.report.closed += await close_open(store, supervisor.workers)
         return supervisor.report
 
@@ -172,20 +176,30 @@ class RayExecutionStrategy(ExecutionStrategy):
             yield url
 
     def _supervisor(
-        self, cluster: Cluster, algorithm: AlgorithmSide | bytes, work: bytes, store: Store, target: str | bytes
+        self,
+        cluster: Cluster,
+        algorithm: AlgorithmSide | bytes,
+        work: bytes,
+        store: Store,
+        target: str | bytes,
+        losses: _Losses,
     ) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
         reference = cluster.ray.put(work)
-        report_loss = partial(_report_loss, store)
 
-        def runner(number: int, *, is_replacement: bool = False) -> Part:
+        runners: dict[int, RayPart] = {}
+
+        def runner(number: int) -> Part:
             assignment = ActorAssignment("runner", reference, number, target, store_id, self._demand)
-            return RayPart(f"runner {number}", assignment, cluster, report_loss, is_replacement=is_replacement)
+            runners[number] = part = RayPart(
+                f"runner {number}", assignment, cluster, losses.report, runners.get(number)
+            )
+            return part
 
         if isinstance(algorithm, bytes):
             assert self._algorithm_demand is not None  # so it was pickled
             assignment = ActorAssignment("algorithm", algorithm, 0, target, store_id, self._algorithm_demand)
-            training: Part = RayPart("the algorithm", assignment, cluster, report_loss)
+            training: Part = RayPart("the algorithm", assignment, cluster, losses.report)
         else:
             stopped = threading.Event()
             training = TaskPart("the algorithm", partial(algorithm, AlgorithmStore(store, stopped), stopped), stopped)
@@ -195,7 +209,7 @@ class RayExecutionStrategy(ExecutionStrategy):
             store,
             graceful_timeout=self._graceful_timeout,
             terminate_timeout=self._terminate_timeout,
-            replace=partial(runner, is_replacement=True),
+            replace=runner,
             replacements=self._restarts,
         )
 
@@ -231,14 +245,39 @@ def _check_proxy(algorithm: AlgorithmSide, cluster: Cluster) -> None:
         )
 
 
-async def _report_loss(store: Store, process: Mapping[str, Any]) -> None:
-    """Report the attempts of a lost actor as unresponsive, so that they are repeated without waiting for heartbeats."""
+class _Losses:
+    """Reports of lost actors to the store."""
 
-    def is_dead(worker: Mapping[str, Any]) -> bool:
-        return all(worker.get(name) == value for name, value in process.items())
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._later = set[asyncio.Task[None]]()
 
-    try:
-        async with asyncio.timeout(_REPORT_SECONDS):
-            await close_orphans(store, is_dead)
-    except (StoreError, TimeoutError) as error:
-        logger.warning("the attempts of a lost runner are repeated only after their heartbeats are missing: %s", error)
+    async def report(self, process: Mapping[str, Any]) -> None:
+        """Report the attempts of a lost process as unresponsive, so that they are repeated at once.
+
+        A process whose node is lost may live a little longer, and claim again. So the report is repeated for a while.
+        """
+        await self._close_attempts(process)
+        task = asyncio.create_task(self._repeat(process))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _repeat(self, process: Mapping[str, Any]) -> None:
+        for pause in _PAUSES_SECONDS:
+            await asyncio.sleep(pause)
+            await self._close_attempts(process)
+
+    async def _close_attempts(self, process: Mapping[str, Any]) -> None:
+        def is_dead(worker: Mapping[str, Any]) -> bool:
+            return all(worker.get(name) == value for name, value in process.items())
+
+        try:
+            async with asyncio.timeout(_REPORT_SECONDS):
+                await close_orphans(self._store, is_dead)
+        except (StoreError, TimeoutError) as error:
+            logger.warning("attempts of a lost runner are repeated only after their heartbeats are missing: %s", error)
+
+    def end(self) -> None:
+        """Repeat no report any more."""
+        for task in self._later:
+            task.cancel()
