@@ -92,6 +92,20 @@ async def test_only_workers_that_declare_their_heartbeats_are_given_up(live: Sto
     assert [await status_of(live, rollout) for rollout in others] == ["preparing"] * len(others)
 
 
+async def test_attempts_of_a_dead_runner_are_reported_though_its_last_one_has_ended(memory: Store) -> None:
+    program = await asyncio.create_subprocess_exec("true")
+    await program.wait()
+    process = {"host": os.uname().nodename, "pid": program.pid, "pid_started": 1}
+    config = RolloutConfig(unresponsive_seconds=600, max_attempts=2, retry_condition=["unresponsive"])
+    lost = await orphan(memory, "dead", config, process)
+    other = await orphan(memory, "dead", config, process)
+    await memory.update_attempt(other.rollout_id, other.attempt.attempt_id, status="succeeded")
+    await memory.add_resources(dict(RESOURCES))
+    async with running(memory, returning(1.0), **FAST):
+        (again,) = await ended(memory, lost)
+    assert again.attempt.sequence_id == 2
+
+
 async def test_a_limit_does_not_end_an_attempt_that_is_alive(memory: Store) -> None:
     claimed = await orphan(memory, "slow", RolloutConfig(), {"heartbeat_interval": 0.1})
 

@@ -26,17 +26,23 @@ async def close_orphans(store: Store, is_dead: Callable[[Mapping[str, Any]], boo
         is_dead: function that returns whether a process has died. Its argument contains the fields of `this_process`,
             among other fields of a worker's heartbeat.
     """
+    # A worker that executes several attempts at once may be idle according to its row.
+    active = [
+        rollout
+        for rollout in await store.query_rollouts(status_in=list(_AT_WORK))
+        if isinstance(rollout, AttemptedRollout)
+        and rollout.attempt.status in _AT_WORK
+        and not rollout.config.is_unlimited
+    ]
+    if not active:
+        return
     dead_worker_pids = {
         worker.worker_id: (worker.heartbeat_stats or {}).get("pid")
-        for worker in await store.query_workers(status_in=["busy"])
+        for worker in await store.query_workers()
         if is_dead(worker.heartbeat_stats or {}) and pipeline_of(worker) is None
     }
-    if not dead_worker_pids:
-        return
-    for rollout in await store.query_rollouts(status_in=list(_AT_WORK)):
-        if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id not in dead_worker_pids:
-            continue
-        if rollout.attempt.status not in _AT_WORK or rollout.config.is_unlimited:
+    for rollout in active:
+        if rollout.attempt.worker_id not in dead_worker_pids:
             continue
         worker_id = rollout.attempt.worker_id
         error = AttemptError(
