@@ -39,6 +39,8 @@ CONFIG = RolloutConfig(unresponsive_seconds=600, max_attempts=5, retry_condition
 @rollout
 async def play(task: int) -> float:
     """Find a number by halving the range."""
+    if task == 1:
+        print("looks for 1")
     low, high = 1, GAME.numbers
     for _ in range(GAME.guesses):
         guess = (low + high) // 2
