@@ -205,6 +205,7 @@ def of_finish(call: FinishAttemptCall, spans: Sequence[bytes]) -> tuple[str, byt
         error=call.error,
         **({"number": True} if call.number else {}),
         **given(claim_as=call.claim_as),
+        **({"requeue": True} if call.requeue else {}),
     )
     where = path(path_of(FinishAttemptCall), **ids)
     return where, b'{"spans":[' + b",".join(spans) + b"]," + fields[1:] if spans else fields

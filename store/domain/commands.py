@@ -359,6 +359,8 @@ class UpdateAttempt(Command):
     error: Json | None = None
     """The reason for the status."""
     body: Body | None = None
+    requeues: bool = False
+    """Whether the rollout returns to the queue, and the attempt does not count. Only the active attempt requeues."""
 
     @property
     def size(self) -> int:

@@ -349,14 +349,24 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
         working_set.rewatch.setdefault(state.rollout_id, False)
         return view_attempt(working_set, attempt)
 
+    if command.requeues and attempt.status in ENDED_ATTEMPT:
+        return view_attempt(working_set, attempt)
+    requeues = (
+        command.requeues and state.latest is attempt and attempt.status in ACTIVE and state.status not in TERMINAL
+    )
     # A worker that shows no sign of life does not report this itself.
     actor = command.actor if command.status == "unresponsive" else actor_of(attempt, command.actor)
     cause = _amend_attempt(command, attempt, working_set, actor)
     if command.status is not None:
-        changed = _report(attempt, command.status, "reported", working_set, actor, error=command.error)
+        is_counted = False if requeues else None
+        changed = _report(
+            attempt, command.status, "reported", working_set, actor, error=command.error, is_counted=is_counted
+        )
         cause = changed.position if changed else cause
+        if requeues:
+            _move(state.rollout_id, "requeuing", "attempt", working_set, actor, cause=cause)
         # An error means that the attempt is over. If its rollout ended earlier, the rollout keeps its status.
-        if command.error is None or state.status in ACTIVE:
+        elif state.status in ACTIVE or (command.error is None and not command.requeues):
             _propagate(state, attempt, working_set, actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
         sync(attempt, working_set, actor, cause=cause)
@@ -387,6 +397,8 @@ def _report(
     actor: str | None,
     overdue: retry.Overdue | None = None,
     error: Json | None = None,
+    *,
+    is_counted: bool | None = None,
 ) -> Event | None:
     """Set the status of an attempt. `succeeded` and `failed` also set the end time, even if it was set before."""
     if attempt.status == to and to not in ENDED_ATTEMPT and error is None:
@@ -399,6 +411,7 @@ def _report(
         limit=overdue.limit if overdue else None,
         last_sign=overdue.last_sign if overdue else None,
         error=error,
+        is_counted=is_counted,
     )
     return working_set.record_rollout(attempt.rollout_id, fact, actor=actor)
 

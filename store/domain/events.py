@@ -95,10 +95,13 @@ class AttemptStarted:
 
 @dataclass(slots=True)
 class AttemptStatusChanged:
-    """An attempt changed its status. If `from` equals `to`, only its end time or its error was set again."""
+    """An attempt changed its status. If `from` equals `to`, only its end time or its error was set again.
+
+    Shape 2 adds `is_counted`. An event without `is_counted` is written in shape 1, which has the same data.
+    """
 
     type: ClassVar = "attempt.status_changed"
-    shape: ClassVar = 1
+    shape: ClassVar = 2
     attempt_id: str
     from_: str
     to: str
@@ -109,6 +112,8 @@ class AttemptStatusChanged:
     last_sign: float | None = None
     """For `timeout` and `unresponsive`: the time of the last sign of life, in seconds since the epoch."""
     error: Json | None = None
+    is_counted: bool | None = None
+    """False if the attempt does not count for `max_attempts`, because its rollout was put back into the queue."""
 
 
 @dataclass(slots=True)
@@ -472,7 +477,10 @@ def _decode_first(type_: str, data: Json) -> Fact:
 
 
 # Functions by type and shape. Each function converts data of this shape to the next shape.
-UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {(SpanRecorded.type, 1): lambda data: data}
+UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {
+    (AttemptStatusChanged.type, 1): lambda data: data,
+    (SpanRecorded.type, 1): lambda data: data,
+}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:

@@ -74,7 +74,7 @@ class AttemptState:
     first_position: int
     last_position: int
     tries: int
-    """The number of attempts with the same `rerun_seq`, up to and including this attempt."""
+    """The number of attempts with the same `rerun_seq` that count for `max_attempts`, up to and including this one."""
     fork_version: int | None = None
     """The version of the fork event whose masks apply to this attempt; None if no fork applies.
 
@@ -321,6 +321,8 @@ def _attempt_status_changed(state: RolloutState, event: Event, fact: AttemptStat
         attempt.end_at = event.at
     if fact.error is not None:
         attempt.error = state.error = fact.error
+    if fact.is_counted is False:
+        attempt.tries -= 1
 
 
 def _attempt_amended(state: RolloutState, event: Event, fact: AttemptAmended) -> None:

@@ -14,6 +14,7 @@ from store.models.finished_attempts import FinishedAttempt
 from store.runtime import context
 from store.semconv import ORIGINAL_SPAN_ID
 
+_ACTIVE: Final = frozenset({"preparing", "running"})
 _REFUSALS: Final = (NotFound, Conflict, QuotaExceeded)
 
 
@@ -27,13 +28,42 @@ async def finish_by_parts(store: Any, call: FinishAttemptCall) -> FinishedAttemp
     return FinishedAttempt(spans, await _end(store, call), await _claim(store, call))
 
 
+def requeues(call: FinishAttemptCall) -> bool:
+    """Return whether a call puts its rollout back into the queue.
+
+    Raises:
+        Invalid: the status is not `failed`.
+    """
+    if call.requeue and call.status != "failed":
+        raise Invalid("requeue", f"is only allowed with the status failed, not {call.status!r}")
+    return call.requeue
+
+
 async def _end(store: Any, call: FinishAttemptCall) -> Attempt | StoreError:
     fields = {name: value for name in ("metadata", "error") if (value := getattr(call, name)) is not UNSET}
+    if requeues(call) and (ended := await _put_back(store, call)) is not None:
+        return ended
     with _keyed("status"):
         try:
             return await store.update_attempt(call.rollout_id, call.attempt_id, call.status, **fields)
         except _REFUSALS as error:
             return error
+
+
+async def _put_back(store: Any, call: FinishAttemptCall) -> Attempt | None:
+    """Put the rollout of an active attempt back into the queue; return the attempt if it has ended before."""
+    attempts = await store.query_attempts(call.rollout_id)
+    attempt = next((attempt for attempt in attempts if attempt.attempt_id == call.attempt_id), None)
+    if attempt is not None and attempt.status in {"succeeded", "failed"}:
+        return attempt
+    rollout = await store.get_rollout_by_id(call.rollout_id)
+    if attempt is None or attempt.status not in _ACTIVE or not isinstance(rollout, AttemptedRollout):
+        return None
+    if rollout.attempt.attempt_id == call.attempt_id and rollout.status in _ACTIVE:
+        # The rollout waits before its attempt ends, so that the end of the attempt does not end the rollout.
+        with _keyed("requeue"):
+            await store.update_rollout(call.rollout_id, status="requeuing")
+    return None
 
 
 async def _claim(store: Any, call: FinishAttemptCall) -> AttemptedRollout | StoreError | None:

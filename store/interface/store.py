@@ -517,6 +517,7 @@ class Store(abc.ABC):
         metadata: Mapping[str, Any] | Unset = UNSET,
         error: AttemptError | Unset = UNSET,
         claim_as: str | None = None,
+        requeue: bool = False,
     ) -> FinishedAttempt:
         """Store the last spans of an attempt, set its status, and claim the next rollout. Sweeps.
 
@@ -535,11 +536,16 @@ class Store(abc.ABC):
             error: the reason for a status failed, timeout or unresponsive.
             claim_as: the worker that claims the rollout at the head of the queue; None to claim none. An empty queue is
                 reported at once.
+            requeue: whether to put the rollout back at the end of the queue, whatever its config says, without counting
+                the attempt for `max_attempts`; the status must be `failed`. An attempt that has succeeded or failed
+                before does not change. The rollout does not change if it has ended, if another attempt has started, or
+                if the attempt was unresponsive or timed out. Stores that execute the parts one by one count the
+                attempt.
 
         Raises:
             Invalid: the status, the metadata, the error or the worker is invalid, or there are too many spans.
         """
-        call = FinishAttemptCall(rollout_id, attempt_id, status, spans, number, metadata, error, claim_as)
+        call = FinishAttemptCall(rollout_id, attempt_id, status, spans, number, metadata, error, claim_as, requeue)
         # A store that defines methods instead of `call` may lack this method.
         return await (finish_by_parts(self, call) if type(self).call is Store.call else self.call(call))
 

@@ -13,7 +13,7 @@ from sqlalchemy import Table
 
 from store.db.dialect import NamedRow, Tail
 from store.db.tables import core as core_tables
-from store.domain.events import SpanRecorded, encode
+from store.domain.events import AttemptStatusChanged, SpanRecorded, encode
 from store.domain.run_commands import IN_BLOBS
 from store.domain.working_set import WorkingSet
 
@@ -151,8 +151,10 @@ def log_rows(
     counted: list[tuple[str, int]] = []
     for event in working_set.events:
         fact, body = event.fact, event.body
-        # If the rollout counts all tokens of the span, the `data` of the event is the same in both shapes.
-        is_first_shape = type(fact) is SpanRecorded and fact.counted_before is None
+        # The `data` of an event without the field that the second shape adds is the same in both shapes.
+        is_first_shape = (type(fact) is SpanRecorded and fact.counted_before is None) or (
+            type(fact) is AttemptStatusChanged and fact.is_counted is None
+        )
         row = EventRow(
             event.position,
             commit_id,

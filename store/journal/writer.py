@@ -28,7 +28,7 @@ from sqlalchemy.types import Text
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
 from store.db.queries.pages import TOTALS
 from store.db.tables import core as core_tables
-from store.domain.commands import Command, CommandGroup
+from store.domain.commands import Command, CommandGroup, NumberSpans
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once, is_repeat
 from store.domain.log_time import SHORT_WAIT, WRITE, LogTime
@@ -269,6 +269,17 @@ class Writer:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._on_undelivered(command, future.result())
             raise
+
+    async def settle(self) -> None:
+        """Wait until the calls that were made earlier are answered. Their callers may have stopped waiting.
+
+        Raises:
+            StoreError: the database is unavailable, or the writer is closed.
+        """
+        with self._lock:
+            is_idle = not self._awake
+        if not is_idle:
+            await self.call(NumberSpans(rollout_ids=[]))
 
     def submit(self, command: Command, waiter: Waiter) -> None:
         """Execute a command. Unlike `call`, return at once: `waiter` receives the result or the error later.

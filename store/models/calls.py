@@ -289,7 +289,7 @@ class UpdateAttemptCall(ChangingCall[Attempt]):
 
 @_value
 class FinishAttemptCall(ChangingCall[FinishedAttempt]):
-    """Store the last spans of an attempt, set its status, and claim the next rollout.
+    """Store the last spans of an attempt, set its status, return its rollout to the queue, and claim the next rollout.
 
     Not part of Agent-lightning 0.3.
     """
@@ -311,6 +311,7 @@ class FinishAttemptCall(ChangingCall[FinishedAttempt]):
     metadata: Mapping[str, Any] | Unset = UNSET
     error: AttemptError | Unset = UNSET
     claim_as: str | None = None
+    requeue: bool = False
 
 
 @_value

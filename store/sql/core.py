@@ -33,6 +33,8 @@ from store.sql.watchdog import Watchdog
 
 T = TypeVar("T")
 
+_RELEASE_SECONDS = 5.0
+"""How long a store that is closed waits for the release of claims."""
 _STEP_SECONDS = 0.5
 _FIRST_SWEEP_SECONDS = 1.0
 """The time after which an open store begins to sweep without being called."""
@@ -84,6 +86,8 @@ class SQLCore:
         )
         self.store_id = ""
         self.closed = False
+        self._is_stopped = False
+        """Whether claims can no longer be released."""
         self.releasing: set[asyncio.Task[Any]] = set()
         """Tasks that release claims. The writer is closed only after these tasks."""
         self._waiting: WaitingCalls | None = None
@@ -139,8 +143,20 @@ class SQLCore:
         if self.closed:
             return
         self.closed = True
+        await self._settle()
         await self.thread.run(self._stop())
         self.thread.leave()
+
+    async def _settle(self) -> None:
+        """Wait for the claims that are in flight and whose callers have left, so that they can still be released.
+
+        Their results arrive in the event loop of their callers: that of the caller of `close`, or that of the store.
+        """
+        if self.read_only:
+            return
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self.writer.settle()
 
     def flush_at_exit(self) -> None:
         """Finish the calls in flight if the store is still open when the interpreter ends."""
@@ -152,8 +168,10 @@ class SQLCore:
         if self._advancing is not None:
             self._advancing.cancel()
         await self.waiting.close()
+        await self._settle()
         if self.releasing:
-            await asyncio.wait(list(self.releasing), timeout=5)
+            await asyncio.wait(list(self.releasing), timeout=_RELEASE_SECONDS)
+        self._is_stopped = True
         await self.writer.close()
         # The waiting calls leave only now, because the last commits of the writer still wake waiting calls.
         await self.waiting.leave()
@@ -180,7 +198,7 @@ class SQLCore:
         return self.writer.waiting, self.writer.waiting_bytes
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
-        if self.on_undelivered is not None and not self.closed:
+        if self.on_undelivered is not None and not self._is_stopped:
             self.on_undelivered(command, reply)
 
     def check(self) -> None:

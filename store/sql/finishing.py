@@ -7,7 +7,7 @@ from typing import Any, Final
 from store.domain.commands import Claim, Command, CommandGroup, NewSpan, RecordSpans, SpansOutcome
 from store.domain.idempotency import Repeat
 from store.errors import Invalid, SpanConflict, StoreError
-from store.interface.finishing import span_of_attempt
+from store.interface.finishing import requeues, span_of_attempt
 from store.models import Attempt, AttemptedRollout, Span
 from store.models.calls import FinishAttemptCall, UpdateAttemptCall
 from store.models.finished_attempts import FinishedAttempt
@@ -46,7 +46,9 @@ class Finishing:
         ends = UpdateAttemptCall(
             call.rollout_id, call.attempt_id, call.status, metadata=call.metadata, error=call.error
         )
-        parts: list[Command] = [commands.update_attempt(ends)]
+        end = commands.update_attempt(ends)
+        end.requeues = requeues(call)
+        parts: list[Command] = [end]
         if self._record is not None:
             parts.insert(0, self._record)
         if call.claim_as is not None:

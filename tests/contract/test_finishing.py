@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,54 @@ class ReleaseContract:
             assert await store.runs.release_claim(first.rollout_id, first.attempt.attempt_id)
 
 
-class TestStore(ReleaseContract):
+class UncountedContract:
+    """Tests of attempts that were put back into the queue."""
+
+    async def test_an_attempt_that_was_put_back_does_not_count_as_a_retry(self, store: Store) -> None:
+        await store.enqueue_rollout(0, config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
+        # Each True is an attempt that is put back.
+        for puts_back, status in ((True, "requeuing"), (False, "requeuing"), (True, "requeuing"), (False, "failed")):
+            rollout = await claimed_by(store, "w1")
+            await store.finish_attempt(rollout.rollout_id, rollout.attempt.attempt_id, "failed", requeue=puts_back)
+            ended = await store.get_rollout_by_id(rollout.rollout_id)
+            assert ended is not None
+            assert ended.status == status
+        assert (await store.log.verify()).ok
+
+
+class TestStore(ReleaseContract, UncountedContract):
     """The contract, on each database."""
+
+    async def test_a_claim_in_flight_is_released_before_the_store_is_closed(
+        self, store: SQLStore, store_url: str
+    ) -> None:
+        rollout = await store.enqueue_rollout(0)
+        for wait_seconds in (0, 60):
+            other = await open_store(store_url, scan_debounce_seconds=0)
+            assert isinstance(other, SQLStore)
+            release, begin = asyncio.Event(), asyncio.Event()
+
+            async def hold(_: Any, begin: asyncio.Event = begin, release: asyncio.Event = release) -> None:
+                begin.set()
+                await release.wait()
+
+            # While a job holds the writer, the claim waits for its commit, and its caller leaves.
+            thread = other.core.thread
+            holding = asyncio.create_task(thread.run(other.core.writer.run_job(hold)))
+            await thread.run(begin.wait())
+            claiming = asyncio.create_task(other.dequeue_many_rollouts(1, "w1", wait_seconds=wait_seconds))
+            while not other.core.writer.waiting:  # noqa: ASYNC110 - of another thread
+                await asyncio.sleep(0.001)
+            thread.call_soon(release.set)
+            while other.core.writer.waiting:  # noqa: ASYNC110 - of another thread
+                await asyncio.sleep(0)
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            await other.close()
+            await holding
+            current = await store.get_rollout_by_id(rollout.rollout_id)
+            assert current is not None
+            assert current.status == "queuing"
 
     async def test_an_end_with_spans_and_a_claim_is_one_commit(self, store: SQLStore) -> None:
         for number in range(2):
@@ -95,7 +142,7 @@ class TestStore(ReleaseContract):
 
 
 @pytest.mark.http
-class TestHTTPStore(ReleaseContract):
+class TestHTTPStore(ReleaseContract, UncountedContract):
     """The contract, over HTTP."""
 
     @pytest.fixture

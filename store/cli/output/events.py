@@ -118,7 +118,8 @@ class Narrator:
                 if not error:
                     return f"{attempt} reported {to}"
                 message = f": {error['message']}" if error.get("message") else ""
-                return f"{attempt} reported {to}: {error['type']}{message}"
+                uncounted = " (does not count as an attempt)" if data.get("is_counted") is False else ""
+                return f"{attempt} reported {to}: {error['type']}{message}{uncounted}"
 
     def _overdue(self, event: HistoryEvent, data: Json) -> str:
         seen = self._attempts.get(data["attempt_id"])

@@ -56,6 +56,49 @@ class FinishingContract:
         worker = await worker_of(store, "w1")
         assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
 
+    async def test_an_attempt_is_put_back_at_the_end_of_the_queue_with_its_spans_and_reason(self, store: Store) -> None:
+        await store.enqueue_rollout("first")
+        running = _claimed(await store.dequeue_rollout("w1"))
+        await store.enqueue_rollout("second")
+        error = AttemptError(type="drained", message="m")
+        finished = await store.finish_attempt(
+            running.rollout_id,
+            running.attempt.attempt_id,
+            "failed",
+            spans=[make_span(running.attempt)],
+            metadata={"reason": "drained"},
+            error=error,
+            requeue=True,
+        )
+        assert finished.attempt == await attempt_of(store, running)
+        assert await statuses(store, running) == ("requeuing", "failed")
+        assert (await store.query_spans(running.rollout_id)).total == 1
+        claimed = [_claimed(await store.dequeue_rollout("w2")) for _ in range(2)]
+        assert [rollout.input for rollout in claimed] == ["second", "first"]
+        assert claimed[1].attempt.sequence_id == 2
+
+    async def test_only_the_active_attempt_of_a_rollout_is_put_back(self, store: Store) -> None:
+        cancelled, succeeded, superseded = [await started(store, worker_id="w1") for _ in range(3)]
+        await store.update_rollout(cancelled.rollout_id, status="cancelled")
+        await store.update_attempt(succeeded.rollout_id, succeeded.attempt.attempt_id, status="succeeded")
+        await store.start_attempt(superseded.rollout_id, "w2")
+        for rollout in (cancelled, succeeded, superseded):
+            await store.finish_attempt(
+                rollout.rollout_id,
+                rollout.attempt.attempt_id,
+                "failed",
+                metadata={"reason": "drained"},
+                error=AttemptError(type="drained", message="m"),
+                requeue=True,
+            )
+        assert await statuses(store, cancelled) == ("cancelled", "failed")
+        assert await statuses(store, succeeded) == ("succeeded", "succeeded")
+        assert await statuses(store, superseded) == ("preparing", "preparing")
+        ended = (await store.query_attempts(superseded.rollout_id))[0]
+        assert (ended.status, ended.metadata) == ("failed", {"reason": "drained"})
+        with pytest.raises(Invalid, match="requeue"):
+            await store.finish_attempt(superseded.rollout_id, superseded.attempt.attempt_id, "succeeded", requeue=True)
+
     async def test_without_a_worker_nothing_is_claimed_at_the_end(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         queued = await store.enqueue_rollout(1)
