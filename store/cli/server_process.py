@@ -10,7 +10,6 @@ import gc
 import logging
 import resource
 import socket
-import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -160,10 +159,11 @@ async def _executing(store: Store, options: RunOptions | None) -> AsyncGenerator
         return
     from store.pipelines.pipeline_runner import PipelineBundle
     from store.training.execution.parts import ThreadPart
+    from store.training.running.stop_event import StopEvent
 
     pipeline = pipeline_named("--pipeline", options.pipeline)
     bundle = PipelineBundle(pipeline, options.pipeline_options)
-    stopped = threading.Event()
+    stopped = StopEvent()
     part = ThreadPart("pipeline", partial(bundle, store, 0, stopped), stopped)
     part.start()
     part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
@@ -176,6 +176,7 @@ async def _executing(store: Store, options: RunOptions | None) -> AsyncGenerator
         yield
     finally:
         # The next runner of the pipeline resumes the runs that are interrupted here.
+        part.drain()
         part.interrupt()
         await asyncio.wait({part.ended}, timeout=_PIPELINE_SECONDS)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from store.errors import (
+    AttemptActive,
     Closed,
     Conflict,
     Incompatible,
@@ -25,7 +26,7 @@ from store.interface import rerun_requests
 from store.interface.liveness import close_orphans, pipeline_of
 from store.interface.phase_graphs import graph_of, is_default, phase_graph_in, pipeline_of_run
 from store.interface.store import Store
-from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
+from store.models import Attempt, AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
 from store.models.rollouts import HEARTBEAT_SECONDS, longest_silence
 from store.pipelines.fallback.fallback_store import PATIENCE_SECONDS, EndedAttempts, FallbackStore
 from store.pipelines.phases import Pipeline
@@ -50,16 +51,16 @@ _RECENT: Final = 100
 class PipelineRunner(Runner[Any]):
     """Runner that executes the runs of one pipeline: runs of the queue, requested re-runs, and orphaned runs.
 
-    A run is orphaned if the runner that executed it died or was stopped. Its attempt is then unresponsive, or failed
-    with the reason `interrupted`. Any number of these runners may work on one store; each run
-    is executed by only one of them at a time.
+    A run is orphaned if the runner that executed it died. Its attempt is then unresponsive, or failed with the reason
+    `interrupted`. The run of a runner that was drained waits in the queue. Both are continued where they stopped. Any
+    number of these runners may work on one store; each run is executed by only one of them at a time.
 
     Args:
         pipeline: the phases and their functions.
         orphans: "resume" continues orphaned runs in a new attempt, "fail" leaves them failed.
         confirm_side_effects: whether to resume runs that stopped in a phase with unsafe side effects. These effects may
             then happen twice.
-        resumes: the maximum number of times that a run is resumed; after that it stays failed.
+        resumes: the maximum number of times that an orphaned run is resumed; after that it stays failed.
         concurrency: the number of runs that are executed at once.
         heartbeat_interval: seconds between two heartbeats of the runner and its attempts. If the config of a run sets
             no limit, an attempt of the run is unresponsive after six intervals without a heartbeat.
@@ -199,7 +200,9 @@ class PipelineRunner(Runner[Any]):
         assert requests is not None  # `iter` has created it
         if self._fallback is not None and not await self._fallback.settle():
             raise Unavailable("the store is unavailable, or the recorded calls of runs are not imported yet")
-        if rollouts := await self._start_reruns(requests, limit) or await self._resume_orphans(limit):
+        if rollouts := (
+            await desk.claimed(self._start_reruns(requests, limit)) or await desk.claimed(self._resume_orphans(limit))
+        ):
             self._begin(rollouts)
             return rollouts
         waking = asyncio.ensure_future(requests.arrived.wait())
@@ -209,6 +212,7 @@ class PipelineRunner(Runner[Any]):
         finally:
             waking.cancel()
             either.cancel()
+        claimed = await desk.claimed(self._continued(desk, claimed))
         for rollout in claimed:
             try:
                 await rerun_requests.limit_silence(self.store, rollout, self._silence)
@@ -216,6 +220,59 @@ class PipelineRunner(Runner[Any]):
                 logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
         self._begin(claimed)
         return claimed
+
+    async def _continued(self, desk: Desk, claimed: list[AttemptedRollout]) -> list[AttemptedRollout]:
+        """Replace the attempts of claimed runs whose runner was drained by attempts that continue there."""
+        rollouts: list[AttemptedRollout] = []
+        unchecked = list(claimed)
+        try:
+            while unchecked:
+                base = await self._drained_attempt(unchecked[0])
+                started = unchecked[0] if base is None else await self._continue(unchecked[0], base)
+                rollouts += [] if started is None else [started]
+                del unchecked[0]
+        except BaseException:
+            await desk.give_back(*rollouts, *unchecked)
+            raise
+        return rollouts
+
+    async def _drained_attempt(self, rollout: AttemptedRollout) -> Attempt | None:
+        """Return the attempt at which a claimed run continues; None if no runner was drained while it executed it."""
+        if rollout.attempt.sequence_id == 1:
+            return None
+        earlier = [
+            attempt
+            for attempt in await self.store.query_attempts(rollout.rollout_id)
+            if attempt.sequence_id < rollout.attempt.sequence_id and _reason(attempt) != "mismatch"
+        ]
+        return earlier[-1] if earlier and _reason(earlier[-1]) == "drained" else None
+
+    async def _continue(self, rollout: AttemptedRollout, base: Attempt) -> AttemptedRollout | None:
+        """Undo the claim of a run, and start an attempt that continues `base`.
+
+        Return None if another runner continues the run, or if the run fails because it cannot be continued.
+        """
+        store, rollout_id = self.store, rollout.rollout_id
+        await store.runs.release_claim(rollout_id, rollout.attempt.attempt_id)
+        try:
+            resumed = await store.runs.resume(
+                rollout_id,
+                from_attempt=f"attempt:{base.sequence_id}",
+                confirm_side_effects=self._confirms,
+                request_id=f"resume-{base.attempt_id}",
+                reason=f"the runner of attempt {base.sequence_id} was drained",
+                worker_id=self.label,
+                graph=None if await graph_of(store, rollout) is not None else self.pipeline.graph,
+            )
+        except (AttemptActive, NotFound) as error:
+            logger.info("run %s is not continued here: %s", rollout_id, error)
+            return None
+        except (Conflict, Invalid) as error:
+            logger.warning("run %s fails, because it cannot be continued: %s", rollout_id, error)
+            await store.update_rollout(rollout_id, status="failed")
+            self._left_failed.add(base.attempt_id)
+            return None
+        return resumed.rollout if resumed.attempt.worker_id == self.label else None
 
     async def _dequeue(self, limit: int, wait_seconds: float) -> list[AttemptedRollout]:
         assert self._graphs is not None  # `iter` has created it
@@ -303,7 +360,7 @@ class PipelineRunner(Runner[Any]):
     async def _is_ours(self, rollout: AttemptedRollout) -> bool:
         attempt = rollout.attempt
         is_orphan = attempt.status == "unresponsive" or (
-            attempt.status == "failed" and (attempt.metadata or {}).get("reason") == "interrupted"
+            attempt.status == "failed" and _reason(attempt) in {"interrupted", "drained"}
         )
         if not is_orphan or attempt.worker_id is None or attempt.attempt_id in self._left_failed:
             return False
@@ -319,9 +376,11 @@ class PipelineRunner(Runner[Any]):
         try:
             lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
             head = lineage[attempt.sequence_id]
+            attempts = await store.query_attempts(rollout.rollout_id)
+            drained = {attempt.sequence_id for attempt in attempts if _reason(attempt) == "drained"}
             resumes, node = 0, head
             while node.kind == "resume" and node.base is not None:
-                resumes, node = resumes + 1, lineage[node.base]
+                resumes, node = resumes + (node.base not in drained), lineage[node.base]
             if not head.is_head or resumes >= self._resumes:
                 why = "the failed attempt is not the head" if not head.is_head else f"it was resumed {resumes} times"
                 logger.warning("run %s stays failed: %s", rollout.rollout_id, why)
@@ -345,6 +404,10 @@ class PipelineRunner(Runner[Any]):
             self._left_failed.add(attempt.attempt_id)
             return None
         return resumed.rollout if resumed.attempt.worker_id == self.label else None
+
+
+def _reason(attempt: Attempt) -> Any:
+    return (attempt.metadata or {}).get("reason")
 
 
 class PipelineAgent(LitAgent[Any]):

@@ -45,6 +45,7 @@ from store.training.running.early_failure import AgentFails as AgentFails
 from store.training.running.hooks import Hook as Hook
 from store.training.running.outcome import Outcome as Outcome
 from store.training.running.runner import LitAgentRunner as LitAgentRunner, Runner as Runner
+from store.training.running.stop_event import StopEvent as StopEvent
 from store.training.tracer import OtelTracer as OtelTracer, Tracer as Tracer
 from store.training.tracing.core_fields import SpanCoreFields as SpanCoreFields
 from store.training.tracing.emitters import (

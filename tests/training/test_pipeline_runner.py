@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,6 +33,7 @@ from store.planning.run_state import CUT_OFF
 from store.runtime.process import this_process
 from store.training import Pipeline, PipelineBundle, PipelineRunner, SharedMemoryExecutionStrategy, Step
 from store.training.running.runner import ExecutionEvent
+from store.training.running.stop_event import StopEvent
 
 pytestmark = pytest.mark.slow
 
@@ -62,14 +64,16 @@ INPUT = {"date": "2026-11-20", "tickers": ["rig", "TSDD"]}
 PART: dict[str, Any] = {"node": "Bull", "scopes": ["RIG"], "confirm_side_effects": True}
 
 
-def desk(ran: list[tuple[str, str]], *, fails_in: str | None = None) -> Pipeline:
-    """Return a pipeline that notes what it runs."""
+def desk(ran: list[tuple[str, str]], *, fails_in: str | None = None, waits_in: str | None = None) -> Pipeline:
+    """Return a pipeline that notes what it runs, and never ends the phase `waits_in`."""
     pipeline = Pipeline(GRAPH)
 
     async def play(step: Step) -> None:
         ran.append((step.phase.name, step.scope))
         if step.phase.name == fails_in:
             raise LookupError(f"no data of {step.scope}")
+        if step.phase.name == waits_in:
+            await asyncio.Event().wait()
         async with step.node(step.phase.nodes[0]) as call:
             call.response = step.state["news"] = f"{step.phase.name} of {step.scope}"
 
@@ -255,6 +259,48 @@ async def test_a_run_whose_process_died_is_resumed_and_repeats_nothing_that_was_
     assert sorted(ran) == [("debate", "RIG"), ("debate", "TSDD"), ("decision", "BOOK")]
     first, second = await lineage(live, run)
     assert (first.status, second.kind, second.is_head) == ("unresponsive", "resume", True)
+
+
+async def test_a_run_of_a_drained_runner_returns_to_the_queue_and_is_continued_without_repeats(live: Store) -> None:
+    ran: list[tuple[str, str]] = []
+    stopped = StopEvent()
+    run = await posted(live)
+    draining = asyncio.create_task(runner(desk(ran, waits_in="debate")).serve(live, 0, stopped))
+    for attempt in (1, 2):
+        await until(live, run, lambda rollout, at=attempt: rollout.attempt.sequence_id == at and len(ran) >= 2 + 2 * at)
+        stopped.drain()
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+        rollout = await until(live, run, lambda rollout: rollout.status == "requeuing")
+        assert (rollout.attempt.status, rollout.attempt.metadata or {})[0] == "failed"
+        assert (rollout.attempt.metadata or {})["reason"] == "drained"
+        stopped = StopEvent()
+        if attempt == 1:
+            draining = asyncio.create_task(runner(desk(ran, waits_in="debate")).serve(live, 0, stopped))
+    async with running(live, runner(desk(ran), resumes=0), runner(desk(ran), resumes=0)):
+        await ended(live, run, 3)
+    assert Counter(phase for phase, _ in ran) == {"research": 2, "debate": 6, "decision": 1}
+    assert [(node.kind, node.base, node.is_head) for node in await lineage(live, run)] == [
+        ("first", None, False),
+        ("resume", 1, False),
+        ("resume", 2, True),
+    ]
+
+
+async def test_a_drained_run_with_unsafe_side_effects_fails_unless_they_are_confirmed(live: Store) -> None:
+    stopped = StopEvent()
+    run = await posted(live)
+    ran: list[tuple[str, str]] = []
+    draining = asyncio.create_task(runner(desk(ran, waits_in="decision")).serve(live, 0, stopped))
+    await until(live, run, lambda _: len(ran) == 5)
+    stopped.drain()
+    draining.cancel()
+    await asyncio.gather(draining, return_exceptions=True)
+    async with running(live, runner(desk(ran))):
+        await ended(live, run, 1, "failed")
+    async with running(live, runner(desk(ran), confirm_side_effects=True)):
+        await ended(live, run, 2)
+    assert len(ran) == 6
 
 
 async def test_by_policy_or_for_unsafe_side_effects_it_stays_failed_with_the_reason(live: Store) -> None:

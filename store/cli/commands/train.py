@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+Grace = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="After SIGTERM, let running attempts continue for this time; then their rollouts return to the queue.",
+    ),
+]
+
 _INTERRUPTED: Final = 130
 _REFRESH_SECONDS: Final = 0.5
 
@@ -98,6 +107,7 @@ def runner(
     confirm_side_effects: ConfirmResumes = False,
     fallback: Fallback = None,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
+    grace: Grace = 10.0,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The name of the workers, before their number; default: host and process."),
@@ -115,6 +125,10 @@ def runner(
     """Execute the tasks of a store with an agent, or its runs with a pipeline, until Ctrl+C or SIGTERM.
 
     A line is printed for each claim and each end of an attempt.
+
+    After SIGTERM, attempts may end within --grace seconds; Ctrl+C or a second SIGTERM ends this time.
+
+    The other attempts are cancelled, and their rollouts return to the queue for other runners.
 
     The runner of a pipeline claims posted runs and requested re-runs, and resumes runs whose process died.
     """
@@ -147,8 +161,8 @@ def runner(
     run_reading(url, _nothing)
     processes = "one process" if count == 1 else f"{count} processes"
     progress_line(f"runner of {target or pipeline} on {without_passwords(url)}, {processes}")
-    strategy = ClientServerExecutionStrategy("runner", n_runners=count)
-    with _exit_codes():
+    strategy = ClientServerExecutionStrategy("runner", n_runners=count, graceful_timeout=grace)
+    with _exit_codes("interrupted: running attempts were cancelled, and their rollouts are in the queue again"):
         strategy.run_runners(side, url)
 
 
@@ -157,7 +171,9 @@ async def _nothing(store: Store) -> None:
 
 
 @contextlib.contextmanager
-def _exit_codes() -> Generator[None]:
+def _exit_codes(
+    interruption: str = "interrupted: open attempts were closed, finished work is kept",
+) -> Generator[None]:
     """Convert an interruption or a failure of the training to an exit code."""
     from store.training.execution import RunnersGone
     from store.training.running.early_failure import AgentFails
@@ -165,7 +181,7 @@ def _exit_codes() -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        note("interrupted: open attempts were closed, finished work is kept")
+        note(interruption)
         raise typer.Exit(_INTERRUPTED) from None
     except (AgentFails, RunnersGone) as error:
         note(f"rollbook: {error}")

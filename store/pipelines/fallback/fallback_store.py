@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -433,8 +434,12 @@ class FallbackStore(DelegatingStore):
         if isinstance(call, UpdateAttemptCall):
             return cast("T", await self._update_attempt(call))
         if isinstance(call, FinishAttemptCall):
-            # Each part is recorded by itself if the store is unavailable.
-            return cast("T", await finish_by_parts(self, call))
+            if call.requeue and call.attempt_id not in self._journals:
+                with suppress(Unavailable):
+                    return cast("T", await perform(self._target, call))
+            # Each part is recorded by itself if the store is unavailable. A run that cannot return to the queue fails,
+            # and is resumed like one that was interrupted.
+            return cast("T", await finish_by_parts(self, replace(call, requeue=False)))
         return await perform(self._target, call)
 
     async def _update_attempt(self, call: UpdateAttemptCall) -> Attempt:

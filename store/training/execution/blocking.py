@@ -14,38 +14,51 @@ T = TypeVar("T")
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 
-def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_blocking(work: Callable[[], Coroutine[Any, Any, T]], drain: Callable[[], object] | None = None) -> T:
     """Run the coroutine that a function returns in a new event loop, and return the result of the coroutine.
+
+    Args:
+        work: the function.
+        drain: function that is called at the first SIGTERM; the second cancels the coroutine. With None, the first
+            SIGTERM cancels the coroutine.
 
     Raises:
         RuntimeError: an event loop already runs in this thread.
         KeyboardInterrupt: Ctrl+C was pressed; the coroutine was cancelled and has ended.
-        SystemExit: the process received SIGTERM, and the program has no handler for it. The coroutine was cancelled and
-            has ended.
+        SystemExit: the process received SIGTERM, and the program has no handler for it. The coroutine was drained or
+            cancelled, and has ended.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_until_terminated(work))
+        return asyncio.run(_until_terminated(work, drain))
     raise RuntimeError("an event loop runs in this thread; use `await asyncio.to_thread(trainer.fit, ...)`")
 
 
-async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]], drain: Callable[[], object] | None) -> T:
     task = asyncio.current_task()
     assert task is not None  # coroutines run in a task
-    terminated = threading.Event()
+    terminations = 0
 
-    def cancel() -> None:
-        terminated.set()
-        task.cancel()
+    def terminate() -> None:
+        nonlocal terminations
+        terminations += 1
+        if drain is not None and terminations == 1:
+            drain()
+        elif terminations == (1 if drain is None else 2):
+            # A further cancellation would interrupt the reports of the work that was cancelled.
+            task.cancel()
 
-    with on_sigterm(cancel):
+    with on_sigterm(terminate):
         try:
-            return await work()
+            result = await work()
         except asyncio.CancelledError:
-            if terminated.is_set():
+            if terminations > (0 if drain is None else 1):
                 raise SystemExit(_TERMINATED) from None
             raise
+    if drain is not None and terminations:
+        raise SystemExit(_TERMINATED)
+    return result
 
 
 @contextlib.contextmanager

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -23,6 +22,7 @@ from store.training.execution.pickling import pack
 from store.training.execution.processes import ProcessAssignment, ProcessPart, opened
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
 from store.training.execution.supervisor import Supervisor, close_open, settle
+from store.training.running.stop_event import StopEvent
 
 if TYPE_CHECKING:
     from store.training.execution.environment import Role
@@ -50,7 +50,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         n_runners: the number of runners that this process starts.
         main_process: the side that runs in this process and not in a child process: "algorithm", or "runner" to debug
             with a single runner.
-        graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
+        graceful_timeout: the maximum number of seconds for which active attempts may continue at the end, and after
+            SIGTERM with role `runner`.
         terminate_timeout: seconds after which an interrupted process that has not ended is killed.
         allowed_exit_codes: accepted for compatibility with Agent-lightning and not used.
         restarts: the maximum number of killed runners that are replaced.
@@ -140,7 +141,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, target: str | Store
     ) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
-        stopped = threading.Event()
+        stopped = StopEvent()
         assignments: list[ProcessAssignment] = []
         if self._main_process == "runner":
             assignment = ProcessAssignment(
@@ -156,7 +157,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return self._watched(training, runners, store, assignments)
 
     def _watched(
-        self, training: Part | None, runners: list[Part], store: Store, assignments: list[ProcessAssignment]
+        self,
+        training: Part | None,
+        runners: Sequence[Part],
+        store: Store,
+        assignments: list[ProcessAssignment],
+        drain: asyncio.Event | None = None,
     ) -> Supervisor:
         return Supervisor(
             training,
@@ -166,6 +172,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             terminate_timeout=self._terminate_timeout,
             replace=(lambda number: _runner(assignments[number])) if assignments else None,
             replacements=self._restarts,
+            drain=drain,
         )
 
     @contextlib.asynccontextmanager
@@ -177,35 +184,41 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         async with served(store, self.server_host, self.server_port) as url:
             yield url
 
-    def _assignments(self, runner: RunnerSide, target: str | Store, store_id: str) -> list[ProcessAssignment]:
+    def _assignments(
+        self, runner: RunnerSide, target: str | Store, store_id: str, grace: float | None = None
+    ) -> list[ProcessAssignment]:
         work, store = pack("agent", runner), pack("managed_store", target)
-        return [ProcessAssignment("runner", work, number, store, store_id) for number in range(self.n_runners)]
+        return [ProcessAssignment("runner", work, number, store, store_id, grace) for number in range(self.n_runners)]
 
     def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
-        """Run only the runners' side, until each runner has reached its `max_rollouts`.
+        """Run only the runners' side, until each runner has reached its `max_rollouts`, or SIGTERM.
+
+        After SIGTERM, the runners claim nothing more, attempts may continue for `graceful_timeout` seconds, and the
+        rollouts of the others return to the queue. After Ctrl+C or a second SIGTERM, they return at once.
 
         Args:
             runner: the runners' side, called once for each worker.
             place: the URL of the store, or a store; None for the server at `server_host` and `server_port`.
 
         Raises:
-            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners; open attempts are closed.
+            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
             StoreError: the store refused the last runner.
             RunnersGone: all runners ended with other errors.
         """
         target = place or f"http://{self.server_host}:{self.server_port}"
-        return run_blocking(lambda: self._run_runners(runner, target))
+        draining = asyncio.Event()
+        return run_blocking(lambda: self._run_runners(runner, target, draining), draining.set)
 
-    async def _run_runners(self, runner: RunnerSide, target: str | Store) -> ExecutionReport:
-        stopped = threading.Event()
+    async def _run_runners(self, runner: RunnerSide, target: str | Store, draining: asyncio.Event) -> ExecutionReport:
+        stopped = StopEvent()
         async with opened(target) as local_store:
-            assignments = self._assignments(runner, target, "") if self.n_runners > 1 else []
+            grace = self._graceful_timeout
+            assignments = self._assignments(runner, target, "", grace) if self.n_runners > 1 else []
             local_part = TaskPart("runner 0", partial(runner, local_store, 0, stopped), stopped)
-            supervisor = self._watched(
-                None, [_runner(assignment) for assignment in assignments] or [local_part], local_store, assignments
-            )
+            parts = [_runner(assignment) for assignment in assignments] or [local_part]
+            supervisor = self._watched(None, parts, local_store, assignments, draining)
             working = asyncio.ensure_future(supervisor.run())
             url = str(target if isinstance(target, str) else getattr(target, "url", ""))
             server_gone = asyncio.ensure_future(self._server_gone(url))

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from store.runtime.process import worker_name
+from store.training.running.stop_event import StopEvent
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,13 @@ class Part(ABC):
     def stop(self) -> None:
         """Request that the part ends after its current work."""
 
+    def drain(self) -> None:
+        """Request the same of a runner whose work others can do: what is interrupted later returns to the queue.
+
+        By default, this is `stop`, and interrupted work fails.
+        """
+        self.stop()
+
     @abstractmethod
     def interrupt(self) -> None:
         """Request that the part cancels its current work and ends."""
@@ -84,7 +92,7 @@ class LocalPart(Part):
         event: event that is set to stop the part.
     """
 
-    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: StopEvent) -> None:
         super().__init__(name)
         self._work = work
         self._event = event
@@ -92,6 +100,9 @@ class LocalPart(Part):
 
     def stop(self) -> None:
         self._event.set()
+
+    def drain(self) -> None:
+        self._event.drain()
 
     def kill(self) -> None:
         """Call `interrupt`, because neither a task nor a thread can be killed. A thread is left running."""
@@ -120,7 +131,7 @@ class TaskPart(LocalPart):
 class ThreadPart(LocalPart):
     """Part that runs a coroutine in its own daemon thread and event loop."""
 
-    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
+    def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: StopEvent) -> None:
         super().__init__(name, work, event)
         self._supervisor_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()

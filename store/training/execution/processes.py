@@ -25,6 +25,7 @@ from store.interface.store import Store
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
 from store.training.execution.pickling import unpack
+from store.training.running.stop_event import StopEvent
 
 Side = Literal["algorithm", "runner"]
 
@@ -33,6 +34,7 @@ FAILED: Final = 1
 INTERRUPTED: Final = 130
 
 _STOP: Final = "stop"
+_DRAIN: Final = "drain"
 _INTERRUPT: Final = "interrupt"
 # If the parent of a process died, the process has probably lost its store too. So its work gets little time to finish.
 _ORPHAN_GRACE_SECONDS: Final = 5.0
@@ -58,6 +60,11 @@ class ProcessAssignment:
     """The URL of the store, or a store that opens itself again when it is unpickled; pickled by `pack`."""
     store_id: str
     """The id that the store must have; empty if it is unknown."""
+    grace: float | None = None
+    """For a runner that drains at SIGTERM, the maximum number of seconds for which its attempts may continue then.
+
+    None: SIGTERM interrupts the work at once.
+    """
 
 
 class ProcessPart(Part):
@@ -116,6 +123,9 @@ class ProcessPart(Part):
     def stop(self) -> None:
         self._send(_STOP)
 
+    def drain(self) -> None:
+        self._send(_DRAIN)
+
     def interrupt(self) -> None:
         self._send(_INTERRUPT)
 
@@ -172,24 +182,27 @@ async def _run(assignment: ProcessAssignment, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     task: asyncio.Task[Any] | None = asyncio.current_task()
     assert task is not None  # coroutines run in a task
-    stopped = threading.Event()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    stopped = StopEvent()
+    termination = Termination(task, stopped, assignment.grace)
+    loop.add_signal_handler(signal.SIGTERM, termination.request)
 
     def interrupt() -> None:
         stopped.set()
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the work has ended
-            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(termination.cancel)
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
             while (message := connection.recv()) != _INTERRUPT:
                 if message == _STOP:
                     stopped.set()
+                elif message == _DRAIN:
+                    stopped.drain()
             interrupt()
             while connection.recv():
                 continue
         # The parent has died.
-        stopped.set()
+        stopped.set() if assignment.grace is None else stopped.drain()
         threading.Event().wait(_ORPHAN_GRACE_SECONDS)
         interrupt()
         threading.Event().wait(_ORPHAN_SECONDS)
@@ -215,6 +228,41 @@ async def run_side(side: Side, work: Any, store: Store, worker_id: int, stopped:
         await work(AlgorithmStore(store, stopped), stopped)
     else:
         await work(store, worker_id, stopped)
+
+
+class Termination:
+    """Reaction of the process of one part to SIGTERM, and its only cancellation.
+
+    The process of a runner that drains gets SIGTERM itself if a process group is ended, or only this runner.
+
+    Args:
+        task: the task that is cancelled. It is cancelled only once, because a second cancellation would interrupt the
+            reports of the attempts.
+        stopped: the stop signal of the part.
+        grace: see `ProcessAssignment`.
+    """
+
+    def __init__(self, task: asyncio.Task[Any], stopped: StopEvent, grace: float | None) -> None:
+        self._task = task
+        self._stopped = stopped
+        self._grace = grace
+        self._is_requested = False
+        self._is_cancelled = False
+
+    def request(self) -> None:
+        """Begin to drain; cancel the task if this was requested before, or if the part does not drain."""
+        if self._grace is None or self._is_requested:
+            self.cancel()
+            return
+        self._is_requested = True
+        self._stopped.drain()
+        self._task.get_loop().call_later(self._grace, self.cancel)
+
+    def cancel(self) -> None:
+        """Cancel the task, unless it was cancelled before."""
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +11,7 @@ from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart, ThreadPart
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
 from store.training.execution.supervisor import Supervisor, close_open
+from store.training.running.stop_event import StopEvent
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -60,7 +60,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         return run_blocking(lambda: self._execute(algorithm, runner, store))
 
     async def _execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        stop_training, stop_running = threading.Event(), threading.Event()
+        stop_training, stop_running = StopEvent(), StopEvent()
         is_runner_here = self._main_thread == "runner"
         kind: type[TaskPart | ThreadPart] = ThreadPart if is_runner_here else TaskPart
         training = kind(

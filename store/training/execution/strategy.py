@@ -23,7 +23,7 @@ RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
 """Function that runs the rollouts of a store until the event is set.
 
 The second argument is the number of the worker. If the call is cancelled, the function closes the worker's attempts as
-failed.
+failed; after `StopEvent.drain`, it puts their rollouts back into the queue.
 """
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
@@ -38,6 +38,8 @@ class Supervisor:
         terminate_timeout: seconds after which an interrupted part that has not ended is killed.
         replace: function that returns a new part for a killed runner; its argument is the worker id.
         replacements: the maximum number of replacements.
+        drain: event after which runners without an algorithm end: they claim nothing more, active attempts may continue
+            for `graceful_timeout` seconds, and the rollouts of the others return to the queue. None for no such event.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Supervisor:
         terminate_timeout: float,
         replace: Callable[[int], Part] | None = None,
         replacements: int = 0,
+        drain: asyncio.Event | None = None,
     ) -> None:
         self.report = ExecutionReport()
         self._started: list[tuple[int, Part]] = []
@@ -62,7 +65,9 @@ class Supervisor:
         self._replacements = replacements if replace is not None else 0
         self._last_error: BaseException | None = None
         self._one_ended_normally = False
-        self._was_cancelled = False
+        self._drain = drain or asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Set when the execution is cancelled, so that active attempts get no more time."""
 
     @property
     def workers(self) -> set[str]:
@@ -85,17 +90,38 @@ class Supervisor:
                 self._algorithm.start()
             await self._watch()
         except asyncio.CancelledError:
-            self._was_cancelled = True
+            self._hurry.set()
             raise
         finally:
-            await self._end_all()
+            await self._end_uninterrupted()
         return self.report
+
+    async def _end_uninterrupted(self) -> None:
+        """End all parts. A cancellation meanwhile only makes them end sooner, because they still report their work."""
+        ending = asyncio.ensure_future(self._end_all())
+        cancellation: asyncio.CancelledError | None = None
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError as error:
+                cancellation = error
+                self._hurry.set()
+        ending.result()
+        if cancellation is not None:
+            raise cancellation
 
     def _start(self, number: int, runner: Part) -> None:
         runner.start()
         self._started.append((number, runner))
 
     async def _watch(self) -> None:
+        draining = asyncio.ensure_future(self._drain.wait())
+        try:
+            await self._watch_until(draining)
+        finally:
+            draining.cancel()
+
+    async def _watch_until(self, draining: asyncio.Future[Any]) -> None:
         algorithm = self._algorithm
         waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
         while waiting or (algorithm is not None and not algorithm.ended.done()):
@@ -104,9 +130,9 @@ class Supervisor:
                 algorithm.stop()
                 await asyncio.wait({algorithm.ended})
                 break
-            parts = waiting if algorithm is None else waiting | {algorithm.ended}
-            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            if algorithm is not None and algorithm.ended.done():
+            ends: set[asyncio.Future[Any]] = {*waiting, draining if algorithm is None else algorithm.ended}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if draining.done() if algorithm is None else algorithm.ended.done():
                 break
             for number, part in enumerate(self._runners):
                 if part.ended in waiting and part.ended.done():
@@ -164,12 +190,19 @@ class Supervisor:
     async def _end_runners(self) -> None:
         started = [part for part in self._runners if not part.ended.done()]
         for part in started:
-            part.stop()
+            # Without an algorithm, the training goes on elsewhere, so other runners can do the work of these.
+            part.drain() if self._algorithm is None else part.stop()
         # An execution that was cancelled does not wait until agents finish.
-        await _wait(started, 0.0 if self._was_cancelled else self._graceful)
+        graceful = asyncio.ensure_future(_wait(started, self._graceful))
+        hurrying = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({graceful, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        graceful.cancel()
+        hurrying.cancel()
         for part in (active := _active(started)):
-            if not self._was_cancelled:
-                logger.warning("%s is still active and is interrupted", part.name)
+            if not self._hurry.is_set():
+                # Work that is interrupted without an algorithm is not lost.
+                level = logging.INFO if self._algorithm is None else logging.WARNING
+                logger.log(level, "%s is still active and is interrupted", part.name)
             part.interrupt()
         await _wait(active, self._terminate)
         for part in (active := _active(started)):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from store.errors import StoreError
+from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
 from store.runtime.lenient_json import safe_text, storable_text
 from store.training.running.agent import AgentRunner
@@ -61,6 +62,11 @@ class AttemptRunner(AgentRunner, Protocol):
     grace_seconds: float
     ends_in_one_call: bool
     """Whether the last spans, the end of an attempt and the next claim are one call of the store."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the rollouts of cancelled attempts return to the queue."""
+        ...
 
 
 class AttemptRun:
@@ -122,7 +128,8 @@ class AttemptRun:
             logger.exception("the agent failed on rollout %s", self._rollout.rollout_id)
             self.outcome.fail("error", error)
         except BaseException as error:  # noqa: BLE001 - raised again below
-            self.outcome.fail("interrupted", error)
+            is_drained = self._runner.is_draining and isinstance(error, asyncio.CancelledError)
+            self.outcome.fail("drained" if is_drained else "interrupted", error)
             interruption = error
         finishing = asyncio.ensure_future(self._finish())
         while not finishing.done():
@@ -138,7 +145,7 @@ class AttemptRun:
 
     async def refuse(self) -> None:
         """Report that the attempt was interrupted before it began."""
-        self.outcome.fail("interrupted")
+        self.outcome.fail("drained" if self._runner.is_draining else "interrupted")
         await self._report(0)
 
     async def _work(self) -> None:
@@ -198,7 +205,9 @@ class AttemptRun:
         except BaseException:
             # The runner is ended on purpose, so an agent that does not stop is logged at level INFO.
             await self._stop(work, logging.INFO)
-            raise
+            if not self._runner.is_draining or not work.done() or work.cancelled() or work.exception() is not None:
+                raise
+            # The agent has finished in spite of the cancellation, so its work must not be repeated.
         if work.cancelled():
             raise RuntimeError("the agent was cancelled by itself, or by a library that it uses")
         if work.done():
@@ -336,7 +345,9 @@ class AttemptRun:
         deadline = self._loop.time() + REPORT_SECONDS
         while True:
             try:
-                if outcome.reason != "superseded" or await self._ended_status() is None:
+                if outcome.reason == "drained":
+                    await put_back(self._store, self._rollout, **fields)
+                elif outcome.reason != "superseded" or await self._ended_status() is None:
                     await self._store.update_attempt(self._rollout.rollout_id, attempt.attempt_id, **fields)
             except StoreError as error:
                 if error.retryable and self._loop.time() < deadline:
@@ -374,6 +385,8 @@ class AttemptRun:
 
     def _error(self, outcome: Outcome) -> AttemptError:
         error = outcome.error
+        if outcome.reason == "drained":
+            return AttemptError(type="drained", message="its runner was stopped, and the rollout is in the queue again")
         if error is None or isinstance(error, Stopped):
             return AttemptError(type=str(outcome.reason), message=str(error or ""))
         kind, message = type_name(error), safe_text(error)
@@ -394,6 +407,22 @@ class AttemptRun:
             outcome = self.outcome
             about = {"spans": outcome.spans, "status": outcome.status, "error": outcome.error}
             await self._call("on_rollout_end", outcome=outcome, **about)
+
+
+async def put_back(store: Store, rollout: AttemptedRollout, **fields: Any) -> None:
+    """End a claimed attempt, and put its rollout back at the end of the queue, in one call of the store.
+
+    Args:
+        store: the store.
+        rollout: the claimed rollout.
+        fields: the arguments of `finish_attempt` with which the attempt ends; the status is `failed`.
+
+    Raises:
+        StoreError: the call was refused, or the store cannot be reached.
+    """
+    finished = await store.finish_attempt(rollout.rollout_id, rollout.attempt.attempt_id, requeue=True, **fields)
+    if isinstance(finished.attempt, StoreError):
+        raise finished.attempt
 
 
 class Exit:

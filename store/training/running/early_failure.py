@@ -24,7 +24,7 @@ _BEGUN: Final = "attempt.started"
 _ENDED: Final = "attempt.status_changed"
 _FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
 # These errors are not caused by the agent.
-_INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded", WORKER_GONE})
+_INTERRUPTED: Final = frozenset({"interrupted", "drained", "cancelled", "superseded", WORKER_GONE})
 _STACK: Final = "exception.stacktrace"
 
 

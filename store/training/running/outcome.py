@@ -7,9 +7,11 @@ from typing import Literal
 
 from store.models import AttemptStatus, Span
 
-Reason = Literal["error", "resources", "infrastructure", "spool", "timeout", "interrupted", "cancelled", "superseded"]
+Reason = Literal[
+    "error", "resources", "infrastructure", "spool", "timeout", "interrupted", "drained", "cancelled", "superseded"
+]
 
-INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "cancelled", "superseded"})
+INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "drained", "cancelled", "superseded"})
 
 CUT_SHORT: frozenset[Reason] = frozenset({"infrastructure", "interrupted", "spool"})
 """Reasons of failures that the agent did not cause. A plan enqueues such rollouts again."""
@@ -30,7 +32,8 @@ class Outcome:
       server could not be reached.
     - `spool`: not all spans could be stored in time.
     - `timeout`: the attempt took longer than `timeout_seconds`.
-    - `interrupted`: the runner was stopped.
+    - `interrupted`: the runner was stopped at the end of the training.
+    - `drained`: the runner was stopped while others continue, so the rollout is in the queue again.
     - `cancelled`: the rollout was cancelled.
     - `superseded`: another attempt or a user decided the result of the rollout.
     """

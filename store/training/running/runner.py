@@ -32,7 +32,7 @@ from store.models.rollouts import HEARTBEAT_SECONDS
 from store.runtime.limited_log import LimitedLog
 from store.runtime.process import worker_name
 from store.training.running.agent import LitAgent
-from store.training.running.attempt import AttemptRun, Exit, returning_exits
+from store.training.running.attempt import AttemptRun, Exit, put_back, returning_exits
 from store.training.running.claims import Claims
 from store.training.running.heartbeat import Beating, Heartbeat, LaunchMode
 from store.training.running.hooks import Hook, HookCalls
@@ -46,6 +46,7 @@ from store.training.tracer import Tracer
 from store.training.tracing.reward_spans import find_final_reward
 
 T = TypeVar("T", default=Any)
+R = TypeVar("R")
 
 logger = logging.getLogger("store.training.runner")
 
@@ -148,6 +149,7 @@ class Runner(Generic[T]):
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
+        self._event: ExecutionEvent | None = None
 
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
         """Set the agent to run, and the hooks that are called for the attempts of the runner.
@@ -241,6 +243,11 @@ class Runner(Generic[T]):
             return "Worker-Unknown"
         return worker_name(self._worker_id) if self._name is None else f"{self._name}-{self._worker_id}"
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether the rollouts of cancelled attempts return to the queue: `StopEvent.drain` was called."""
+        return bool(getattr(self._event, "is_draining", False))
+
     def announce(self, text: str) -> None:
         """Pass a line about the work of this worker to the function that was given for it."""
         if self._announce is not None:
@@ -300,13 +307,13 @@ class Runner(Generic[T]):
 
         Nothing is claimed until the store has resources that the agent can use; while the runner waits for them, it
         logs one warning. An exception of an agent fails only its attempt. Attempts that run when the event is set are
-        finished; if this coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is
-        retried.
+        finished. If this coroutine is cancelled, they are interrupted: after `StopEvent.drain` their rollouts return
+        to the queue, otherwise they fail. If the store cannot be reached, the claim is retried.
 
         Raises:
             StoreError: the store refuses the claim.
         """
-        stopped = asyncio.Event()
+        stopped, self._event = asyncio.Event(), event
         async with self._at_work() as desk, _watching(event, stopped):
             # Spans of dead processes are stored first, because `introduce` sets the attempts of these processes to
             # unresponsive, and `replay` skips unresponsive attempts.
@@ -316,6 +323,8 @@ class Runner(Generic[T]):
             running: set[asyncio.Task[Outcome | Exit]] = set()
             try:
                 await self._serve(desk, running, event, stopped)
+                if self.is_draining:
+                    self.announce(f"claims nothing more, attempts still running: {len(running)}")
                 while running:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     _forget_done(running)
@@ -367,6 +376,10 @@ class Runner(Generic[T]):
                     continue
                 finally:
                     claims.take(len(claimed) - limit)
+                if self.is_draining:
+                    # They were claimed at the moment of the drain.
+                    await desk.give_back(*claimed)
+                    break
                 running.update(asyncio.create_task(self._work(desk, rollout, claims, stopping)) for rollout in claimed)
         finally:
             stopping.cancel()
@@ -457,11 +470,12 @@ class Runner(Generic[T]):
                 await asyncio.wait({claiming, stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
                 _forget_done(running)
         except BaseException:
-            for rollout in await _give_up(claiming):
-                await desk.give_back(rollout)
+            await desk.give_up(claiming)
             raise
-        claimed = claiming.result() if claiming.done() else await _give_up(claiming)
-        return await self._matching(desk, claimed, stopping)
+        if not claiming.done():
+            await desk.give_up(claiming)
+            return []
+        return await self._matching(desk, claiming.result(), stopping)
 
     def _dequeue(self, limit: int, wait_seconds: float) -> Coroutine[Any, Any, list[AttemptedRollout]]:
         """Claim rollouts for this runner. The runner of a pipeline overrides it."""
@@ -485,8 +499,7 @@ class Runner(Generic[T]):
                     await self._put_back(desk, unchecked[0], reason)
                 del unchecked[0]
         except BaseException:
-            for rollout in (*matching, *unchecked):
-                await desk.give_back(rollout)
+            await desk.give_back(*matching, *unchecked)
             raise
         if matching:
             self._mismatch_pause = _FIRST_PAUSE_SECONDS
@@ -517,11 +530,7 @@ class Runner(Generic[T]):
         error = AttemptError(type="Mismatch", message=reason)
         metadata = {**(attempt.metadata or {}), "reason": "mismatch"}
         try:
-            # The rollout waits again before its attempt ends, so that the end of the attempt does not end the rollout.
-            await self.store.update_rollout(rollout_id, status="requeuing")
-            await self.store.update_attempt(
-                rollout_id, attempt.attempt_id, status="failed", metadata=metadata, error=error
-            )
+            await put_back(self.store, rollout, status="failed", metadata=metadata, error=error)
         except StoreError as failure:
             logger.warning("rollout %s cannot be put back: %s", rollout_id, failure)
             await desk.refuse(rollout)
@@ -594,14 +603,37 @@ class Desk:
         """Report an attempt that was claimed too late to run."""
         await AttemptRun(self._runner, rollout, self._resources_of).refuse()
 
-    async def give_back(self, rollout: AttemptedRollout) -> None:
-        """Undo the claim of a rollout; if this is not possible, report its attempt as interrupted."""
-        try:
-            if await self._runner.store.runs.release_claim(rollout.rollout_id, rollout.attempt.attempt_id):
-                return
-        except StoreError as error:
-            logger.info("the claim of rollout %s cannot be undone: %s", rollout.rollout_id, error)
-        await self.refuse(rollout)
+    async def give_back(self, *rollouts: AttemptedRollout) -> None:
+        """Undo claims, also if cancelled meanwhile; if this is not possible, report the attempts as interrupted."""
+        _, cancellation = await _completed(self._give_back(rollouts))
+        if cancellation is not None:
+            raise cancellation
+
+    async def _give_back(self, rollouts: Sequence[AttemptedRollout]) -> None:
+        for rollout in rollouts:
+            try:
+                if await self._runner.store.runs.release_claim(rollout.rollout_id, rollout.attempt.attempt_id):
+                    continue
+            except StoreError as error:
+                logger.info("the claim of rollout %s cannot be undone: %s", rollout.rollout_id, error)
+            await self.refuse(rollout)
+
+    async def give_up(self, claiming: asyncio.Task[list[AttemptedRollout]]) -> None:
+        """Stop waiting for rollouts, and undo the claims of those that arrived at the same moment."""
+        claiming.cancel()
+        _, cancellation = await _completed(asyncio.wait({claiming}))
+        claimed = [] if claiming.cancelled() or claiming.exception() is not None else claiming.result()
+        await self.give_back(*claimed)
+        if cancellation is not None:
+            raise cancellation
+
+    async def claimed(self, claiming: Coroutine[Any, Any, list[AttemptedRollout]]) -> list[AttemptedRollout]:
+        """Await calls that claim rollouts. If the caller is cancelled meanwhile, undo the claims."""
+        rollouts, cancellation = await _completed(claiming)
+        if cancellation is not None:
+            await self.give_back(*rollouts)
+            raise cancellation
+        return rollouts
 
     async def run(self, rollout: AttemptedRollout, claims: Claims | None = None) -> AttemptRun:
         """Run one attempt, and return it after its end.
@@ -623,6 +655,8 @@ class Desk:
             status = outcome.status
             self.pause.note(rollout, outcome)
         except BaseException:
+            if attempt.outcome.reason == "drained":
+                self._runner.announce(f"put {rollout.rollout_id} back after {loop.time() - began:.1f} s")
             if attempt.next_rollout is not None:
                 await self.give_back(attempt.next_rollout)
             raise
@@ -684,11 +718,18 @@ def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
             raise ended.error
 
 
-async def _give_up(claiming: asyncio.Task[list[AttemptedRollout]]) -> list[AttemptedRollout]:
-    """Stop waiting for rollouts, and return those that were claimed at the same moment and still have to run."""
-    claiming.cancel()
-    await asyncio.wait({claiming})
-    return [] if claiming.cancelled() or claiming.exception() is not None else claiming.result()
+async def _completed(work: Coroutine[Any, Any, R]) -> tuple[R, asyncio.CancelledError | None]:
+    """Return the result of work that a cancellation must not interrupt, and the cancellation that came meanwhile."""
+    task = asyncio.create_task(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancellation = error
+        except Exception:  # noqa: BLE001 - raised by `result`
+            break
+    return task.result(), cancellation
 
 
 def _quietly(teardown: Any, *args: Any) -> None:
