@@ -30,6 +30,15 @@ def _compose(name: str = "compose.yaml") -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / name).read_text())
 
 
+def _pod() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "kubernetes-runners.yaml").read_text())["spec"]["template"]["spec"]
+
+
+def _sbatch_command() -> list[str]:
+    last = (DEPLOY / "runners.sbatch").read_text().splitlines()[-1]
+    return shlex.split(last.partition(" rollbook ")[2])
+
+
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield the arguments of each call of rollbook, with the file that contains the call."""
     for unit in sorted(DEPLOY.glob("*.service")):
@@ -42,6 +51,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for name, service in _compose()["services"].items():
         if service["image"] == "rollbook":
             yield f"compose.yaml {name}", service["command"]
+    yield "kubernetes-runners.yaml", _pod()["containers"][0]["args"]
+    yield "runners.sbatch", _sbatch_command()
     (default,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
     yield "Dockerfile", json.loads(default)
 
@@ -59,6 +70,19 @@ def test_the_configuration_of_the_page_is_accepted(tmp_path: Path) -> None:
     for command in tomllib.loads(text).keys() - {"db"}:
         result = CliRunner().invoke(app, ["--config", str(tmp_path / "rollbook.toml"), command, "--help"])
         assert result.exit_code == 0, result.output
+
+
+def test_runners_are_killed_only_after_they_have_returned_their_work() -> None:
+    pod, script = _pod(), (DEPLOY / "runners.sbatch").read_text()
+    unit = (DEPLOY / "rollbook-runner@.service").read_text()
+    arguments = pod["containers"][0]["args"]
+    waits = [
+        (arguments[arguments.index("--grace") + 1], pod["terminationGracePeriodSeconds"]),
+        (_sbatch_command()[-1], re.findall(r"--signal=TERM@(\d+)", script)[0]),
+        ("10", re.findall(r"TimeoutStopSec=(\d+)", unit)[0]),
+    ]
+    assert [int(killed_after) - int(grace) >= 20 for grace, killed_after in waits] == [True] * 3
+    assert subprocess.run(["bash", "-n", DEPLOY / "runners.sbatch"], check=False).returncode == 0
 
 
 @pytest.mark.slow
