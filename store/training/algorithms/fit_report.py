@@ -300,6 +300,8 @@ def _report_lines(report: FitReport) -> Iterable[str]:
     execution = report.execution
     if execution.replaced:
         yield f"runners replaced: {execution.replaced}"
+    if execution.moved:
+        yield f"runners moved from nodes that were shut down: {execution.moved}"
     for name, messages in (("lost", execution.crashed), ("killed", execution.killed)):
         for message in messages:
             yield f"{name}: {message.splitlines()[0]}"

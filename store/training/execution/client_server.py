@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Never
 
 from store.errors import Invalid, StoreError, Unavailable
 from store.interface.store import Store
 from store.training.execution import environment
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.blocking import run_blocking
+from store.training.execution.fleet import Fleet, run_beside
 from store.training.execution.parts import Part, TaskPart
 from store.training.execution.pickling import pack
 from store.training.execution.processes import ProcessAssignment, ProcessPart, opened
@@ -142,7 +143,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
         stopped = StopEvent()
-        assignments: list[ProcessAssignment] = []
+        create: Callable[[int], Part] | None = None
         if self._main_process == "runner":
             assignment = ProcessAssignment(
                 "algorithm", pack("algorithm", algorithm), 0, pack("managed_store", target), store_id
@@ -150,29 +151,18 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             training: Part = ProcessPart("the algorithm", assignment)
             runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
         else:
-            assignments = self._assignments(runner, target, store_id) if self.role == "both" else []
+            create = _creator(runner, target, store_id) if self.role == "both" else None
             work = partial(algorithm, AlgorithmStore(store, stopped), stopped)
             training = TaskPart("the algorithm", work, stopped)
-            runners = [_runner(assignment) for assignment in assignments]
-        return self._watched(training, runners, store, assignments)
-
-    def _watched(
-        self,
-        training: Part | None,
-        runners: Sequence[Part],
-        store: Store,
-        assignments: list[ProcessAssignment],
-        drain: asyncio.Event | None = None,
-    ) -> Supervisor:
+            runners = [] if create is None else [create(number) for number in range(self.n_runners)]
         return Supervisor(
             training,
             runners,
             store,
             graceful_timeout=self._graceful_timeout,
             terminate_timeout=self._terminate_timeout,
-            replace=(lambda number: _runner(assignments[number])) if assignments else None,
+            create=create,
             replacements=self._restarts,
-            drain=drain,
         )
 
     @contextlib.asynccontextmanager
@@ -184,13 +174,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         async with served(store, self.server_host, self.server_port) as url:
             yield url
 
-    def _assignments(
-        self, runner: RunnerSide, target: str | Store, store_id: str, grace: float | None = None
-    ) -> list[ProcessAssignment]:
-        work, store = pack("agent", runner), pack("managed_store", target)
-        return [ProcessAssignment("runner", work, number, store, store_id, grace) for number in range(self.n_runners)]
-
-    def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
+    def run_runners(
+        self, runner: RunnerSide, place: str | Store | None = None, fleet: Fleet | None = None
+    ) -> ExecutionReport:
         """Run only the runners' side, until each runner has reached its `max_rollouts`, or SIGTERM.
 
         After SIGTERM, the runners claim nothing more, attempts may continue for `graceful_timeout` seconds, and the
@@ -199,43 +185,53 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         Args:
             runner: the runners' side, called once for each worker.
             place: the URL of the store, or a store; None for the server at `server_host` and `server_port`.
+            fleet: settings of runners whose number follows the queue, until SIGTERM; None for `n_runners`.
 
         Raises:
             KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
             StoreError: the store refused the last runner.
-            RunnersGone: all runners ended with other errors.
+            RunnersGone: all runners ended with other errors, or too many runners of a fleet were lost.
         """
         target = place or f"http://{self.server_host}:{self.server_port}"
         draining = asyncio.Event()
-        return run_blocking(lambda: self._run_runners(runner, target, draining), draining.set)
+        return run_blocking(lambda: self._run_runners(runner, target, fleet, draining), draining.set)
 
-    async def _run_runners(self, runner: RunnerSide, target: str | Store, draining: asyncio.Event) -> ExecutionReport:
+    async def _run_runners(
+        self, runner: RunnerSide, target: str | Store, fleet: Fleet | None, draining: asyncio.Event
+    ) -> ExecutionReport:
         stopped = StopEvent()
+        count = self.n_runners if fleet is None else fleet.limits.minimum
         async with opened(target) as local_store:
-            grace = self._graceful_timeout
-            assignments = self._assignments(runner, target, "", grace) if self.n_runners > 1 else []
-            local_part = TaskPart("runner 0", partial(runner, local_store, 0, stopped), stopped)
-            parts = [_runner(assignment) for assignment in assignments] or [local_part]
-            supervisor = self._watched(None, parts, local_store, assignments, draining)
-            working = asyncio.ensure_future(supervisor.run())
+            create: Callable[[int], Part] | None = None
+            if fleet is None and count == 1:
+                parts: list[Part] = [TaskPart("runner 0", partial(runner, local_store, 0, stopped), stopped)]
+            else:
+                create = _creator(runner, target, "", self._graceful_timeout)
+                parts = [create(number) for number in range(count)]
+            supervisor = Supervisor(
+                None,
+                parts,
+                local_store,
+                graceful_timeout=self._graceful_timeout,
+                terminate_timeout=self._terminate_timeout,
+                create=create,
+                replacements=self._restarts if fleet is None else fleet.losses,
+                drain=draining,
+                is_elastic=fleet is not None,
+            )
             url = str(target if isinstance(target, str) else getattr(target, "url", ""))
-            server_gone = asyncio.ensure_future(self._server_gone(url))
-            try:
-                await asyncio.wait({working, server_gone}, return_when=asyncio.FIRST_COMPLETED)
-                if server_gone.done():
-                    raise server_gone.result()
-                return working.result()
-            finally:
-                server_gone.cancel()
-                working.cancel()
-                await asyncio.wait({working, server_gone})
+            watches = [] if fleet is None else [fleet.follow_queue(supervisor, local_store)]
+            return await run_beside(supervisor.run(), self._watch_server(url), *watches)
 
-    async def _server_gone(self, url: str) -> Unavailable:
-        """Return an error after `server_patience` seconds without a response of the server.
+    async def _watch_server(self, url: str) -> Never:
+        """Raise an error after `server_patience` seconds without a response of the server.
 
         If the URL belongs to a database, the call waits until it is cancelled.
+
+        Raises:
+            Unavailable: the server does not respond.
         """
         if not url.startswith("http"):
             await asyncio.Event().wait()
@@ -252,7 +248,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     logger.warning("the server does not answer: %s", error)
                 else:
                     answered_at = loop.time()
-        return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
+        raise Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
 
 
 @contextlib.asynccontextmanager
@@ -273,5 +269,17 @@ async def served(store: Store, host: str, port: int) -> AsyncGenerator[str]:
         await server.stop()
 
 
-def _runner(assignment: ProcessAssignment) -> ProcessPart:
-    return ProcessPart(f"runner {assignment.worker_id}", assignment)
+def _creator(
+    runner: RunnerSide, target: str | Store, store_id: str, grace: float | None = None
+) -> Callable[[int], Part]:
+    """Return a function that returns the process of a runner; the last two arguments are those of an assignment.
+
+    Raises:
+        Invalid: the side or the store cannot be sent to another process.
+    """
+    work, store = pack("agent", runner), pack("managed_store", target)
+
+    def create(number: int) -> Part:
+        return ProcessPart(f"runner {number}", ProcessAssignment("runner", work, number, store, store_id, grace))
+
+    return create

@@ -18,6 +18,7 @@ from store.runtime.process import name_workers, this_process
 from store.runtime.urls import without_passwords
 from store.training.execution.pickling import unpack
 from store.training.execution.processes import Side, opened, run_side
+from store.training.running.stop_event import StopEvent
 
 VERSION: Final[str] = sys.modules[__name__.partition(".")[0]].__version__
 """The version of this package. The package is not imported, because it imports this module."""
@@ -46,7 +47,8 @@ class SideActor:
     def __init__(self, part: str) -> None:
         context = import_module("ray").get_runtime_context()
         self._part = part
-        host, node, actor = socket.gethostname(), context.get_node_id()[:8], context.get_actor_id()[:8]
+        self._node_id = context.get_node_id()
+        host, node, actor = socket.gethostname(), self._node_id[:8], context.get_actor_id()[:8]
         self._place = f"{host}, node {node}, actor {actor}"
         self._worker_prefix = f"{host}-{node}-{actor}"
         name_workers(self._worker_prefix)
@@ -60,6 +62,7 @@ class SideActor:
         """Return the names and versions of this actor. The types exist in every version of Rollbook."""
         return {
             "place": self._place,
+            "node_id": self._node_id,
             "worker_prefix": self._worker_prefix,
             "process": this_process(),
             "rollbook": VERSION,
@@ -92,6 +95,10 @@ class SideActor:
         """Request that the side ends after its current work."""
         self._work.stopped.set()
 
+    def drain(self) -> None:
+        """Request the same of a runner whose work others can do: what is interrupted later returns to the queue."""
+        self._work.stopped.drain()
+
     def interrupt(self) -> None:
         """Request that the side cancels its current work and ends."""
         self._work.interrupt()
@@ -105,7 +112,7 @@ class SideWork:
     """
 
     def __init__(self, name: str) -> None:
-        self.stopped = threading.Event()
+        self.stopped = StopEvent()
         """Event that stops the side after its current work."""
         self.has_started = False
         """Whether the code was loaded, and the store was opened."""

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,15 @@ class Cluster:
     def nodes(self) -> list[dict[str, Any]]:
         """Return the live nodes, as Ray describes them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
+
+    def draining_nodes(self) -> dict[str, float | None]:
+        """Return the ids of live nodes that are about to be shut down, with the remaining seconds.
+
+        The seconds are None if the node is shut down when its actors have ended.
+        """
+        # Ray has no public function for this. Ray Train learns of preemptions by the same one.
+        nodes: dict[str, int] = import_module("ray._private.state").state.get_draining_nodes()
+        return {node: deadline / 1000 - time.time() if deadline else None for node, deadline in nodes.items()}
 
     @property
     def has_other_machines(self) -> bool:

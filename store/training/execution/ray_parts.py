@@ -70,7 +70,13 @@ class RayPart(Part):
         """The result of the actor's `introduce`; None until the actor has started."""
         self._watching: asyncio.Task[None] | None = None
         self._was_stopped = False
+        self._was_drained = False
         self._was_killed = False
+
+    @property
+    def node_id(self) -> str | None:
+        """The id of the actor's node; None before its start."""
+        return None if self._site is None else self._site["node_id"]
 
     @property
     def pid(self) -> int | None:
@@ -145,7 +151,8 @@ class RayPart(Part):
             return End(was_interrupted=True)
         if error.actor_init_failed:
             return self._unstarted(Incompatible(f"{self.name} cannot start: {_last_line(error)}", _SAME_VERSIONS))
-        if self._site is not None and not self._was_killed:
+        # At the end of a training, the attempts of killed actors are closed instead.
+        if self._site is not None and (self._was_drained or not self._was_killed):
             # An actor that cannot be reached may still run.
             self._cluster.ray.kill(self._actor)
             await self._report_loss(self._site["process"])
@@ -153,20 +160,23 @@ class RayPart(Part):
         return End(ProcessFailed(f"{self.name}{where} was lost: {_cause(error)}"), was_killed=True)
 
     def stop(self) -> None:
-        if not self.ended.done() and self._actor is not None:
-            self._was_stopped = True
-            if self._site is None:
-                self._cluster.ray.kill(self._actor)
-            else:
-                self._actor.stop.remote()
+        self._request("stop")
+
+    def drain(self) -> None:
+        self._was_drained = True
+        self._request("drain")
 
     def interrupt(self) -> None:
+        self._request("interrupt")
+
+    def _request(self, method: str) -> None:
+        """Call a method of the actor, or end an actor that has not started."""
         if not self.ended.done() and self._actor is not None:
             self._was_stopped = True
             if self._site is None:
                 self._cluster.ray.kill(self._actor)
             else:
-                self._actor.interrupt.remote()
+                getattr(self._actor, method).remote()
 
     def kill(self) -> None:
         if not self.ended.done() and self._actor is not None:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
@@ -18,14 +17,18 @@ from store.training.execution import environment
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.blocking import run_blocking
 from store.training.execution.client_server import served
+from store.training.execution.fleet import Fleet, run_beside
+from store.training.execution.fleet_size import FleetLimits
 from store.training.execution.parts import Part, TaskPart
 from store.training.execution.pickling import pack
 from store.training.execution.processes import opened
 from store.training.execution.ray_cluster import Cluster, Demand, Placement, connected, require_ray
+from store.training.execution.ray_nodes import SHARED_SCHEMES, check_shared, follow_nodes
 from store.training.execution.ray_parts import ActorAssignment, RayPart, pack_for_nodes
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
 from store.training.execution.supervisor import Supervisor, close_open
 from store.training.running.orphans import close_orphans
+from store.training.running.stop_event import StopEvent
 
 if TYPE_CHECKING:
     from store.llm_proxy import LLMProxy
@@ -39,7 +42,6 @@ _RESTARTS_PER_RUNNER: Final = 3
 _REPORT_SECONDS: Final = 10.0
 _PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses between the reports of a lost actor."""
-_SHARED_SCHEMES: Final = frozenset({"postgresql", "http", "https"})
 
 
 @runtime_checkable
@@ -147,9 +149,11 @@ class RayExecutionStrategy(ExecutionStrategy):
             await cluster.require(self._algorithm_demand, NODE_PATIENCE_SECONDS)
         async with self._served(cluster, store, target) as place, self._patient(store, place) as patient_store:
             losses = _Losses(store)
-            supervisor = self._supervisor(cluster, algorithm, work, patient_store, place, losses)
+            training = self._training(cluster, algorithm, patient_store, place, losses)
+            create = self._creator(cluster, work, patient_store, place, losses)
+            supervisor = self._supervisor(training, create, patient_store)
             try:
-                await supervisor.run()
+                await run_beside(supervisor.run(), follow_nodes(supervisor, cluster))
             finally:
                 losses.end()
                 supervisor.report.closed += await close_open(store, supervisor.workers)
@@ -175,42 +179,99 @@ class RayExecutionStrategy(ExecutionStrategy):
         async with served(store, os.environ.get(environment.HOST) or cluster.host, self.server_port) as url:
             yield url
 
-    def _supervisor(
-        self,
-        cluster: Cluster,
-        algorithm: AlgorithmSide | bytes,
-        work: bytes,
-        store: Store,
-        target: str | bytes,
-        losses: _Losses,
-    ) -> Supervisor:
+    def run_runners(self, runner: RunnerSide, url: str, fleet: Fleet | None = None) -> ExecutionReport:
+        """Run only the runners' side, until SIGTERM; see `ClientServerExecutionStrategy.run_runners`.
+
+        Args:
+            runner: the runners' side, called once for each worker.
+            url: the URL of a store that the nodes reach.
+            fleet: settings of runners whose number follows the queue; None for `n_runners`.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners.
+            Invalid: the nodes cannot reach the store, the side cannot be sent to them, or none has the resources.
+            Incompatible: a node has other versions, or lacks modules of the agent.
+            Unavailable: the cluster or the store cannot be reached.
+            StoreError: the store refused the last runner.
+            RunnersGone: too many runners were lost.
+        """
+        work = pack_for_nodes("agent", runner)
+        fleet = fleet or Fleet(FleetLimits(self.n_runners, self.n_runners))
+        draining = asyncio.Event()
+        cpus = fleet.limits.maximum * self._demand.resources.get("CPU", 0.0)
+        check_shared(url)
+        with connected(self._address, self._placement, self._runtime_env, cpus) as cluster:
+            check_shared(url, cluster)
+            return run_blocking(lambda: self._run_runners(cluster, work, url, fleet, draining), draining.set)
+
+    async def _run_runners(
+        self, cluster: Cluster, work: bytes, url: str, fleet: Fleet, draining: asyncio.Event
+    ) -> ExecutionReport:
+        async with opened(url) as store:
+            await cluster.require(self._demand, NODE_PATIENCE_SECONDS)
+            losses = _Losses(store)
+            create = self._creator(cluster, work, store, _shared(store), losses)
+            supervisor = self._supervisor(None, create, store, fleet, draining)
+            try:
+                return await run_beside(
+                    supervisor.run(), fleet.follow_queue(supervisor, store), follow_nodes(supervisor, cluster)
+                )
+            finally:
+                losses.end()
+
+    def _creator(
+        self, cluster: Cluster, work: bytes, store: Store, target: str | bytes, losses: _Losses
+    ) -> Callable[[int], Part]:
+        """Return a function that returns a new runner."""
         store_id = str(getattr(store, "store_id", ""))
         reference = cluster.ray.put(work)
 
         runners: dict[int, RayPart] = {}
 
-        def runner(number: int) -> Part:
+        def create(number: int) -> Part:
             assignment = ActorAssignment("runner", reference, number, target, store_id, self._demand)
-            runners[number] = part = RayPart(
-                f"runner {number}", assignment, cluster, losses.report, runners.get(number)
-            )
+            # A further runner that cannot start does not end those that could.
+            predecessor = runners.get(number) or next((part for part in runners.values() if part.has_started), None)
+            runners[number] = part = RayPart(f"runner {number}", assignment, cluster, losses.report, predecessor)
             return part
 
+        return create
+
+    def _training(
+        self,
+        cluster: Cluster,
+        algorithm: AlgorithmSide | bytes,
+        store: Store,
+        target: str | bytes,
+        losses: _Losses,
+    ) -> Part:
         if isinstance(algorithm, bytes):
             assert self._algorithm_demand is not None  # so it was pickled
+            store_id = str(getattr(store, "store_id", ""))
             assignment = ActorAssignment("algorithm", algorithm, 0, target, store_id, self._algorithm_demand)
-            training: Part = RayPart("the algorithm", assignment, cluster, losses.report)
-        else:
-            stopped = threading.Event()
-            training = TaskPart("the algorithm", partial(algorithm, AlgorithmStore(store, stopped), stopped), stopped)
+            return RayPart("the algorithm", assignment, cluster, losses.report)
+        stopped = StopEvent()
+        return TaskPart("the algorithm", partial(algorithm, AlgorithmStore(store, stopped), stopped), stopped)
+
+    def _supervisor(
+        self,
+        training: Part | None,
+        create: Callable[[int], Part],
+        store: Store,
+        fleet: Fleet | None = None,
+        drain: asyncio.Event | None = None,
+    ) -> Supervisor:
+        count = self.n_runners if fleet is None else fleet.limits.minimum
         return Supervisor(
             training,
-            [runner(number) for number in range(self.n_runners)],
+            [create(number) for number in range(count)],
             store,
             graceful_timeout=self._graceful_timeout,
             terminate_timeout=self._terminate_timeout,
-            replace=runner,
-            replacements=self._restarts,
+            create=create,
+            replacements=self._restarts if fleet is None else fleet.losses,
+            drain=drain,
+            is_elastic=fleet is not None,
         )
 
 
@@ -225,7 +286,7 @@ def _shared(store: Store) -> str | bytes:
         Invalid: the store exists only on this machine.
     """
     url = _url(store)
-    if scheme_of(url) not in _SHARED_SCHEMES:
+    if scheme_of(url) not in SHARED_SCHEMES:
         text = without_passwords(url) or f"a {type(store).__name__}"
         raise Invalid(
             "managed_store",

@@ -39,6 +39,8 @@ class ExecutionReport:
     """Names and errors of runners that ended with an error or were killed from outside."""
     replaced: int = 0
     """The number of killed runners that were replaced."""
+    moved: int = 0
+    """The number of runners that ended because their machine is shut down, and were started elsewhere."""
     killed: list[str] = field(default_factory=list[str])
     """Names of runners that did not end in time and were killed or left running at the end."""
     closed: list[str] = field(default_factory=list[str])

@@ -6,7 +6,9 @@ A part is the algorithm or one runner.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,13 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
 from store.training.execution.algorithm_store import AT_WORK
-from store.training.execution.parts import End, Part
+from store.training.execution.parts import Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
 
 if TYPE_CHECKING:
     from store.interface.store import Store
 
 logger = logging.getLogger(__name__)
+
+LOSSES_SECONDS: Final = 600.0
+"""The time within which the losses of elastic runners are counted."""
 
 _LAST_SECONDS: Final = 5.0
 _CLOSING_SECONDS: Final = 10.0
@@ -36,10 +41,13 @@ class Supervisor:
         store: the store that they share.
         graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted part that has not ended is killed.
-        replace: function that returns a new part for a killed runner; its argument is the worker id.
+        create: function that returns a new runner, for one that was killed or in addition; its argument is the worker
+            id.
         replacements: the maximum number of replacements.
         drain: event after which runners without an algorithm end: they claim nothing more, active attempts may continue
             for `graceful_timeout` seconds, and the rollouts of the others return to the queue. None for no such event.
+        is_elastic: whether others add and retire runners. Then the execution goes on without runners, and
+            `replacements` limits the losses within `LOSSES_SECONDS`.
     """
 
     def __init__(
@@ -50,41 +58,91 @@ class Supervisor:
         *,
         graceful_timeout: float,
         terminate_timeout: float,
-        replace: Callable[[int], Part] | None = None,
+        create: Callable[[int], Part] | None = None,
         replacements: int = 0,
         drain: asyncio.Event | None = None,
+        is_elastic: bool = False,
     ) -> None:
         self.report = ExecutionReport()
+        self.runners: dict[int, Part] = dict(enumerate(runners))
+        """The active runners that claim rollouts, by worker id."""
+        self._retiring: dict[int, Part] = {}
+        """The runners that claim nothing more, by worker id."""
+        self._limits = set[asyncio.Task[None]]()
+        """Tasks that interrupt retiring runners."""
         self._started: list[tuple[int, Part]] = []
+        """The runners with their worker ids; empty if elastic, because a fleet may start any number in time."""
+        self._additions = asyncio.Event()
         self._algorithm = algorithm
-        self._runners = list(runners)
         self._store = store
         self._graceful = graceful_timeout
         self._terminate = terminate_timeout
-        self._replace = replace
-        self._replacements = replacements if replace is not None else 0
+        self._create = create
+        self._replacements = replacements
+        self._losses = deque[float]()
+        """The times of lost runners that count towards `replacements`."""
         self._last_error: BaseException | None = None
         self._one_ended_normally = False
+        self._is_elastic = is_elastic
         self._drain = drain or asyncio.Event()
         self._hurry = asyncio.Event()
         """Set when the execution is cancelled, so that active attempts get no more time."""
 
     @property
     def workers(self) -> set[str]:
-        """The names of the workers that were started, including the workers that were replaced."""
+        """The names of the workers that were started, including those that were replaced; empty if elastic."""
         return {part.worker_name(number) for number, part in self._started}
+
+    @property
+    def can_start_more(self) -> bool:
+        """Whether the number of lost runners permits to start runners."""
+        if self._is_elastic:
+            while self._losses and self._losses[0] < asyncio.get_running_loop().time() - LOSSES_SECONDS:
+                self._losses.popleft()
+        return len(self._losses) <= self._replacements
+
+    def add_runner(self) -> Part:
+        """Start a runner with the lowest free worker id, and return it."""
+        assert self._create is not None  # only executions that can replace runners add some
+        number = next(number for number in itertools.count() if number not in {*self.runners, *self._retiring})
+        self.runners[number] = runner = self._create(number)
+        self._start(number, runner)
+        self._last_error = None
+        self._additions.set()
+        return runner
+
+    def retire(self, number: int, seconds: float | None = None) -> None:
+        """Let a runner claim nothing more and finish its attempts.
+
+        Args:
+            number: the worker id.
+            seconds: the time after which rollouts whose attempts have not ended return to the queue; None for no limit.
+        """
+        runner = self._retiring[number] = self.runners.pop(number)
+        runner.drain()
+        if seconds is not None:
+            task = asyncio.create_task(self._end_within(runner, seconds))
+            self._limits.add(task)
+            task.add_done_callback(self._limits.discard)
+
+    def move(self, number: int, seconds: float | None, reason: str) -> None:
+        """Retire a runner, and start one in its place. The arguments are those of `retire`."""
+        runner = self.runners[number]
+        self.retire(number, seconds)
+        self.report.moved += 1
+        logger.warning("%s ends, because %s; %s takes its place", runner.name, reason, self.add_runner().name)
 
     async def run(self) -> ExecutionReport:
         """Start all parts, and return when the algorithm and the runners have ended.
 
         Raises:
-            RunnersGone: no runner is left, but the algorithm needs one.
+            RunnersGone: no runner is left, but the algorithm needs one, or too many runners were lost.
             StoreError: a runner cannot start, or there is no algorithm, and the store refused the last runner.
             CancelledError: the call was cancelled; all parts have ended.
             Exception: an exception that the algorithm raised.
         """
         try:
-            for number, part in enumerate(self._runners):
+            for number, part in self.runners.items():
                 self._start(number, part)
             if self._algorithm is not None:
                 self._algorithm.start()
@@ -112,40 +170,52 @@ class Supervisor:
 
     def _start(self, number: int, runner: Part) -> None:
         runner.start()
-        self._started.append((number, runner))
+        if not self._is_elastic:
+            self._started.append((number, runner))
 
     async def _watch(self) -> None:
         draining = asyncio.ensure_future(self._drain.wait())
         try:
-            await self._watch_until(draining)
+            await self._watch_until(draining if self._algorithm is None else self._algorithm.ended)
         finally:
             draining.cancel()
-
-    async def _watch_until(self, draining: asyncio.Future[Any]) -> None:
-        algorithm = self._algorithm
-        waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
-        while waiting or (algorithm is not None and not algorithm.ended.done()):
-            if not waiting and algorithm is not None:
-                # All runners have ended. If the algorithm still waits for one, `AlgorithmStore` raises an error.
-                algorithm.stop()
-                await asyncio.wait({algorithm.ended})
-                break
-            ends: set[asyncio.Future[Any]] = {*waiting, draining if algorithm is None else algorithm.ended}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if draining.done() if algorithm is None else algorithm.ended.done():
-                break
-            for number, part in enumerate(self._runners):
-                if part.ended in waiting and part.ended.done():
-                    waiting.discard(part.ended)
-                    self._runner_ended(number, part)
-            waiting |= {part.ended for part in self._runners if not part.ended.done()}
-            if not waiting and self._last_error is not None and not self._one_ended_normally:
-                if self._algorithm is None and _is_refusal(self._last_error):
-                    raise self._last_error
-                last = self._last_error
-                raise RunnersGone(f"no runner is left; the last one ended with {last!r}") from last
-        if algorithm is not None and (error := algorithm.ended.result().error) is not None:
+        if self._algorithm is not None and (error := self._algorithm.ended.result().error) is not None:
             raise ungrouped(error)
+
+    async def _watch_until(self, end: asyncio.Future[Any]) -> None:
+        while not end.done():
+            ends = {part.ended for part in (*self.runners.values(), *self._retiring.values())}
+            if not ends and not self._is_elastic:
+                if self._algorithm is not None:
+                    # All runners have ended. If the algorithm still waits for one, `AlgorithmStore` raises an error.
+                    self._algorithm.stop()
+                    await asyncio.wait({self._algorithm.ended})
+                return
+            self._additions.clear()
+            addition = asyncio.ensure_future(self._additions.wait())
+            await asyncio.wait({end, addition, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            addition.cancel()
+            if end.done():
+                return
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Replace killed runners, and raise the error of the last runner if none is left."""
+        for number, part in [(number, part) for number, part in self._retiring.items() if part.ended.done()]:
+            del self._retiring[number]
+            if (error := part.ended.result().error) is not None:
+                self.report.crashed.append(_described(part, error))
+                logger.warning("%s was lost while it finished its work: %s", part.name, error)
+        for number, part in [(number, part) for number, part in self.runners.items() if part.ended.done()]:
+            del self.runners[number]
+            self._runner_ended(number, part)
+        last = self._last_error
+        if self.runners or self._retiring or last is None or (self._one_ended_normally and not self._is_elastic):
+            return
+        if self._algorithm is None and _is_refusal(last):
+            raise last
+        if not self._is_elastic or not self.can_start_more:
+            raise RunnersGone(f"no runner is left; the last one ended with {last!r}") from last
 
     def _runner_ended(self, number: int, part: Part) -> None:
         end = part.ended.result()
@@ -156,25 +226,37 @@ class Supervisor:
             self._one_ended_normally = True
             return
         self._last_error = end.error
-        self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+        self.report.crashed.append(_described(part, end.error))
+        if end.was_killed or self._is_elastic:
+            self._losses.append(asyncio.get_running_loop().time())
         if self._algorithm is None and _is_refusal(end.error):
             logger.info("%s was refused: %s", part.name, end.error)
             return
-        if not end.was_killed or self._replacements <= 0 or self._replace is None:
+        if not end.was_killed or self._create is None or not self.can_start_more:
             logger.error("%s is lost: %s", part.name, end.error, exc_info=end.error)
             return
-        self._replacements -= 1
         self.report.replaced += 1
         logger.warning("%s is lost and replaced: %s", part.name, end.error)
-        self._runners[number] = replacement = self._replace(number)
+        self.runners[number] = replacement = self._create(number)
         self._start(number, replacement)
         self._last_error = None
+
+    async def _end_within(self, runner: Part, seconds: float) -> None:
+        """Interrupt a runner that has not ended after some seconds, and kill it if that does not end it."""
+        await _wait([runner], seconds)
+        if not runner.ended.done():
+            runner.interrupt()
+        await _wait([runner], self._terminate)
+        if not runner.ended.done():
+            logger.error("%s does not end and is killed", runner.name)
+            self.report.killed.append(runner.name)
+            runner.kill()
 
     async def _end_all(self) -> None:
         if self._algorithm is not None and not self._algorithm.ended.done():
             # The algorithm may stop a model when it ends. The runners would then fail all further rollouts, so they
             # stop first.
-            for part in self._runners:
+            for part in self.runners.values():
                 part.stop()
             self._algorithm.interrupt()
             await _wait([self._algorithm], self._terminate)
@@ -188,7 +270,9 @@ class Supervisor:
         await self._end_runners()
 
     async def _end_runners(self) -> None:
-        started = [part for part in self._runners if not part.ended.done()]
+        for task in self._limits:
+            task.cancel()
+        started = _active((*self.runners.values(), *self._retiring.values()))
         for part in started:
             # Without an algorithm, the training goes on elsewhere, so other runners can do the work of these.
             part.drain() if self._algorithm is None else part.stop()
@@ -216,7 +300,11 @@ class Supervisor:
                 and (end := part.ended.result()).error is not None
                 and part.name not in self.report.killed
             ):
-                self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+                self.report.crashed.append(_described(part, end.error))
+
+
+def _described(part: Part, error: BaseException) -> str:
+    return f"{part.name}: {type(error).__name__}: {error}"
 
 
 def _is_refusal(error: BaseException | None) -> bool:
