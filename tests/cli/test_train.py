@@ -137,6 +137,15 @@ def test_a_training_that_fails_says_why_in_one_message(inside: Inside) -> None:
             ("runner", "mine:echo", "--store", "sqlite:///x.db", "--fallback", "x"),
             "--fallback: it is only for runs of a pipeline",
         ),
+        (("runner", "mine:choosy", "--min", "2"), "--max: --min and --per-runner need --max N"),
+        (("runner", "mine:choosy", "-n", "2", "--max", "4"), "--runners: give either a fixed number of processes, or"),
+        (("runner", "mine:choosy", "--min", "5", "--max", "4"), "--min: 5 is above --max 4"),
+        (("runner", "mine:choosy", "--ray", "auto"), "--db: the nodes of a cluster cannot open sqlite:///unused.db"),
+        (("runner", "mine:choosy", "--ray-options", "{}"), "--ray-options: they need --ray ADDRESS"),
+        (
+            ("runner", "mine:choosy", "--ray", "auto", "--db", "http://far", "--ray-options", '{"cpus": 1}'),
+            "--ray-options: they do not fit RayExecutionStrategy: got an unexpected keyword argument 'cpus'",
+        ),
         (
             ("train", "mine:trainer", "--agent", "mine:echo", "--train", "broken.jsonl"),
             "--train: line 2 of broken.jsonl is not JSON",
@@ -146,7 +155,23 @@ def test_a_training_that_fails_says_why_in_one_message(inside: Inside) -> None:
             "--val: empty.jsonl contains no tasks",
         ),
     ],
-    ids=["agent", "form", "import", "name", "kind", "no-agent", "fallback", "json", "empty"],
+    ids=[
+        "agent",
+        "form",
+        "import",
+        "name",
+        "kind",
+        "no-agent",
+        "fallback",
+        "minimum",
+        "runners",
+        "limits",
+        "ray",
+        "local",
+        "ray-options",
+        "json",
+        "empty",
+    ],
 )
 def test_invalid_training_arguments_are_usage_errors(inside: Inside, arguments: tuple[str, ...], said: str) -> None:
     done = inside(*arguments)

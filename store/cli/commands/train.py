@@ -14,8 +14,10 @@ import typer
 from store.cli import json_lines
 from store.cli.errors import FAILED
 from store.cli.import_string import imported, named, pipeline_named
+from store.cli.option_groups import with_option_groups
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, StoreAlias
 from store.cli.output.printing import line, note, progress_line
+from store.cli.runner_options import ProcessOptions
 from store.cli.store_context import run_reading
 from store.errors import Invalid
 from store.runtime.urls import without_passwords
@@ -27,15 +29,6 @@ if TYPE_CHECKING:
     from store.training.trainer import Trainer
 
 app = typer.Typer()
-
-Grace = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        min=0,
-        help="After SIGTERM, let running attempts continue for this time; then their rollouts return to the queue.",
-    ),
-]
 
 _INTERRUPTED: Final = 130
 _REFRESH_SECONDS: Final = 0.5
@@ -89,6 +82,7 @@ def train(
 
 
 @app.command(rich_help_panel="Train")
+@with_option_groups
 def runner(
     target: Annotated[
         str | None, typer.Argument(metavar="MODULE:AGENT", help="The agent: package.module:NAME.")
@@ -106,8 +100,7 @@ def runner(
     orphans: Orphans = OrphanChoice.RESUME,
     confirm_side_effects: ConfirmResumes = False,
     fallback: Fallback = None,
-    count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
-    grace: Grace = 10.0,
+    processes: ProcessOptions,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The name of the workers, before their number; default: host and process."),
@@ -134,7 +127,6 @@ def runner(
     """
     from store.pipelines.pipeline_runner import PipelineBundle
     from store.training.bundle import RunnerBundle
-    from store.training.execution import ClientServerExecutionStrategy
     from store.training.execution.metrics_server import MeasuredBundle
     from store.training.running.agent import LitAgent
 
@@ -157,13 +149,14 @@ def runner(
     if metrics_port is not None:
         side = MeasuredBundle(side, metrics_port)
     url = store or db
+    if fallback is not None and processes.ray is not None:
+        raise Invalid("--fallback", "it is a directory of one machine, so it cannot be used with --ray")
+    strategy, fleet = processes.strategy(url), processes.fleet(name)
     # A missing store, an unreachable store or a refused key is reported before any process starts.
     run_reading(url, _nothing)
-    processes = "one process" if count == 1 else f"{count} processes"
     progress_line(f"runner of {target or pipeline} on {without_passwords(url)}, {processes}")
-    strategy = ClientServerExecutionStrategy("runner", n_runners=count, graceful_timeout=grace)
     with _exit_codes("interrupted: running attempts were cancelled, and their rollouts are in the queue again"):
-        strategy.run_runners(side, url)
+        strategy.run_runners(side, url, fleet)
 
 
 async def _nothing(store: Store) -> None:
