@@ -6,6 +6,7 @@ The last line of the output is the figure.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -75,7 +76,9 @@ class Bare:
 
     def __init__(self, modules: list[str]) -> None:
         for module in modules:
-            import_module(module)
+            # Compiled packages register modules that cannot be imported by name.
+            with contextlib.suppress(ImportError):
+                import_module(module)
 
     def ready(self) -> bool:
         """Return when the modules are imported."""

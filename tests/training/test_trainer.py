@@ -377,8 +377,8 @@ def test_strategies_are_named_and_counted() -> None:
     assert Trainer(strategy={"name": "shm"}, n_runners=2).n_runners == 2
     with pytest.raises(Invalid, match="port"):
         Trainer(strategy="shm", port=4747)
-    with pytest.raises(Invalid, match="'ray' is neither a short name"):
-        Trainer(strategy="ray")
+    with pytest.raises(Invalid, match="'slurm' is neither a short name"):
+        Trainer(strategy="slurm")
 
 
 @pytest.mark.slow
