@@ -82,7 +82,7 @@ bench-runs: .venv/ready-dev  ## Measure runs: appending, viewers, long histories
 bench-dashboard: .venv/ready-dev  ## Measure the dashboard in a browser, at 100,000 rollouts and 50,000 spans, and print
 	$(PYTEST) tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
 
-bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time of a store, and write the table of docs/production.md
+bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time of a store, and write the tables of docs/production.md and docs/clusters.md
 	$(PYTEST) tests/benchmarks/test_sizes.py -m benchmark --timeout=0 -s
 
 bench-operations: .venv/ready-dev  ## Measure retention, compaction, backup and copies of a store with 1,000,000 spans, and print

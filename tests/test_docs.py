@@ -36,6 +36,7 @@ from store.interface.threads import StoreThreads
 from store.runtime import postgres_url
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
+from tests.benchmarks import trainers
 from tests.benchmarks.publish import NAMES, readme_figures
 from tests.documented_names import listed, public_names
 from tests.terminal import on_a_terminal
@@ -299,6 +300,19 @@ def test_every_benchmark_has_its_place_in_the_page() -> None:
     assert re.search(r"<!-- sizes -->\n.*\| .* \|.*<!-- /sizes -->", of_sizes, re.DOTALL)
     assert sorted(targets) == sorted(NAMES)
     assert all(f"<!-- {name} -->" in page and f"<!-- /{name} -->" in page for name in targets)
+
+
+def test_the_arithmetic_for_many_trainers_follows_from_the_measured_costs() -> None:
+    production, page = ((ROOT / "docs" / name).read_text() for name in ("production.md", "clusters.md"))
+    tables = {
+        "one partition": trainers.one_partition(production),
+        "many trainers": trainers.many_trainers(production, page),
+    }
+    for name, table in tables.items():
+        (published,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
+        assert published.strip() == table.strip(), "repair with: python -m tests.benchmarks.trainers"
+    assert f"{trainers.MAX_OPEN} partitions" in page
+    assert f"({trainers.SHARED_CONNECTIONS} + partitions of each)" in page
 
 
 def test_the_readmes_example_is_twenty_lines() -> None:

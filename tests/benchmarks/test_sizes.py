@@ -1,4 +1,4 @@
-"""Measurements for the sizing table of docs/production.md: disk, memory and time, on both databases."""
+"""Measurements for docs/production.md (disk, memory and time, on both databases) and for docs/clusters.md."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from typing import Any
 import psutil
 import pytest
 
-from store import open_store
+from store import Store, open_store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Span
 from store.operations import compact
 from store.sql.store import SQLStore
+from tests.benchmarks import http_servers, trainers
 from tests.benchmarks.conftest import IS_QUICK, load
 from tests.benchmarks.protocol import ROOT
 from tests.benchmarks.publish import replace
 from tests.benchmarks.report import machine
 from tests.benchmarks.texts import words
+from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.benchmark
 
@@ -34,6 +36,7 @@ TEXT_BYTES = 1_000
 CALLERS = 32
 AT_ONCE = 100
 REQUESTS = 500
+COST_SECONDS = 3 if IS_QUICK else 15
 
 ROWS = {
     "rollout": "disk for a rollout that was enqueued, claimed and completed",
@@ -63,6 +66,23 @@ def test_sizes(sqlite_url: Callable[[], str], postgres_url: Callable[[], str]) -
     ]
     print("\n" + "\n".join(lines))
     replace(ROOT / "docs/production.md", "sizes", "\n".join(lines) + "\n")
+    trainers.publish()
+
+
+def test_costs_of_rollouts_alone_and_together(postgres_url: Callable[[], str]) -> None:
+    before = load()
+    rows = [asyncio.run(_cost(postgres_url(), callers)) for callers in (1, CALLERS)]
+    lines = [
+        f"Measured by `make bench-sizes` on {machine()}.",
+        f"Load average before the measurement: {before}.",
+        "",
+        "| | server process | Postgres |",
+        "|---|---|---|",
+        *rows,
+    ]
+    print("\n" + "\n".join(lines))
+    replace(trainers.PAGE, "costs", "\n".join(lines) + "\n")
+    trainers.publish()
 
 
 async def _measure(url: str) -> dict[str, str]:
@@ -151,6 +171,57 @@ async def _add_spans(store: SQLStore, text: Callable[[random.Random], str] = _ba
     for first in range(0, len(spans), AT_ONCE):
         await store.add_many_spans(spans[first : first + AT_ONCE])
     return len(spans) / (time.perf_counter() - begun)
+
+
+async def _cost(url: str, callers: int) -> str:
+    """Return a row with the processor time of a rollout with spans, of the server process and of Postgres."""
+    dice = random.Random(1)
+    texts = [words(dice, TEXT_BYTES) for _ in range(ROLLOUTS)]
+
+    async def call(store: Store, number: int, until: float) -> int:
+        done = 0
+        while time.perf_counter() < until:
+            await store.enqueue_rollout({"question": number})
+            claimed = await store.dequeue_rollout(f"worker-{number}")
+            assert claimed is not None
+            rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+            spans = [
+                Span.from_attributes(
+                    name="call",
+                    attributes={"gen_ai.completion": dice.choice(texts)},
+                    sequence_id=index,
+                    rollout_id=rollout_id,
+                    attempt_id=attempt_id,
+                )
+                for index in range(1, trainers.SPANS_PER_ROLLOUT + 1)
+            ]
+            await store.add_many_spans(spans)
+            await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+            done += 1
+        return done
+
+    with http_servers.rollbook(url) as server:
+        async with await open_store(server.url) as store:
+            process = psutil.Process(server.pid)
+            await asyncio.gather(*(call(store, number, time.perf_counter() + 1) for number in range(callers)))
+            until = time.perf_counter() + COST_SECONDS
+            before = [_processor_seconds([process]), _processor_seconds(_sessions())]
+            rollouts = sum(await asyncio.gather(*(call(store, number, until) for number in range(callers))))
+            after = [_processor_seconds([process]), _processor_seconds(_sessions())]
+    server_ms, postgres_ms = ((end - begin) * 1000 / rollouts for begin, end in zip(before, after, strict=True))
+    print(f"{callers} callers: {rollouts / COST_SECONDS:.0f} rollouts/s")
+    name = trainers.ALONE if callers == 1 else f"{callers} callers"
+    return f"| {name} | {server_ms:.1f} ms | {postgres_ms:.1f} ms |"
+
+
+def _sessions() -> list[psutil.Process]:
+    """Return all processes of the Postgres that this process started."""
+    (server,) = PostgresServer.running
+    return [psutil.Process(pid) for pid in server.pids()]
+
+
+def _processor_seconds(processes: list[psutil.Process]) -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
 def _server_memory(url: str) -> int:
