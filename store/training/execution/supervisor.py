@@ -188,7 +188,9 @@ class Supervisor:
             if not ends and not self._is_elastic:
                 if self._algorithm is not None:
                     # All runners have ended. If the algorithm still waits for one, `AlgorithmStore` raises an error.
-                    self._algorithm.stop()
+                    # If no runner was started here, the runners are on other machines, and may come and go.
+                    if self._started:
+                        self._algorithm.stop()
                     await asyncio.wait({self._algorithm.ended})
                 return
             self._additions.clear()

@@ -42,3 +42,15 @@ async def test_runners_stop_claiming_before_the_algorithm_is_interrupted(memory:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert calls.index("runner: stop") < calls.index("algorithm: interrupt") < calls.index("runner: interrupt")
+
+
+async def test_algorithm_with_runners_on_other_machines_waits_for_them(memory: Store) -> None:
+    calls: list[str] = []
+    algorithm = NotedPart("algorithm", calls)
+    supervisor = Supervisor(algorithm, [], memory, graceful_timeout=0, terminate_timeout=1)
+    running = asyncio.create_task(supervisor.run())
+    await asyncio.sleep(0)
+    assert calls == ["algorithm: start"]
+    algorithm.interrupt()
+    await running
+    assert "algorithm: stop" not in calls
