@@ -93,7 +93,7 @@ class FinishingContract:
             )
         assert await statuses(store, cancelled) == ("cancelled", "failed")
         assert await statuses(store, succeeded) == ("succeeded", "succeeded")
-        assert await statuses(store, superseded) == ("preparing", "preparing")
+        assert await statuses(store, superseded) == ("preparing", "failed", "preparing")
         ended = (await store.query_attempts(superseded.rollout_id))[0]
         assert (ended.status, ended.metadata) == ("failed", {"reason": "drained"})
         with pytest.raises(Invalid, match="requeue"):
