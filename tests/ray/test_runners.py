@@ -142,7 +142,7 @@ async def test_number_of_actors_follows_the_queue(place: Place, cluster: Cluster
         await place.store.wait_for_rollouts([long])
         assert await end(program) == 143
     await place.check([*rollout_ids, long])
-    assert "runners: 1 → 4, because rollouts wait or run: 24" in place.log.read_text()
+    assert "runners: 1 → 4, because rollouts wait or run: " in place.log.read_text()
 
 
 async def _has_actors(cluster: Cluster, count: int) -> bool:
