@@ -39,7 +39,7 @@ async def train(store: Any, train_dataset: Any) -> None:
     await _run(plan, store, train_dataset[:_WARM_UP], 0)
     began = time.perf_counter()
     await _run(plan, store, train_dataset, 1)
-    print(len(train_dataset) / (time.perf_counter() - began), flush=True)
+    print(f"measured: {len(train_dataset) / (time.perf_counter() - began)}", flush=True)
 
 
 async def _run(plan: Plan, store: Any, tasks: Any, epoch: int) -> None:
@@ -65,7 +65,7 @@ def start_runners(n_runners: int) -> None:
         # A runner sends its first heartbeat directly before its first claim.
         while (await store.query_workers(limit=0)).total < n_runners:  # noqa: ASYNC110 - of other processes
             await asyncio.sleep(0.01)
-        print(time.perf_counter() - began, flush=True)
+        print(f"measured: {time.perf_counter() - began}", flush=True)
 
     RayExecutionStrategy(n_runners).execute(wait, RunnerBundle(quick), store)
     store.sync.close()
@@ -92,7 +92,7 @@ def start_actors(n_runners: int) -> None:
     began = time.perf_counter()
     actors = [ray.remote(num_cpus=1)(Bare).remote(modules) for _ in range(n_runners)]
     ray.get([actor.ready.remote() for actor in actors])
-    print(time.perf_counter() - began, flush=True)
+    print(f"measured: {time.perf_counter() - began}", flush=True)
 
 
 @rollout

@@ -6,6 +6,7 @@ ROLLBOOK_BENCH_RUNNERS sets the number of runners of the start; a runner takes a
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
 RUNNERS = int(os.environ.get("ROLLBOOK_BENCH_RUNNERS", "8" if IS_QUICK else "64"))
 ROLLOUTS = 500 if IS_QUICK else 3_000
-ROUNDS = 3
+ROUNDS = 1
 AT_WORK = 8
 """The number of runners that execute rollouts."""
 
@@ -72,7 +73,9 @@ def test_start(tmp_path: Path, figures: Report) -> None:
 
 
 def _measured(*arguments: str, **environment: str) -> float:
-    return float(_output(*arguments, environment=environment).split()[-1])
+    # Ray prints lines of its own.
+    (figure,) = re.findall(r"^measured: (\S+)$", _output(*arguments, environment=environment), re.MULTILINE)
+    return float(figure)
 
 
 def _output(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
