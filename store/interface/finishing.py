@@ -51,7 +51,7 @@ async def _end(store: Any, call: FinishAttemptCall) -> Attempt | StoreError:
 
 
 async def _put_back(store: Any, call: FinishAttemptCall) -> Attempt | None:
-    """Put the rollout of an active attempt back into the queue; return the attempt if it has ended before."""
+    """Put the rollout of an active attempt back into the queue. Return the attempt only if it ended before the call."""
     attempts = await store.query_attempts(call.rollout_id)
     attempt = next((attempt for attempt in attempts if attempt.attempt_id == call.attempt_id), None)
     if attempt is not None and attempt.status in {"succeeded", "failed"}:
@@ -60,7 +60,7 @@ async def _put_back(store: Any, call: FinishAttemptCall) -> Attempt | None:
     if attempt is None or attempt.status not in _ACTIVE or not isinstance(rollout, AttemptedRollout):
         return None
     if rollout.attempt.attempt_id == call.attempt_id and rollout.status in _ACTIVE:
-        # The rollout waits before its attempt ends, so that the end of the attempt does not end the rollout.
+        # The rollout returns to the queue before its attempt ends. Otherwise the attempt's end would end the rollout.
         with _keyed("requeue"):
             await store.update_rollout(call.rollout_id, status="requeuing")
     return None

@@ -52,8 +52,8 @@ class PipelineRunner(Runner[Any]):
     """Runner that executes the runs of one pipeline: runs of the queue, requested re-runs, and orphaned runs.
 
     A run is orphaned if the runner that executed it died. Its attempt is then unresponsive, or failed with the reason
-    `interrupted`. The run of a runner that was drained waits in the queue. Both are continued where they stopped. Any
-    number of these runners may work on one store; each run is executed by only one of them at a time.
+    `interrupted`. The run of a runner that was drained waits in the queue. Runs of both kinds are continued where they
+    stopped. Any number of these runners may work on one store; each run is executed by only one of them at a time.
 
     Args:
         pipeline: the phases and their functions.
@@ -222,7 +222,7 @@ class PipelineRunner(Runner[Any]):
         return claimed
 
     async def _continued(self, desk: Desk, claimed: list[AttemptedRollout]) -> list[AttemptedRollout]:
-        """Replace the attempts of claimed runs whose runner was drained by attempts that continue there."""
+        """Replace the claims of runs that were drained by attempts that continue where these runs stopped."""
         rollouts: list[AttemptedRollout] = []
         unchecked = list(claimed)
         try:
@@ -237,7 +237,7 @@ class PipelineRunner(Runner[Any]):
         return rollouts
 
     async def _drained_attempt(self, rollout: AttemptedRollout) -> Attempt | None:
-        """Return the attempt at which a claimed run continues; None if no runner was drained while it executed it."""
+        """Return the attempt at which a claimed run continues; None if its last runner was not drained."""
         if rollout.attempt.sequence_id == 1:
             return None
         earlier = [

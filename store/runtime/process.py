@@ -45,7 +45,7 @@ def _owner(pid: int) -> dict[str, Any]:
 
 
 def name_workers(prefix: str) -> None:
-    """Set the part of the names of this process's workers before their numbers, instead of the host and the pid."""
+    """Set the prefix of the names of this process's workers, which replaces the host and the process id."""
     global _worker_prefix  # noqa: PLW0603 (the process has one name)
     _worker_prefix = prefix
 

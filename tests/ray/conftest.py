@@ -28,17 +28,17 @@ _PROMPTLY = {
     "health_check_initial_delay_ms": 0,
     "health_check_timeout_ms": 2000,
 }
-"""Settings with which a dead node is detected in seconds, as a lost connection is."""
+"""Settings with which a dead node is detected in seconds, like a lost connection."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests of this folder that need Ray if it is missing, unless it is required."""
+    """Skip the tests of this folder if Ray is missing, unless ROLLBOOK_REQUIRE_RAY is set."""
     for item in items:
         if item.path.parent != Path(__file__).parent or "cluster" not in getattr(item, "fixturenames", ()):
             continue
         item.add_marker(pytest.mark.slow)
         item.add_marker(pytest.mark.xdist_group("ray"))
-        item.add_marker(pytest.mark.filterwarnings("ignore"))  # of Ray's own use of other packages
+        item.add_marker(pytest.mark.filterwarnings("ignore"))  # caused by Ray itself
         if find_spec("ray") is None and not os.environ.get("ROLLBOOK_REQUIRE_RAY"):
             item.add_marker(pytest.mark.skip(reason="Ray is not installed: make test-ray"))
 
@@ -82,7 +82,7 @@ class Cluster:
         return [child for child in children if "SideActor" in _title(child)]
 
     def has_actors(self, seconds: float = 30) -> bool:
-        """Return whether there are still actors after some time."""
+        """Wait until no actor is left, at most `seconds`. Return whether actors are left."""
         deadline = time.monotonic() + seconds
         while (is_any := bool(self.actors())) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -120,7 +120,7 @@ def head() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(head: Cluster) -> Iterator[Cluster]:
-    """The cluster with three nodes for runners. Nodes that a test adds are removed after it."""
+    """The cluster with three nodes for runners. Nodes that a test adds are removed after the test."""
     while len(head.nodes) < NODES:
         head.add_node()
     usual = list(head.nodes)

@@ -1,4 +1,4 @@
-"""Programs that run long-lived runners on a Ray cluster, which tests end."""
+"""Programs with long-lived runners on a Ray cluster. Tests end these programs."""
 
 from __future__ import annotations
 

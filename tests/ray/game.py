@@ -30,7 +30,7 @@ RUN = "game"
 RESOURCES = interrupted.RESOURCES
 GAME = Game()
 PAUSE_SECONDS = 0.05
-"""The time of a guess, so that games are in progress when something is killed."""
+"""The duration of a guess, so that games are in progress when a process is killed."""
 CONCURRENCY = 4
 CONFIG = RolloutConfig(unresponsive_seconds=600, max_attempts=5, retry_condition=["unresponsive"])
 """The watchdog is so slow that lost attempts are repeated only if they are reported."""
@@ -65,7 +65,7 @@ async def train(store: Any, train_dataset: Any) -> None:
 
 
 class Note(Hook):
-    """Hook that writes the number of its process into a file for each rollout."""
+    """Hook that writes the id of its process into a file for each rollout."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -124,7 +124,7 @@ def main(url: str, tasks: str, address: str, options: str = "{}", directory: str
         algorithm=enqueue if is_patient else train,
         store=url,
         strategy={"type": "ray", "address": address, "n_runners": 6, **settings},
-        # A heartbeat is so rare that neither a lost worker nor a cancellation is detected by it.
+        # Heartbeats are so rare that they detect neither a lost worker nor a cancellation.
         runner={"type": Runner, "concurrency": 50 if is_patient else CONCURRENCY, "heartbeat_interval": 20.0},
         hooks=[Note(directory)] if directory and not is_patient else None,
     )

@@ -49,7 +49,7 @@ class Place:
         self._cluster = cluster
 
     def runners(self, *arguments: str) -> AbstractContextManager[Program]:
-        """Start the command with arguments; whatever happens, it does not outlive the block."""
+        """Start the command with arguments. It ends with the block at the latest."""
         return running(fleet.command, "--db", self._url, "--ray", self._cluster.address, *arguments, log=self.log)
 
     def elastic(self, *limits: int) -> AbstractContextManager[Program]:
@@ -69,7 +69,7 @@ class Place:
             await self.store.update_rollout(rollout_id, input={"place": str(self.notes.place), "seconds": 0})
 
     async def until_noted(self, name: str, count: int) -> None:
-        """Wait until agents have noted so many rollouts."""
+        """Wait until agents have noted `count` rollouts."""
 
         async def has_count() -> bool:
             return len(self.notes.read(name)) >= count
@@ -97,7 +97,7 @@ LOST = ("unresponsive", "interrupted")
 
 @pytest.fixture
 async def place(cluster: Cluster, postgres_url: str, tmp_path: Path) -> AsyncIterator[Place]:
-    """A place of which nothing is left on the cluster."""
+    """A place whose actors must have ended after the test."""
     async with await open_store(postgres_url) as store:
         yield Place(store, postgres_url, cluster, tmp_path)
     assert not await asyncio.to_thread(cluster.has_actors)

@@ -42,7 +42,7 @@ def playing(
 
 
 async def successes(store: Store, number: int) -> None:
-    """Wait until so many rollouts have succeeded."""
+    """Wait until `number` rollouts have succeeded."""
     await until(lambda: _has_successes(store, number))
 
 
@@ -56,7 +56,7 @@ async def busy(store: Store) -> list[Worker]:
 
 
 def pid_of(worker: Worker) -> int:
-    """Return the process of a worker."""
+    """Return the process id of a worker."""
     return (worker.heartbeat_stats or {})["pid"]
 
 
@@ -102,7 +102,7 @@ async def test_death_of_a_node_and_of_an_actor_costs_no_rollout(
             cluster.kill_node(dead_node)
             report = await report_of(program, tmp_path / "log")
         assert set(await check(store, GAMES)) == {REPORTED}
-    # Two runners were on the dead node, and their successors wait for a node until the end.
+    # Two runners were on the dead node, and their replacements wait for a node until the end.
     assert sum(victim.worker_id.split("-")[-2] in crash for crash in report["crashed"]) == 1
     assert len(report["crashed"]) == report["replaced"] == 3
     assert sum(f"node {dead_node.node_id[:8]}" in crash for crash in report["crashed"]) == 2

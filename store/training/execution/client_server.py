@@ -180,7 +180,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Run only the runners' side, until each runner has reached its `max_rollouts`, or SIGTERM.
 
         After SIGTERM, the runners claim nothing more, attempts may continue for `graceful_timeout` seconds, and the
-        rollouts of the others return to the queue. After Ctrl+C or a second SIGTERM, they return at once.
+        rollouts of the remaining attempts return to the queue. After Ctrl+C or a second SIGTERM, the rollouts of all
+        attempts return at once.
 
         Args:
             runner: the runners' side, called once for each worker.
@@ -272,7 +273,7 @@ async def served(store: Store, host: str, port: int) -> AsyncGenerator[str]:
 def _creator(
     runner: RunnerSide, target: str | Store, store_id: str, grace: float | None = None
 ) -> Callable[[int], Part]:
-    """Return a function that returns the process of a runner; the last two arguments are those of an assignment.
+    """Return a function that returns the process of a runner. See `ProcessAssignment` for `store_id` and `grace`.
 
     Raises:
         Invalid: the side or the store cannot be sent to another process.

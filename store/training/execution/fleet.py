@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LOSSES_PER_RUNNER: Final = 3
 """The number of losses per runner, within ten minutes, after which no runner is started."""
 _DUTY: Final = 10
-"""Measurements take at most one part in so many of the time, whatever the size of the queue."""
+"""The minimum pause after a measurement, in durations of the measurement, so that a long queue is read less often."""
 _OPEN: Final = ("queuing", "requeuing", *AT_WORK)
 
 
@@ -33,7 +33,7 @@ class Fleet:
 
     Attributes:
         limits: the limits of the number of runners.
-        name: the name of the workers, before their number; None for the names that their processes give them.
+        name: the name of the workers, before their number; None for the default names of their processes.
         announce: function that is called with lines about the number of runners.
         look_seconds: seconds between two measurements of the queue.
     """
@@ -85,7 +85,7 @@ class Fleet:
 
 
 async def run_beside(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, Never]) -> T:
-    """Return the result of work beside which watches run. If a watch raises an error, cancel the work, and raise it."""
+    """Return the result of `work`, while `watches` run. An error of a watch cancels the work, and is raised."""
     working = asyncio.ensure_future(work)
     watching = [asyncio.ensure_future(watch) for watch in watches]
     try:

@@ -11,7 +11,7 @@ from store.errors import Invalid
 _PATIENCE: Final = 30
 """The number of measurements for which fewer runners must have been enough before some are stopped."""
 _STEP: Final = 10
-"""The part of the runners that one measurement may stop is one in so many."""
+"""One measurement may stop one runner out of this many, and at least one runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class FleetLimits:
     """Limits of the number of runners.
 
     Attributes:
-        minimum: the number of runners that run without any rollout.
+        minimum: the number of runners while no rollout waits or runs.
         maximum: the largest number of runners.
         rollouts_per_runner: the number of rollouts, waiting or running, for which there is one runner.
 
     Raises:
-        Invalid: a limit is not a positive number, or the minimum is above the maximum.
+        Invalid: the minimum is below 0 or above the maximum, or another limit is below 1.
     """
 
     minimum: int
@@ -44,7 +44,7 @@ class FleetSize:
     """Number of runners, which grows at once and shrinks slowly.
 
     It shrinks after the need has been lower for a number of measurements, by a tenth per measurement, to the largest
-    need among them. So a pause between two batches of rollouts stops no runner.
+    need among these measurements. So a pause between two batches of rollouts stops no runner.
 
     Args:
         limits: the limits of the number.
@@ -52,12 +52,12 @@ class FleetSize:
 
     def __init__(self, limits: FleetLimits) -> None:
         self.size = limits.minimum
-        """The present number."""
+        """The current number of runners."""
         self._limits = limits
         self._needs = deque[int](maxlen=_PATIENCE)
 
     def measure(self, rollouts: int) -> int:
-        """Return the new number, given the number of rollouts that wait or run."""
+        """Return the new number of runners for a number of rollouts that wait or run."""
         limits = self._limits
         need = min(max(-(-rollouts // limits.rollouts_per_runner), limits.minimum), limits.maximum)
         self._needs.append(need)

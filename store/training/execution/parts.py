@@ -52,7 +52,7 @@ class Part(ABC):
         return os.getpid()
 
     def worker_name(self, number: int) -> str:
-        """Return the name in the store of the part's worker with this number."""
+        """Return the name that the part's worker with this number has in the store."""
         return worker_name(number, self.pid)
 
     @abstractmethod
@@ -64,9 +64,9 @@ class Part(ABC):
         """Request that the part ends after its current work."""
 
     def drain(self) -> None:
-        """Request the same of a runner whose work others can do: what is interrupted later returns to the queue.
+        """Stop a runner after its current work. If it is interrupted later, its rollouts return to the queue.
 
-        By default, this is `stop`, and interrupted work fails.
+        By default, this method calls `stop`, and interrupted attempts fail.
         """
         self.stop()
 

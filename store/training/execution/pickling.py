@@ -40,7 +40,7 @@ def pack(name: str, value: Any, pickler: type[pickle.Pickler] = _Pickler) -> byt
     Args:
         name: the name of the value in error messages.
         value: the value.
-        pickler: the class that pickles it, by `reduced` where that applies.
+        pickler: the class of the pickler, which calls `reduced`.
 
     Raises:
         Invalid: a part of the value exists only in this process; the message names this part.

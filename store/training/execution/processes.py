@@ -61,7 +61,7 @@ class ProcessAssignment:
     store_id: str
     """The id that the store must have; empty if it is unknown."""
     grace: float | None = None
-    """For a runner that drains at SIGTERM, the maximum number of seconds for which its attempts may continue then.
+    """For a runner that drains at SIGTERM, the maximum number of seconds for which its attempts may continue.
 
     None: SIGTERM interrupts the work at once.
     """
@@ -231,9 +231,9 @@ async def run_side(side: Side, work: Any, store: Store, worker_id: int, stopped:
 
 
 class Termination:
-    """Reaction of the process of one part to SIGTERM, and its only cancellation.
+    """Reaction of the process of one part to SIGTERM. It cancels the task of the part at most once.
 
-    The process of a runner that drains gets SIGTERM itself if a process group is ended, or only this runner.
+    The process of a runner receives SIGTERM directly if its process group, or only this process, is ended.
 
     Args:
         task: the task that is cancelled. It is cancelled only once, because a second cancellation would interrupt the
@@ -250,7 +250,7 @@ class Termination:
         self._is_cancelled = False
 
     def request(self) -> None:
-        """Begin to drain; cancel the task if this was requested before, or if the part does not drain."""
+        """Begin to drain. Cancel the task at the second request, or if the part does not drain."""
         if self._grace is None or self._is_requested:
             self.cancel()
             return

@@ -59,7 +59,7 @@ class SideActor:
         return f"{self._part} on {self._place}"
 
     def introduce(self) -> dict[str, Any]:
-        """Return the names and versions of this actor. The types exist in every version of Rollbook."""
+        """Return the names and versions of this actor. Every version of Rollbook can read them."""
         return {
             "place": self._place,
             "node_id": self._node_id,
@@ -96,7 +96,7 @@ class SideActor:
         self._work.stopped.set()
 
     def drain(self) -> None:
-        """Request the same of a runner whose work others can do: what is interrupted later returns to the queue."""
+        """Stop a runner after its current work. If it is interrupted later, its rollouts return to the queue."""
         self._work.stopped.drain()
 
     def interrupt(self) -> None:
@@ -123,7 +123,7 @@ class SideWork:
         self._was_interrupted = False
 
     async def run(self, work: bytes, side: Side, worker_id: int, target: str | bytes, store_id: str) -> None:
-        """Run the side; the arguments are those of the actor.
+        """Run the side; the arguments are those of `SideActor.run`.
 
         Raises:
             Incompatible: modules of the side are missing here, or the store has another id.

@@ -97,9 +97,9 @@ class Cluster:
     def draining_nodes(self) -> dict[str, float | None]:
         """Return the ids of live nodes that are about to be shut down, with the remaining seconds.
 
-        The seconds are None if the node is shut down when its actors have ended.
+        The seconds are None if the node has no deadline, and is shut down when its actors have ended.
         """
-        # Ray has no public function for this. Ray Train learns of preemptions by the same one.
+        # Ray has no public function for this. Ray Train calls the same function to detect preemptions.
         nodes: dict[str, int] = import_module("ray._private.state").state.get_draining_nodes()
         return {node: deadline / 1000 - time.time() if deadline else None for node, deadline in nodes.items()}
 
@@ -136,7 +136,7 @@ class Cluster:
     def start_actor(self, part: str, demand: Demand) -> Any:
         """Return a new actor, which starts when a node has the resources."""
         options = demand.options() | {
-            # The supervisor replaces lost actors. So an actor is never restarted in the name of its predecessor.
+            # The supervisor replaces lost actors. So Ray never restarts an actor.
             "max_restarts": 0,
             "max_task_retries": 0,
             "max_concurrency": _METHODS_AT_ONCE,
@@ -158,7 +158,7 @@ def connected(
             without the variable, a cluster is started on this machine.
         placement: the order in which nodes are filled.
         runtime_env: the environment of the actors, as Ray describes it.
-        cpus: the number of CPUs that a cluster has at least if it is started here.
+        cpus: the minimum number of CPUs of a cluster that is started here.
 
     Raises:
         Invalid: the address is one of Ray Client, or Ray refuses `runtime_env`.

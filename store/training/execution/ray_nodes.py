@@ -28,7 +28,7 @@ _REPORTING_SECONDS: Final = 10.0
 async def follow_nodes(supervisor: Supervisor, cluster: Cluster) -> Never:
     """Move runners away from nodes that are about to be shut down.
 
-    They claim nothing more. Rollouts whose attempts do not end before the node return to the queue.
+    These runners claim nothing more. Rollouts whose attempts do not end in time return to the queue.
     """
     limited = LimitedLog(logger)
     while True:
@@ -53,7 +53,7 @@ def check_shared(url: str, cluster: Cluster | None = None) -> None:
         cluster: the cluster of the nodes; None to check only the kind of the store.
 
     Raises:
-        Invalid: they cannot.
+        Invalid: the nodes cannot open the store.
     """
     scheme = scheme_of(url)
     if scheme not in SHARED_SCHEMES:

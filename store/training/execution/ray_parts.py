@@ -46,8 +46,8 @@ class RayPart(Part):
         assignment: the arguments of the actor.
         cluster: the cluster.
         report_loss: function that is called with the identity of the actor's process after the process was lost.
-        predecessor: the lost part that this part replaces; None for the first one. The training goes on if a part
-            cannot start whose predecessor could.
+        predecessor: the lost part that this part replaces, or another part that has started; None if there is neither.
+            If the predecessor has started, the training goes on even if this part cannot start.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RayPart(Part):
         self._cluster = cluster
         self._report_loss = report_loss
         self.has_started = predecessor is not None and predecessor.has_started
-        """Whether the actor of this part, or of a part that it replaces, has started."""
+        """Whether the actor of this part, or of a predecessor, has started."""
         self._is_fatal = not self.has_started
         self._actor: Any = None
         self._site: Mapping[str, Any] | None = None
@@ -97,10 +97,10 @@ class RayPart(Part):
             end = await self._run()
         except ray.exceptions.RayActorError as error:
             end = await self._lost(error)
-        except Exception as error:  # noqa: BLE001 - the end of a part has no exception
+        except Exception as error:  # noqa: BLE001 - the error is part of the end
             end = self._unstarted(Incompatible(f"{self.name} cannot start: {_last_line(error)}", _SAME_VERSIONS))
         if end.error is None:
-            # The actor runs the functions of `atexit`. A call that has no result is not awaited.
+            # The actor ends after the functions of `atexit`. This call has no result, so it is not awaited.
             self._actor.__ray_terminate__.remote()
         else:
             ray.kill(self._actor)
@@ -151,7 +151,7 @@ class RayPart(Part):
             return End(was_interrupted=True)
         if error.actor_init_failed:
             return self._unstarted(Incompatible(f"{self.name} cannot start: {_last_line(error)}", _SAME_VERSIONS))
-        # At the end of a training, the attempts of killed actors are closed instead.
+        # At the end of a training, the attempts of killed actors are closed, not reported.
         if self._site is not None and (self._was_drained or not self._was_killed):
             # An actor that cannot be reached may still run.
             self._cluster.ray.kill(self._actor)

@@ -50,26 +50,26 @@ class _UsesProxy(Protocol):
 
 
 class RayExecutionStrategy(ExecutionStrategy):
-    """Strategy that runs each runner as an actor of a Ray cluster, and serves them the store from this process.
+    """Strategy that runs each runner as an actor of a Ray cluster. By default, this process serves the store.
 
-    A lost actor is replaced, and the attempts that it ran are reported at once, so that they are repeated. Actors end
-    with this process. It must run on a node of the cluster.
+    A lost actor is replaced, and its attempts are reported at once, so that their rollouts are repeated. Actors end
+    with this process, which must run on a node of the cluster.
 
     Args:
         n_runners: the number of runners. Each is one process; `Runner(concurrency=…)` runs several rollouts in it.
         address: `host:port` of the cluster, or `auto` for the one of this machine. None for the value of `RAY_ADDRESS`;
             without the variable, a cluster is started on this machine for the time of the training.
-        num_cpus: the CPUs that a runner reserves. They decide how many runners a node gets, and limit nothing.
+        num_cpus: the CPUs that a runner reserves. They limit how many runners a node gets, and nothing else.
         resources: further resources that a runner reserves, by Ray's names, such as `{"GPU": 0.5, "browser": 1}`.
         placement: `spread` distributes runners evenly over the nodes. `pack` leaves the choice to Ray's default, which
             fills a node to a half before it uses the next one.
         runtime_env: the environment of the actors, as for `ray.init`.
         algorithm_resources: the resources that the algorithm reserves, such as `{"GPU": 1}`. The algorithm then runs as
-            an actor, too. None: it runs in this process.
+            an actor, too. None: the algorithm runs in this process.
         managed_store: whether to serve the store from this process; None for the value of `AGL_MANAGED_STORE`, by
             default true. If false, each actor opens the store by its URL, on Postgres or from another server. The
             server listens on the host `AGL_SERVER_HOST`, by default on the address of this node, or on loopback if the
-            cluster was started here. It has no keys.
+            cluster was started here. It requires no keys.
         server_port: the port of the server; None for the value of `AGL_SERVER_PORT`, by default any free port.
         graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted actor that has not ended is killed.
@@ -161,9 +161,10 @@ class RayExecutionStrategy(ExecutionStrategy):
 
     @contextlib.asynccontextmanager
     async def _patient(self, store: Store, place: str | bytes) -> AsyncGenerator[Store]:
-        """Open a store for this process that repeats calls while Postgres is restarted, as the runners do.
+        """Open the store for this process so that calls are repeated while Postgres is restarted, as the runners do.
 
-        Other databases do not fail without this process. With `managed_store=False`, the store is used directly.
+        Other databases fail only with this process, so their calls are not repeated. With `managed_store=False`, the
+        store is used directly.
         """
         if isinstance(place, bytes) or not self.managed_store or scheme_of(_url(store)) != "postgresql":
             yield store
@@ -230,7 +231,7 @@ class RayExecutionStrategy(ExecutionStrategy):
 
         def create(number: int) -> Part:
             assignment = ActorAssignment("runner", reference, number, target, store_id, self._demand)
-            # A further runner that cannot start does not end those that could.
+            # A new runner that cannot start does not end the runners that have started.
             predecessor = runners.get(number) or next((part for part in runners.values() if part.has_started), None)
             runners[number] = part = RayPart(f"runner {number}", assignment, cluster, losses.report, predecessor)
             return part
@@ -246,7 +247,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         losses: _Losses,
     ) -> Part:
         if isinstance(algorithm, bytes):
-            assert self._algorithm_demand is not None  # so it was pickled
+            assert self._algorithm_demand is not None  # only an algorithm with a demand is pickled
             store_id = str(getattr(store, "store_id", ""))
             assignment = ActorAssignment("algorithm", algorithm, 0, target, store_id, self._algorithm_demand)
             return RayPart("the algorithm", assignment, cluster, losses.report)
@@ -316,7 +317,8 @@ class _Losses:
     async def report(self, process: Mapping[str, Any]) -> None:
         """Report the attempts of a lost process as unresponsive, so that they are repeated at once.
 
-        A process whose node is lost may live a little longer, and claim again. So the report is repeated for a while.
+        A process whose node is lost may live a little longer, and claim again. So the report is repeated for half a
+        minute.
         """
         await self._close_attempts(process)
         task = asyncio.create_task(self._repeat(process))
@@ -339,6 +341,6 @@ class _Losses:
             logger.warning("attempts of a lost runner are repeated only after their heartbeats are missing: %s", error)
 
     def end(self) -> None:
-        """Repeat no report any more."""
+        """End the repetition of reports."""
         for task in self._later:
             task.cancel()

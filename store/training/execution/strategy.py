@@ -40,7 +40,7 @@ class ExecutionReport:
     replaced: int = 0
     """The number of killed runners that were replaced."""
     moved: int = 0
-    """The number of runners that ended because their machine is shut down, and were started elsewhere."""
+    """The number of runners that ended because their machine was to be shut down, and were replaced."""
     killed: list[str] = field(default_factory=list[str])
     """Names of runners that did not end in time and were killed or left running at the end."""
     closed: list[str] = field(default_factory=list[str])

@@ -41,12 +41,12 @@ class Supervisor:
         store: the store that they share.
         graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted part that has not ended is killed.
-        create: function that returns a new runner, for one that was killed or in addition; its argument is the worker
-            id.
+        create: function that returns a new runner, as a replacement or as an addition; its argument is the worker id.
         replacements: the maximum number of replacements.
         drain: event after which runners without an algorithm end: they claim nothing more, active attempts may continue
-            for `graceful_timeout` seconds, and the rollouts of the others return to the queue. None for no such event.
-        is_elastic: whether others add and retire runners. Then the execution goes on without runners, and
+            for `graceful_timeout` seconds, and the rollouts of the remaining attempts return to the queue. None for no
+            such event.
+        is_elastic: whether callers add and retire runners. Then the execution continues even without runners, and
             `replacements` limits the losses within `LOSSES_SECONDS`.
     """
 
@@ -71,7 +71,7 @@ class Supervisor:
         self._limits = set[asyncio.Task[None]]()
         """Tasks that interrupt retiring runners."""
         self._started: list[tuple[int, Part]] = []
-        """The runners with their worker ids; empty if elastic, because a fleet may start any number in time."""
+        """The runners with their worker ids; empty if elastic, because a fleet may start any number of runners."""
         self._additions = asyncio.Event()
         self._algorithm = algorithm
         self._store = store
@@ -95,7 +95,7 @@ class Supervisor:
 
     @property
     def can_start_more(self) -> bool:
-        """Whether the number of lost runners permits to start runners."""
+        """Whether so few runners were lost that more may be started."""
         if self._is_elastic:
             while self._losses and self._losses[0] < asyncio.get_running_loop().time() - LOSSES_SECONDS:
                 self._losses.popleft()
@@ -103,7 +103,7 @@ class Supervisor:
 
     def add_runner(self) -> Part:
         """Start a runner with the lowest free worker id, and return it."""
-        assert self._create is not None  # only executions that can replace runners add some
+        assert self._create is not None  # only executions that can create runners add runners
         number = next(number for number in itertools.count() if number not in {*self.runners, *self._retiring})
         self.runners[number] = runner = self._create(number)
         self._start(number, runner)
@@ -155,7 +155,7 @@ class Supervisor:
         return self.report
 
     async def _end_uninterrupted(self) -> None:
-        """End all parts. A cancellation meanwhile only makes them end sooner, because they still report their work."""
+        """End all parts. After a cancellation, parts end sooner, but still report their work."""
         ending = asyncio.ensure_future(self._end_all())
         cancellation: asyncio.CancelledError | None = None
         while not ending.done():
@@ -244,7 +244,7 @@ class Supervisor:
         self._last_error = None
 
     async def _end_within(self, runner: Part, seconds: float) -> None:
-        """Interrupt a runner that has not ended after some seconds, and kill it if that does not end it."""
+        """Interrupt a runner that has not ended after some seconds, and kill it if it still does not end."""
         await _wait([runner], seconds)
         if not runner.ended.done():
             runner.interrupt()
@@ -276,7 +276,7 @@ class Supervisor:
             task.cancel()
         started = _active((*self.runners.values(), *self._retiring.values()))
         for part in started:
-            # Without an algorithm, the training goes on elsewhere, so other runners can do the work of these.
+            # Without an algorithm, the training continues elsewhere, so other runners can execute these rollouts.
             part.drain() if self._algorithm is None else part.stop()
         # An execution that was cancelled does not wait until agents finish.
         graceful = asyncio.ensure_future(_wait(started, self._graceful))
@@ -286,7 +286,7 @@ class Supervisor:
         hurrying.cancel()
         for part in (active := _active(started)):
             if not self._hurry.is_set():
-                # Work that is interrupted without an algorithm is not lost.
+                # Without an algorithm, interrupted rollouts return to the queue, which needs no warning.
                 level = logging.INFO if self._algorithm is None else logging.WARNING
                 logger.log(level, "%s is still active and is interrupted", part.name)
             part.interrupt()

@@ -245,11 +245,11 @@ class Runner(Generic[T]):
 
     @property
     def is_draining(self) -> bool:
-        """Whether the rollouts of cancelled attempts return to the queue: `StopEvent.drain` was called."""
+        """Whether the rollouts of cancelled attempts return to the queue, as they do after `StopEvent.drain`."""
         return bool(getattr(self._event, "is_draining", False))
 
     def announce(self, text: str) -> None:
-        """Pass a line about the work of this worker to the function that was given for it."""
+        """Pass a line about the work of this worker to the function `announce` of the runner."""
         if self._announce is not None:
             self._announce(f"{self.label}: {text}")
 
@@ -377,7 +377,7 @@ class Runner(Generic[T]):
                 finally:
                     claims.take(len(claimed) - limit)
                 if self.is_draining:
-                    # They were claimed at the moment of the drain.
+                    # These rollouts were claimed at the moment of the drain.
                     await desk.give_back(*claimed)
                     break
                 running.update(asyncio.create_task(self._work(desk, rollout, claims, stopping)) for rollout in claimed)
@@ -604,7 +604,7 @@ class Desk:
         await AttemptRun(self._runner, rollout, self._resources_of).refuse()
 
     async def give_back(self, *rollouts: AttemptedRollout) -> None:
-        """Undo claims, also if cancelled meanwhile; if this is not possible, report the attempts as interrupted."""
+        """Undo claims, even if cancelled. If a claim cannot be undone, report its attempt as interrupted."""
         _, cancellation = await _completed(self._give_back(rollouts))
         if cancellation is not None:
             raise cancellation
@@ -719,7 +719,7 @@ def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
 
 
 async def _completed(work: Coroutine[Any, Any, R]) -> tuple[R, asyncio.CancelledError | None]:
-    """Return the result of work that a cancellation must not interrupt, and the cancellation that came meanwhile."""
+    """Await work that a cancellation must not interrupt. Return its result, and the cancellation, if any."""
     task = asyncio.create_task(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,4 +1,4 @@
-"""Stop signal of a runner, which also says what becomes of work that has to be cancelled. Decision 105."""
+"""Stop signal of a runner, which also decides whether cancelled attempts return to the queue. Decision 105."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class StopEvent(threading.Event):
         """Whether the rollouts of cancelled attempts return to the queue."""
 
     def drain(self) -> None:
-        """Set the event, because this runner ends and its work can be done by others."""
+        """Set the event, and let the rollouts of cancelled attempts return to the queue."""
         self.is_draining = True
         self.set()

@@ -1,4 +1,4 @@
-"""Runners that tests end by signals: each execution of a task to its end leaves a line in a file."""
+"""Runners that tests end by signals: each completed execution of a task adds a line to a file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Working(LitAgent[Any]):
 
 
 class Blocking(LitAgent[Any]):
-    """As `Working`, in a thread, which nothing can cancel."""
+    """Agent like `Working`, but in a thread, which cannot be cancelled."""
 
     def __init__(self, place: str) -> None:
         super().__init__()

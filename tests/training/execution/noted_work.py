@@ -13,7 +13,7 @@ from tests.training.execution.drained import Notes
 
 @rollout
 async def work(task: dict[str, Any], rollout: Any) -> float:
-    """Work for the seconds of the task, then until the place has the file that it names; leave notes in the place."""
+    """Work for the seconds of the task, then until the task's file exists. Note the beginning and the end."""
     notes = Notes(task["place"])
     emit_message("at work")
     notes.add("begun", rollout.rollout_id)

@@ -49,11 +49,11 @@ class Place:
         self._log = directory / "log"
 
     def runners(self, kind: str = "async", *, count: int = 1, grace: float = 10) -> AbstractContextManager[Program]:
-        """Start runners; whatever happens, none of their processes is left."""
+        """Start runners. Their processes end with the block at the latest."""
         return running(main, self.url, str(self.notes.place), kind, str(count), str(grace), log=self._log)
 
     async def until_noted(self, name: str, count: int) -> None:
-        """Wait until agents have noted so many rollouts."""
+        """Wait until agents have noted `count` rollouts."""
 
         async def has_count() -> bool:
             return len(self.notes.read(name)) >= count
@@ -99,7 +99,7 @@ async def shorten(store: Store, rollout_ids: list[str]) -> None:
 
 
 async def check_all_ended(store: Store, place: Place, rollout_ids: list[str]) -> None:
-    """Check that each rollout succeeded in one attempt, which is the only one that came to its end."""
+    """Check that each rollout succeeded in its last attempt, and that no other attempt completed its task."""
     await store.wait_for_rollouts(rollout_ids)
     for rollout_id in rollout_ids:
         status, attempts = await of(store, rollout_id)
@@ -169,7 +169,7 @@ async def test_three_processes_return_their_work_through_a_server(store: Store, 
             await place.until_noted("begun", 9)
             (cancelled,) = await tasks(store, {"seconds": 0})
             await store.update_rollout(cancelled, status="cancelled")
-            # Process groups, units of systemd and steps of SLURM are sent the signal as a whole.
+            # A signal to a process group, a systemd unit or a SLURM step reaches all of its processes.
             for child in program.children():
                 child.send_signal(signal.SIGTERM)
             assert end(program) == 143
