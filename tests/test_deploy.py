@@ -190,9 +190,8 @@ def test_references_of_the_manifests_resolve() -> None:
     for deployment in resources("Deployment"):
         assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
     (port,) = [port["port"] for port in service["spec"]["ports"]]
-    secrets = set(
-        re.findall(r"create secret generic ([\w-]+) --from-file=(\w+)", (DEPLOY / "kubernetes.yaml").read_text())
-    )
+    texts = "".join((DEPLOY / name).read_text() for name in ("kubernetes.yaml", "rayjob.yaml"))
+    secrets = set(re.findall(r"create secret generic ([\w-]+) --from-file=(\w+)", texts))
     for _, pod in pods():
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:

@@ -147,6 +147,7 @@ def test_a_name_that_leaves_no_room_for_the_rest_of_a_key_is_refused() -> None:
     [
         ("interrupted", "requeuing"),
         ("spool", "requeuing"),
+        ("drained", "requeuing"),
         ("infrastructure", "requeuing"),
         ("error", "failed"),
         ("resources", "failed"),

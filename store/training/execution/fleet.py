@@ -10,6 +10,7 @@ from typing import Any, Final, Never, TypeVar
 
 from store.errors import StoreError
 from store.interface.store import Store
+from store.models import AttemptedRollout
 from store.runtime.limited_log import LimitedLog
 from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.fleet_size import FleetLimits, FleetSize
@@ -74,8 +75,14 @@ class Fleet:
             supervisor.add_runner()
         if len(supervisor.runners) <= size:
             return
-        busy = {worker.worker_id for worker in await store.query_workers(status_in=["busy"])}
-        idle = [number for number, part in supervisor.runners.items() if self._worker_name(number, part) not in busy]
+        # Workers with several slots may be idle in their rows. Workers of pipelines have the pipeline's name in front.
+        at_work = await store.query_rollouts(status_in=AT_WORK)
+        busy = [f"-{rollout.attempt.worker_id}" for rollout in at_work if isinstance(rollout, AttemptedRollout)]
+        idle = [
+            number
+            for number, part in supervisor.runners.items()
+            if not any(name.endswith(f"-{self._worker_name(number, part)}") for name in busy)
+        ]
         surplus = len(supervisor.runners) - size
         for number in sorted(idle, reverse=True)[: max(surplus, 0)]:
             supervisor.retire(number)

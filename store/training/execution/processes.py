@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 from store.errors import Incompatible, StoreError
 from store.interface.store import Store
+from store.runtime.urls import without_passwords
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
 from store.training.execution.pickling import unpack
@@ -288,7 +289,8 @@ async def opened(target: str | Store, store_id: str = "") -> AsyncGenerator[Stor
         actual_id = str(getattr(store, "store_id", ""))
         if store_id and actual_id and actual_id != store_id:
             raise Incompatible(
-                f"the store at {target} has the id {actual_id}, but this training's store has {store_id}",
+                f"the store at {without_passwords(target)} has the id {actual_id}, but this training's store has "
+                f"{store_id}",
                 "another training uses the port; give each training its own port",
             )
         yield store

@@ -87,6 +87,8 @@ class Supervisor:
         self._drain = drain or asyncio.Event()
         self._hurry = asyncio.Event()
         """Set when the execution is cancelled, so that active attempts get no more time."""
+        self._is_ending = False
+        """Whether all parts are about to end, so that no runner is started or moved any more."""
 
     @property
     def workers(self) -> set[str]:
@@ -95,7 +97,9 @@ class Supervisor:
 
     @property
     def can_start_more(self) -> bool:
-        """Whether so few runners were lost that more may be started."""
+        """Whether the execution goes on, and so few runners were lost that more may be started."""
+        if self._is_ending:
+            return False
         if self._is_elastic:
             while self._losses and self._losses[0] < asyncio.get_running_loop().time() - LOSSES_SECONDS:
                 self._losses.popleft()
@@ -126,7 +130,9 @@ class Supervisor:
             task.add_done_callback(self._limits.discard)
 
     def move(self, number: int, seconds: float | None, reason: str) -> None:
-        """Retire a runner, and start one in its place. The arguments are those of `retire`."""
+        """Retire a runner, and start another one, unless the execution ends. The arguments are those of `retire`."""
+        if self._is_ending:
+            return
         runner = self.runners[number]
         self.retire(number, seconds)
         self.report.moved += 1
@@ -156,6 +162,7 @@ class Supervisor:
 
     async def _end_uninterrupted(self) -> None:
         """End all parts. After a cancellation, parts end sooner, but still report their work."""
+        self._is_ending = True
         ending = asyncio.ensure_future(self._end_all())
         cancellation: asyncio.CancelledError | None = None
         while not ending.done():
@@ -272,8 +279,6 @@ class Supervisor:
         await self._end_runners()
 
     async def _end_runners(self) -> None:
-        for task in self._limits:
-            task.cancel()
         started = _active((*self.runners.values(), *self._retiring.values()))
         for part in started:
             # Without an algorithm, the training continues elsewhere, so other runners can execute these rollouts.
@@ -296,6 +301,9 @@ class Supervisor:
             self.report.killed.append(part.name)
             part.kill()
         await _wait(active, _LAST_SECONDS)
+        # Until here, the node of a retiring runner could be shut down before the time of the others was over.
+        for task in self._limits:
+            task.cancel()
         for part in started:
             if (
                 part.ended.done()

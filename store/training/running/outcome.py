@@ -13,7 +13,7 @@ Reason = Literal[
 
 INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "drained", "cancelled", "superseded"})
 
-CUT_SHORT: frozenset[Reason] = frozenset({"infrastructure", "interrupted", "spool"})
+CUT_SHORT: frozenset[Reason] = frozenset({"drained", "infrastructure", "interrupted", "spool"})
 """Reasons of failures that the agent did not cause. A plan enqueues such rollouts again."""
 
 

@@ -90,7 +90,7 @@ class HeldPart(Part):
 class Watched:
     """An elastic supervisor of parts that a test ends."""
 
-    def __init__(self, store: Store, count: int, replacements: int = 3) -> None:
+    def __init__(self, store: Store, count: int, replacements: int = 3, grace: float = 0.01) -> None:
         self.parts: list[HeldPart] = []
         self.drain = asyncio.Event()
 
@@ -101,7 +101,7 @@ class Watched:
             None,
             [create(number) for number in range(count)],
             store,
-            graceful_timeout=0.01,
+            graceful_timeout=grace,
             terminate_timeout=1,
             create=create,
             replacements=replacements,
@@ -147,6 +147,21 @@ async def test_runner_on_a_node_with_a_deadline_is_replaced_at_once_and_interrup
     watched.running.cancel()
     await asyncio.wait({watched.running})
     assert (watched.supervisor.report.moved, watched.supervisor.report.replaced) == (1, 0)
+
+
+async def test_fleet_that_ends_starts_no_runner_and_keeps_the_deadlines_of_nodes(memory: Store) -> None:
+    watched = Watched(memory, 2, grace=20)
+    await _turns()
+    watched.supervisor.retire(0, 0.05)
+    watched.drain.set()
+    await _turns()
+    assert not watched.supervisor.can_start_more
+    watched.supervisor.move(1, None, "its node is about to be shut down")
+    await asyncio.sleep(0.1)
+    assert [part.calls[-1] for part in watched.parts] == ["interrupt", "drain"]
+    watched.parts[1].end(End())
+    await watched.running
+    assert watched.supervisor.report.moved == 0
 
 
 async def test_fleet_replaces_lost_runners_until_too_many_are_lost(memory: Store) -> None:
