@@ -84,6 +84,31 @@ def test_killed_actor_is_replaced_and_a_crash_is_not(cluster: Cluster, store: In
     assert not cluster.has_actors()
 
 
+def test_lost_actor_is_replaced_although_its_report_fails(
+    cluster: Cluster, store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise LookupError("the report is broken")
+
+    monkeypatch.setattr(ray_strategy, "close_orphans", refuse)
+    report = on(cluster).execute(Train([1, "die"], config=RETRIED), Serve(), store)
+    assert statuses(store) == 2 * ["succeeded"]
+    assert report.replaced == len(report.crashed) == 1
+
+
+def test_runner_whose_result_cannot_be_read_is_lost(cluster: Cluster, store: InMemoryLightningStore) -> None:
+    class Unreadable(Unavailable):
+        def __reduce__(self) -> Any:
+            return int, ("no number",)
+
+    class Broken(Serve):
+        async def __call__(self, *_: Any) -> None:
+            raise Unreadable("the runner is broken")
+
+    with pytest.raises(RunnersGone, match=r"runner 0 \(.*\) was lost: .*no number"):
+        on(cluster, restarts=0).execute(Train(["for ever"]), Broken(), store)
+
+
 def test_unresponsive_actor_is_killed_and_reported(cluster: Cluster, store: InMemoryLightningStore) -> None:
     strategy = on(cluster, graceful_timeout=0.1, terminate_timeout=0.1)
     report = strategy.execute(Train(["stubborn"], leaves_open=1), Serve(), store)
@@ -117,6 +142,7 @@ def test_cluster_that_does_not_answer_is_unavailable(store: InMemoryLightningSto
         ({"placement": "tight"}, "placement: 'tight' is neither 'spread' nor 'pack'"),
         ({"n_runners": 0}, "n_runners: 0 is below 1"),
         ({"resources": {"GPU": -1}}, "resources: the amount -1 of 'GPU'"),
+        ({"resources": {"GPU": 1.5}}, "resources: the amount 1.5 of 'GPU' is above 1"),
         ({"managed_store": False}, "managed_store: False .* cannot open memory://.*postgresql://"),
     ],
 )
@@ -145,7 +171,9 @@ def test_resource_that_no_node_has_is_refused(
         on(cluster, resources={"GPU": 2}).execute(Train([1]), Serve(), store)
     with pytest.raises(Invalid, match="algorithm_resources: an actor needs 1 brain"):
         on(cluster, algorithm_resources={"brain": 1}).execute(Train([1]), Serve(), store)
-    assert statuses(store) == []
+    with pytest.raises(Invalid, match=r"strategy: Ray refuses runner 0: The precision .* cannot go beyond 0\.0001"):
+        on(cluster, num_cpus=0.00001, graceful_timeout=0.1).execute(Train(["for ever"]), Serve(), store)
+    assert set(statuses(store)) <= {"queuing"}
 
 
 def test_node_that_cannot_reach_the_store_ends_the_training(

@@ -47,13 +47,15 @@ class Demand:
         resources: amounts by the names that Ray uses, such as `CPU`, `GPU`, `memory` or the name of a custom resource.
 
     Raises:
-        Invalid: an amount is negative or not a number.
+        Invalid: an amount is negative or not a number, or is more than one GPU and not a whole number.
     """
 
     def __init__(self, name: str, resources: Mapping[str, Any]) -> None:
         for resource, amount in resources.items():
             if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < math.inf:
                 raise Invalid(name, f"the amount {amount!r} of {resource!r} is not a number from 0")
+            if resource == "GPU" and amount > 1 and amount % 1:
+                raise Invalid(name, f"the amount {amount!r} of 'GPU' is above 1, so it must be a whole number")
         self.name = name
         self.resources = {resource: float(amount) for resource, amount in resources.items() if amount}
 

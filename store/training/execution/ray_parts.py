@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from store.errors import Incompatible, StoreError
+from store.errors import Incompatible, Invalid, StoreError
 from store.training.execution.parts import End, Part
 from store.training.execution.pickling import pack, reduced
 from store.training.execution.processes import ProcessFailed, Side
@@ -92,19 +92,24 @@ class RayPart(Part):
 
     async def _watch(self) -> None:
         ray = self._cluster.ray
-        self._actor = self._cluster.start_actor(self.name, self._assignment.demand)
+        end = End(was_interrupted=True)
         try:
-            end = await self._run()
-        except ray.exceptions.RayActorError as error:
-            end = await self._lost(error)
-        except Exception as error:  # noqa: BLE001 - the error is part of the end
-            end = self._unstarted(Incompatible(f"{self.name} cannot start: {_last_line(error)}", _SAME_VERSIONS))
-        if end.error is None:
-            # The actor ends after the functions of `atexit`. This call has no result, so it is not awaited.
-            self._actor.__ray_terminate__.remote()
-        else:
-            ray.kill(self._actor)
-        self._end(end)
+            try:
+                self._actor = self._cluster.start_actor(self.name, self._assignment.demand)
+                end = await self._run()
+            except Exception as error:  # noqa: BLE001 - the error is part of the end
+                end = self._failed(error)
+                if end.was_killed:
+                    await self._report_lost()
+            if end.error is None:
+                # The actor ends after the functions of `atexit`. This call has no result, so it is not awaited.
+                self._actor.__ray_terminate__.remote()
+            elif self._actor is not None:
+                ray.kill(self._actor)
+        except Exception:
+            logger.exception("the end of %s could not be reported or carried out", self.name)
+        finally:
+            self._end(end)
 
     async def _run(self) -> End:
         site = await self._introduced()
@@ -146,18 +151,24 @@ class RayPart(Part):
     def _unstarted(self, error: Exception) -> End:
         return End(error, is_fatal=self._is_fatal)
 
-    async def _lost(self, error: Any) -> End:
-        if self._was_stopped and self._site is None:
+    def _failed(self, error: Exception) -> End:
+        """Return the end of a part whose actor was lost, or could not start."""
+        is_dead = isinstance(error, self._cluster.ray.exceptions.RayActorError)
+        if is_dead and self._was_stopped and self._site is None:
             return End(was_interrupted=True)
-        if error.actor_init_failed:
+        if self._actor is None and isinstance(error, (ValueError, TypeError)):
+            return self._unstarted(Invalid("strategy", f"Ray refuses {self.name}: {_last_line(error)}"))
+        if self._site is None and (not is_dead or getattr(error, "actor_init_failed", False)):
             return self._unstarted(Incompatible(f"{self.name} cannot start: {_last_line(error)}", _SAME_VERSIONS))
+        where = "" if self._site is None else f" ({self._site['place']})"
+        return End(ProcessFailed(f"{self.name}{where} was lost: {_cause(error)}"), was_killed=True)
+
+    async def _report_lost(self) -> None:
         # At the end of a training, the attempts of killed actors are closed, not reported.
         if self._site is not None and (self._was_drained or not self._was_killed):
             # An actor that cannot be reached may still run.
             self._cluster.ray.kill(self._actor)
             await self._report_loss(self._site["process"])
-        where = "" if self._site is None else f" ({self._site['place']})"
-        return End(ProcessFailed(f"{self.name}{where} was lost: {_cause(error)}"), was_killed=True)
 
     def stop(self) -> None:
         self._request("stop")
