@@ -52,8 +52,9 @@ class _UsesProxy(Protocol):
 class RayExecutionStrategy(ExecutionStrategy):
     """Strategy that runs each runner as an actor of a Ray cluster. By default, this process serves the store.
 
-    A lost actor is replaced, and its attempts are reported at once, so that their rollouts are repeated. Actors end
-    with this process, which must run on a node of the cluster.
+    A lost actor is replaced, and its attempts are reported at once, so that their rollouts are repeated. Rollouts
+    without limits and retries are repeated when heartbeats of the actor are missing. Actors end with this process,
+    which must run on a node of the cluster.
 
     Args:
         n_runners: the number of runners. Each is one process; `Runner(concurrency=…)` runs several rollouts in it.
@@ -315,7 +316,7 @@ class _Losses:
         self._later = set[asyncio.Task[None]]()
 
     async def report(self, process: Mapping[str, Any]) -> None:
-        """Report the attempts of a lost process as unresponsive, so that they are repeated at once.
+        """Report the attempts of a lost process as unresponsive, so that they are repeated; see `close_orphans`.
 
         A process whose node is lost may live a little longer, and claim again. So the report is repeated for half a
         minute.
