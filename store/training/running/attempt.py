@@ -100,6 +100,9 @@ class AttemptRun:
         self._is_closed = False
         """Whether all spans of the scope were stored, or read from the store, before the end of the attempt."""
         self._hooks_ran = False
+        self._has_returned = False
+        self._is_recorded = False
+        """Whether the agent's return value is recorded, so that its work must not be repeated."""
         self._resources: NamedResources = {}
         self.outcome = Outcome()
 
@@ -120,8 +123,10 @@ class AttemptRun:
             BaseException: the attempt was interrupted, for example by `CancelledError`, and its status was reported.
         """
         interruption: BaseException | None = None
+        # Hooks may set context variables at one call and reset them at another.
+        context = contextvars.copy_context()
         try:
-            await self._work()
+            interruption = await self._end_of(asyncio.create_task(self._work(), context=context))
         except Stopped as stopped:
             self.outcome.fail(stopped.reason, TimeoutError(str(stopped)) if stopped.reason == "timeout" else stopped)
         except Exception as error:
@@ -129,9 +134,12 @@ class AttemptRun:
             self.outcome.fail("error", error)
         except BaseException as error:  # noqa: BLE001 - raised again below
             is_drained = self._runner.is_draining and isinstance(error, asyncio.CancelledError)
-            self.outcome.fail("drained" if is_drained else "interrupted", error)
-            interruption = error
-        finishing = asyncio.ensure_future(self._finish())
+            if is_drained and self._is_recorded:
+                logger.warning("a hook of rollout %s is cut short, because its runner ends", self._rollout.rollout_id)
+            else:
+                self.outcome.fail("drained" if is_drained else "interrupted", error)
+                interruption = error
+        finishing = asyncio.create_task(self._finish(), context=context)
         while not finishing.done():
             try:
                 await asyncio.shield(finishing)
@@ -148,27 +156,59 @@ class AttemptRun:
         self.outcome.fail("drained" if self._runner.is_draining else "interrupted")
         await self._report(0)
 
-    async def _work(self) -> None:
+    async def _end_of(self, work: asyncio.Task[Exit | None]) -> asyncio.CancelledError | None:
+        """Await the work of the attempt, which a cancellation ends.
+
+        If the runner drains and the agent has returned, the work has `grace_seconds` to end by itself. Return a
+        cancellation that came too late.
+        """
+        late: asyncio.CancelledError | None = None
+        has_grace, seconds = True, None
+        while not work.done():
+            try:
+                if (await asyncio.wait({work}, timeout=seconds))[0]:
+                    break
+            except asyncio.CancelledError as error:
+                if work.done():
+                    late = error
+                elif has_grace and self._has_returned and self._runner.is_draining:
+                    has_grace, seconds = False, self._runner.grace_seconds
+                    continue
+            seconds = None
+            work.cancel()
+        ended = work.result()
+        if ended is not None:
+            raise ended.error
+        return late
+
+    async def _work(self) -> Exit | None:
         runner, rollout = self._runner, self._rollout
-        resources = await self._find_resources()
-        if resources is None:
-            return
-        self._resources = resources
-        self._hooks_ran = True
-        await self._call("on_rollout_start")
-        tracer = runner.tracer
-        self._scope = scope = tracer.open_scope(
-            store=self._store,
-            rollout_id=rollout.rollout_id,
-            attempt_id=rollout.attempt.attempt_id,
-            worker_id=runner.label,
-            runner=runner,
-        )
-        with entered(scope), tracer.root_span(scope) as root:
-            self.outcome.error_span_id = f"{root.get_span_context().span_id:016x}"
-            await self._call("on_trace_start")
-            await record_returned(await self._call_agent(resources), scope)
-            await self._call("on_trace_end")
+        try:
+            resources = await self._find_resources()
+            if resources is None:
+                return None
+            self._resources = resources
+            self._hooks_ran = True
+            await self._call("on_rollout_start")
+            tracer = runner.tracer
+            self._scope = scope = tracer.open_scope(
+                store=self._store,
+                rollout_id=rollout.rollout_id,
+                attempt_id=rollout.attempt.attempt_id,
+                worker_id=runner.label,
+                runner=runner,
+            )
+            with entered(scope), tracer.root_span(scope) as root:
+                self.outcome.error_span_id = f"{root.get_span_context().span_id:016x}"
+                await self._call("on_trace_start")
+                result = await self._call_agent(resources)
+                self._has_returned = True
+                await record_returned(result, scope)
+                self._is_recorded = True
+                await self._call("on_trace_end")
+        except (KeyboardInterrupt, SystemExit) as error:
+            return Exit(error)
+        return None
 
     async def _find_resources(self) -> NamedResources | None:
         resources_id = self._rollout.resources_id
@@ -204,7 +244,8 @@ class AttemptRun:
             await asyncio.wait({work, self._stop_reason}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             # The runner is ended on purpose, so an agent that does not stop is logged at level INFO.
-            await self._stop(work, logging.INFO)
+            with suppress(asyncio.CancelledError):  # a second cancellation ends only this wait
+                await self._stop(work, logging.INFO)
             if not self._runner.is_draining or not work.done() or work.cancelled() or work.exception() is not None:
                 raise
             # The agent has finished in spite of the cancellation, so its work must not be repeated.

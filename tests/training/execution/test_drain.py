@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
-from store.models import AttemptedRollout, PromptTemplate, RolloutConfig
+from store.models import AttemptedRollout, NamedResources, PromptTemplate, Rollout, RolloutConfig
+from store.training.running.agent import LitAgent
+from store.training.running.hooks import Hook
+from store.training.running.runner import Runner
+from store.training.running.stop_event import StopEvent
 from tests.client.server_process import ServerProcess
 from tests.conftest import POSTGRES, SQLITE
 from tests.torture import rounds
@@ -182,6 +187,56 @@ async def test_three_processes_return_their_work_through_a_server(store: Store, 
             assert end(program) == 143
     finally:
         server.kill()
+
+
+class Returning(LitAgent[Any]):
+    """Agent that returns at once."""
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> float:
+        return 1.0
+
+
+class Slow(Hook):
+    """Hook that takes its seconds at the end of the trace, and resets a context variable there."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.begun = asyncio.Event()
+        self.has_ended = False
+
+    async def on_trace_start(self, **_: Any) -> None:
+        self._token = _variable.set("a trace")
+
+    async def on_trace_end(self, **_: Any) -> None:
+        self.begun.set()
+        await asyncio.sleep(self._seconds)
+        _variable.reset(self._token)
+        self.has_ended = True
+
+
+_variable: ContextVar[str] = ContextVar("_variable")
+
+
+@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+@pytest.mark.parametrize("seconds, cancellations", [(0.5, 1), (LONG, 1), (LONG, 2)])
+async def test_after_its_agent_has_returned_an_attempt_of_a_drained_runner_succeeds(
+    store: Store, seconds: float, cancellations: int
+) -> None:
+    (task,) = await tasks(store, 1)
+    hook, stopped = Slow(seconds), StopEvent()
+    runner = Runner[Any](grace_seconds=LONG if cancellations > 1 else 2.0)
+    with runner.run_context(agent=Returning(), store=store, hooks=[hook]):
+        working = asyncio.create_task(runner.iter(event=stopped))
+        await hook.begun.wait()
+        stopped.drain()
+        for _ in range(cancellations):
+            working.cancel()
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(30):
+            await asyncio.wait({working})
+    assert await of(store, task) == ("succeeded", [("succeeded", None)])
+    assert hook.has_ended == (seconds < LONG)
+    assert len(await store.query_spans(task)) == 2, "the root and the reward"
 
 
 @pytest.mark.torture
