@@ -213,24 +213,27 @@ class PipelineRunner(Runner[Any]):
             waking.cancel()
             either.cancel()
         claimed = await desk.claimed(self._continued(desk, claimed))
-        for rollout in claimed:
-            try:
-                await rerun_requests.limit_silence(self.store, rollout, self._silence)
-            except StoreError as error:
-                logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
         self._begin(claimed)
         return claimed
 
     async def _continued(self, desk: Desk, claimed: list[AttemptedRollout]) -> list[AttemptedRollout]:
-        """Replace the claims of runs that were drained by attempts that continue where these runs stopped."""
+        """Replace the claims of runs that were drained by attempts that continue where these runs stopped.
+
+        Set the limit of silence of all attempts.
+        """
         rollouts: list[AttemptedRollout] = []
         unchecked = list(claimed)
         try:
             while unchecked:
                 base = await self._drained_attempt(unchecked[0])
-                started = unchecked[0] if base is None else await self._continue(unchecked[0], base)
+                started = unchecked[0] if base is None else await self._continue(desk, unchecked[0], base)
                 rollouts += [] if started is None else [started]
                 del unchecked[0]
+            for rollout in rollouts:
+                try:
+                    await rerun_requests.limit_silence(self.store, rollout, self._silence)
+                except StoreError as error:
+                    logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
         except BaseException:
             await desk.give_back(*rollouts, *unchecked)
             raise
@@ -247,13 +250,16 @@ class PipelineRunner(Runner[Any]):
         ]
         return earlier[-1] if earlier and _reason(earlier[-1]) == "drained" else None
 
-    async def _continue(self, rollout: AttemptedRollout, base: Attempt) -> AttemptedRollout | None:
+    async def _continue(self, desk: Desk, rollout: AttemptedRollout, base: Attempt) -> AttemptedRollout | None:
         """Undo the claim of a run, and start an attempt that continues `base`.
 
-        Return None if another runner continues the run, or if the run fails because it cannot be continued.
+        Return None if another runner continues the run, if the run was cancelled, or if the run fails because it cannot
+        be continued.
         """
         store, rollout_id = self.store, rollout.rollout_id
-        await store.runs.release_claim(rollout_id, rollout.attempt.attempt_id)
+        if not await store.runs.release_claim(rollout_id, rollout.attempt.attempt_id):
+            await self._put_back(desk, rollout, "it was cancelled or changed at the moment of its claim")
+            return None
         try:
             resumed = await store.runs.resume(
                 rollout_id,
@@ -268,6 +274,11 @@ class PipelineRunner(Runner[Any]):
             logger.info("run %s is not continued here: %s", rollout_id, error)
             return None
         except (Conflict, Invalid) as error:
+            current = await store.get_rollout_by_id(rollout_id)
+            if current is None or current.status not in {"queuing", "requeuing"}:
+                # Another runner has claimed the run since the claim was undone, or a user has ended the run.
+                logger.info("run %s is not continued here: %s", rollout_id, error)
+                return None
             logger.warning("run %s fails, because it cannot be continued: %s", rollout_id, error)
             await store.update_rollout(rollout_id, status="failed")
             self._left_failed.add(base.attempt_id)

@@ -7,21 +7,25 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import Any
 
 import pytest
 
-from store.errors import AttemptActive, Conflict
+from store.errors import AttemptActive, Conflict, SideEffectsUnconfirmed
 from store.interface import rerun_requests
+from store.interface.delegating import DelegatingStore
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.rerun_requests import LABEL, request_rerun
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import (
     AttemptedRollout,
     AttemptNode,
     Checkpoint,
+    LightningStoreCapabilities,
     Phase,
     PhaseGraph,
     Rollout,
@@ -287,20 +291,118 @@ async def test_a_run_of_a_drained_runner_returns_to_the_queue_and_is_continued_w
     ]
 
 
-async def test_a_drained_run_with_unsafe_side_effects_fails_unless_they_are_confirmed(live: Store) -> None:
+async def drained(store: Store, ran: list[tuple[str, str]]) -> Rollout:
+    """Return a run whose runner was drained in the phase with unsafe side effects."""
     stopped = StopEvent()
-    run = await posted(live)
-    ran: list[tuple[str, str]] = []
-    draining = asyncio.create_task(runner(desk(ran, waits_in="decision")).serve(live, 0, stopped))
-    await until(live, run, lambda _: len(ran) == 5)
+    run = await posted(store)
+    draining = asyncio.create_task(runner(desk(ran, waits_in="decision")).serve(store, 0, stopped))
+    await until(store, run, lambda _: len(ran) == 5)
     stopped.drain()
     draining.cancel()
     await asyncio.gather(draining, return_exceptions=True)
+    return run
+
+
+async def test_a_drained_run_with_unsafe_side_effects_fails_unless_they_are_confirmed(live: Store) -> None:
+    ran: list[tuple[str, str]] = []
+    run = await drained(live, ran)
     async with running(live, runner(desk(ran))):
         await ended(live, run, 1, "failed")
     async with running(live, runner(desk(ran), confirm_side_effects=True)):
         await ended(live, run, 2)
     assert len(ran) == 6
+
+
+class Interleaved(DelegatingStore):
+    """A store with calls of others before it releases a claim, after it refuses to resume, or before it sets a limit.
+
+    Attributes:
+        passed: set once these calls were made.
+    """
+
+    def __init__(self, target: Store, moment: str, calls: Callable[[], Awaitable[Any]]) -> None:
+        self._target, self._moment, self._calls = target, moment, calls
+        self.passed = asyncio.Event()
+        self._runs = copy(target.runs)
+        self._runs.release_claim = self._release_claim
+        self._runs.resume = self._resume
+
+    @property
+    def target(self) -> Store:
+        return self._target
+
+    @property
+    def runs(self) -> StoreRuns:
+        return self._runs
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._target.capabilities
+
+    async def close(self) -> None:
+        """Leave the other store open."""
+
+    async def update_rollout(self, rollout_id: str, *args: Any, **fields: Any) -> Rollout:
+        if "config" in fields:
+            await self._reach("limit")
+        return await self._target.update_rollout(rollout_id, *args, **fields)
+
+    async def _release_claim(self, rollout_id: str, attempt_id: str) -> bool:
+        await self._reach("release")
+        return await self._target.runs.release_claim(rollout_id, attempt_id)
+
+    async def _resume(self, rollout_id: str, **options: Any) -> Any:
+        try:
+            return await self._target.runs.resume(rollout_id, **options)
+        except SideEffectsUnconfirmed:
+            await self._reach("refusal")
+            raise
+
+    async def _reach(self, moment: str) -> None:
+        if moment == self._moment and not self.passed.is_set():
+            await self._calls()
+            self.passed.set()
+
+
+@pytest.mark.parametrize("moment", ["release", "refusal"])
+async def test_a_drained_run_that_a_user_cancels_stays_cancelled_and_has_no_open_attempt(
+    memory: Store, moment: str
+) -> None:
+    run = await drained(memory, [])
+    store = Interleaved(memory, moment, lambda: memory.update_rollout(run.rollout_id, status="cancelled"))
+    ran: list[tuple[str, str]] = []
+    async with running(store, runner(desk(ran))):
+        await store.passed.wait()
+    rollout = await memory.get_rollout_by_id(run.rollout_id)
+    assert (rollout and rollout.status, ran) == ("cancelled", [])
+    assert {attempt.status for attempt in await memory.query_attempts(run.rollout_id)} == {"failed"}
+
+
+async def test_a_drained_run_is_not_failed_by_one_runner_while_another_has_claimed_it(memory: Store) -> None:
+    run = await drained(memory, [])
+    store = Interleaved(memory, "refusal", lambda: memory.dequeue_rollout("other"))
+    async with running(store, runner(desk([]))):
+        await store.passed.wait()
+    rollout = await memory.get_rollout_by_id(run.rollout_id)
+    assert isinstance(rollout, AttemptedRollout)
+    assert (rollout.status, rollout.attempt.worker_id, rollout.attempt.status) == ("preparing", "other", "preparing")
+
+
+async def test_a_runner_that_is_cancelled_before_it_limits_the_silence_of_a_run_returns_the_run(
+    memory: Store,
+) -> None:
+    run = await posted(memory)
+
+    async def cancel() -> None:
+        serving.cancel()
+        await asyncio.sleep(0.05)
+
+    store = Interleaved(memory, "limit", cancel)
+    serving = asyncio.create_task(runner(desk([])).serve(store))
+    await asyncio.gather(serving, return_exceptions=True)
+    rollout = await memory.get_rollout_by_id(run.rollout_id)
+    assert (rollout and rollout.status, store.passed.is_set()) == ("queuing", True)
+    assert len(await memory.query_attempts(run.rollout_id)) == 0
 
 
 async def test_by_policy_or_for_unsafe_side_effects_it_stays_failed_with_the_reason(live: Store) -> None:
