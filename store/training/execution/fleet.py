@@ -14,7 +14,6 @@ from store.models import AttemptedRollout
 from store.runtime.limited_log import LimitedLog
 from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.fleet_size import FleetLimits, FleetSize
-from store.training.execution.parts import Part
 from store.training.execution.supervisor import Supervisor
 
 T = TypeVar("T")
@@ -78,17 +77,14 @@ class Fleet:
         # Workers with several slots may be idle in their rows. Workers of pipelines have the pipeline's name in front.
         at_work = await store.query_rollouts(status_in=AT_WORK)
         busy = [f"-{rollout.attempt.worker_id}" for rollout in at_work if isinstance(rollout, AttemptedRollout)]
-        idle = [
-            number
-            for number, part in supervisor.runners.items()
-            if not any(name.endswith(f"-{self._worker_name(number, part)}") for name in busy)
-        ]
+        idle: list[int] = []
+        for number, part in supervisor.runners.items():
+            worker = part.worker_name(number) if self.name is None else f"{self.name}-{number}"
+            if not any(name.endswith(f"-{worker}") for name in busy):
+                idle.append(number)
         surplus = len(supervisor.runners) - size
         for number in sorted(idle, reverse=True)[: max(surplus, 0)]:
             supervisor.retire(number)
-
-    def _worker_name(self, number: int, part: Part) -> str:
-        return part.worker_name(number) if self.name is None else f"{self.name}-{number}"
 
 
 async def run_beside(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, Never]) -> T:
