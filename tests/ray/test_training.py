@@ -102,9 +102,11 @@ async def test_death_of_a_node_and_of_an_actor_costs_no_rollout(
             cluster.kill_node(dead_node)
             report = await report_of(program, tmp_path / "log")
         assert set(await check(store, GAMES)) == {REPORTED}
-    # Two runners were on the dead node, and their replacements wait for a node until the end.
+    # Two runners were on the dead node. Their replacements wait for a node until the end. If Ray gives them a place on
+    # the dead node first, they are lost before they start.
     assert sum(victim.worker_id.split("-")[-2] in crash for crash in report["crashed"]) == 1
-    assert len(report["crashed"]) == report["replaced"] == 3
+    started = [crash for crash in report["crashed"] if "never ran" not in crash]
+    assert (len(started), len(report["crashed"])) == (3, report["replaced"])
     assert sum(f"node {dead_node.node_id[:8]}" in crash for crash in report["crashed"]) == 2
     assert report["killed"] == []
     output = await asyncio.to_thread((tmp_path / "log").read_text)
