@@ -21,7 +21,7 @@ from store.models import PromptTemplate, Worker
 from tests.llm_proxy.model_server import Asked, chats, model_server
 from tests.postgres import PostgresServer, with_partition
 from tests.ray import game
-from tests.ray.conftest import Cluster
+from tests.ray.conftest import CPUS, NODES, Cluster
 from tests.torture import IS_TORTURE
 from tests.training.execution import resumed
 from tests.training.execution.programs import Program, running
@@ -179,11 +179,12 @@ async def _are_running(store: Store, number: int) -> bool:
     return (await store.query_rollouts(status_in=["running"], limit=0)).total == number
 
 
-async def test_algorithm_may_be_an_actor_and_hooks_run_in_the_runners(
+async def test_algorithm_gets_its_place_before_the_runners_and_hooks_run_in_the_runners(
     cluster: Cluster, postgres_url: str, tmp_path: Path
 ) -> None:
     node = cluster.add_node(num_cpus=1, resources={"brain": 1})
-    options = {"algorithm_resources": {"CPU": 1, "brain": 1}, "placement": "pack", "n_runners": 2}
+    # One runner per CPU: if the algorithm did not start first, a runner would take its only place.
+    options = {"algorithm_resources": {"CPU": 1, "brain": 1}, "placement": "pack", "n_runners": NODES * CPUS + 1}
     async with await open_store(postgres_url) as store:
         with playing(cluster, postgres_url, tmp_path, 32, **options) as program:
             await until(lambda: _has_successes(store, 1))

@@ -48,6 +48,7 @@ class RayPart(Part):
         report_loss: function that is called with the identity of the actor's process after the process was lost.
         predecessor: the lost part that this part replaces, or another part that has started; None if there is neither.
             If the predecessor has started, the training goes on even if this part cannot start.
+        first: the part that must have its place before this part starts; None if there is none.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RayPart(Part):
         cluster: Cluster,
         report_loss: Callable[[Mapping[str, Any]], Awaitable[None]],
         predecessor: RayPart | None = None,
+        first: RayPart | None = None,
     ) -> None:
         super().__init__(name)
         self._assignment = assignment
@@ -65,6 +67,9 @@ class RayPart(Part):
         self.has_started = predecessor is not None and predecessor.has_started
         """Whether the actor of this part, or of a predecessor, has started."""
         self._is_fatal = not self.has_started
+        self._first = first
+        self.has_place = asyncio.Event()
+        """Set when the actor runs on a node, or has ended."""
         self._actor: Any = None
         self._site: Mapping[str, Any] | None = None
         """The result of the actor's `introduce`; None until the actor has started."""
@@ -89,12 +94,15 @@ class RayPart(Part):
 
     def start(self) -> None:
         self._watching = asyncio.create_task(self._watch())
+        self._watching.add_done_callback(self._watched)
 
     async def _watch(self) -> None:
         ray = self._cluster.ray
         end = End(was_interrupted=True)
         try:
             try:
+                if self._first is not None:
+                    await self._first.has_place.wait()
                 self._actor = self._cluster.start_actor(self.name, self._assignment.demand)
                 end = await self._run()
             except Exception as error:  # noqa: BLE001 - the error is part of the end
@@ -111,8 +119,14 @@ class RayPart(Part):
         finally:
             self._end(end)
 
+    def _watched(self, _watching: asyncio.Task[None]) -> None:
+        """End a part that was stopped before its actor was created, and let the parts start that wait for its place."""
+        self.has_place.set()
+        self._end(End(was_interrupted=True))
+
     async def _run(self) -> End:
         site = await self._introduced()
+        self.has_place.set()
         if self._was_stopped:
             return End(was_interrupted=True)
         if (site["rollbook"], site["python"]) != (VERSION, platform.python_version()):
@@ -181,13 +195,16 @@ class RayPart(Part):
         self._request("interrupt")
 
     def _request(self, method: str) -> None:
-        """Call a method of the actor, or end an actor that has not started."""
-        if not self.ended.done() and self._actor is not None:
-            self._was_stopped = True
-            if self._site is None:
-                self._cluster.ray.kill(self._actor)
-            else:
-                getattr(self._actor, method).remote()
+        """Call a method of the actor, or end an actor that does not exist yet or has not started."""
+        if self.ended.done():
+            return
+        self._was_stopped = True
+        if self._site is not None:
+            getattr(self._actor, method).remote()
+        elif self._actor is not None:
+            self._cluster.ray.kill(self._actor)
+        elif self._watching is not None:
+            self._watching.cancel()
 
     def kill(self) -> None:
         if not self.ended.done() and self._actor is not None:

@@ -151,7 +151,9 @@ class RayExecutionStrategy(ExecutionStrategy):
         async with self._served(cluster, store, target) as place, self._patient(store, place) as patient_store:
             losses = _Losses(store)
             training = self._training(cluster, algorithm, patient_store, place, losses)
-            create = self._creator(cluster, work, patient_store, place, losses)
+            # An algorithm that is an actor gets its place first. Runners could take it for the whole training.
+            first = training if isinstance(training, RayPart) else None
+            create = self._creator(cluster, work, patient_store, place, losses, first)
             supervisor = self._supervisor(training, create, patient_store)
             try:
                 await run_beside(supervisor.run(), follow_nodes(supervisor, cluster))
@@ -222,7 +224,13 @@ class RayExecutionStrategy(ExecutionStrategy):
                 losses.end()
 
     def _creator(
-        self, cluster: Cluster, work: bytes, store: Store, target: str | bytes, losses: _Losses
+        self,
+        cluster: Cluster,
+        work: bytes,
+        store: Store,
+        target: str | bytes,
+        losses: _Losses,
+        first: RayPart | None = None,
     ) -> Callable[[int], Part]:
         """Return a function that returns a new runner."""
         store_id = str(getattr(store, "store_id", ""))
@@ -234,7 +242,7 @@ class RayExecutionStrategy(ExecutionStrategy):
             assignment = ActorAssignment("runner", reference, number, target, store_id, self._demand)
             # A new runner that cannot start does not end the runners that have started.
             predecessor = runners.get(number) or next((part for part in runners.values() if part.has_started), None)
-            runners[number] = part = RayPart(f"runner {number}", assignment, cluster, losses.report, predecessor)
+            runners[number] = part = RayPart(f"runner {number}", assignment, cluster, losses.report, predecessor, first)
             return part
 
         return create
