@@ -349,7 +349,8 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
         working_set.rewatch.setdefault(state.rollout_id, False)
         return view_attempt(working_set, attempt)
 
-    if command.requeues and attempt.status in ENDED_ATTEMPT:
+    reports_loss = command.status == "unresponsive" and command.error is not None
+    if (command.requeues or reports_loss) and attempt.status in ENDED_ATTEMPT:
         return view_attempt(working_set, attempt)
     requeues = (
         command.requeues and state.latest is attempt and attempt.status in ACTIVE and state.status not in TERMINAL

@@ -497,6 +497,8 @@ class Store(abc.ABC):
             metadata: any JSON object.
             error: the reason for a status failed, timeout or unresponsive; `log.history` shows it. If an error is
                 given, the rollout changes only if it is preparing or running; a cancelled rollout stays cancelled.
+                With the status unresponsive, the call changes nothing if the attempt has succeeded or failed, because
+                the attempt reported its result before its worker was lost.
 
         Raises:
             NotFound: the rollout does not exist, has no attempts, or has no such attempt; checked in this order.

@@ -8,7 +8,7 @@ import pytest
 
 from store.errors import NotFound
 from store.interface.store import Store
-from store.models import UNSET, AttemptedRollout, RolloutConfig
+from store.models import UNSET, AttemptedRollout, AttemptError, RolloutConfig
 from store.testing.contract.rollout_helpers import attempt_of, attempts_of, reread, started, statuses
 
 __all__ = ["AttemptsContract", "RolloutUpdatesContract"]
@@ -288,6 +288,18 @@ class AttemptsContract:
             assert await statuses(store, rollout) == ("failed", status)
             assert (await reread(store, rollout)).end_time is not None
             assert await store.dequeue_rollout() is None
+
+    async def test_report_of_a_lost_worker_does_not_change_an_attempt_that_has_ended(self, store: Store) -> None:
+        error = AttemptError(type="WorkerGone", message="its process is gone")
+        results: list[Any] = ["succeeded", "failed"]
+        for result in results:
+            rollout = await started(store, max_attempts=2, retry_condition=["unresponsive"])
+            ended = await store.update_attempt(rollout.rollout_id, "latest", status=result)
+            lost = await store.update_attempt(
+                rollout.rollout_id, "latest", status="unresponsive", metadata={"m": 1}, error=error
+            )
+            assert lost == ended
+            assert await statuses(store, rollout) == (result, result)
 
     async def test_an_earlier_attempt_does_not_change_the_status_of_the_rollout(self, store: Store) -> None:
         for status in ATTEMPT_STATUSES:
