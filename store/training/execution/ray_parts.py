@@ -93,8 +93,13 @@ class RayPart(Part):
         return "" if self._site is None else f"{self._site['worker_prefix']}-{number}"
 
     def start(self) -> None:
+        def end(_watching: asyncio.Task[None]) -> None:
+            self.has_place.set()
+            # Only a part that was stopped before its actor was created has not ended here.
+            self._end(End(was_interrupted=True))
+
         self._watching = asyncio.create_task(self._watch())
-        self._watching.add_done_callback(self._watched)
+        self._watching.add_done_callback(end)
 
     async def _watch(self) -> None:
         ray = self._cluster.ray
@@ -118,11 +123,6 @@ class RayPart(Part):
             logger.exception("the end of %s could not be reported or carried out", self.name)
         finally:
             self._end(end)
-
-    def _watched(self, _watching: asyncio.Task[None]) -> None:
-        """End a part that was stopped before its actor was created, and let the parts start that wait for its place."""
-        self.has_place.set()
-        self._end(End(was_interrupted=True))
 
     async def _run(self) -> End:
         site = await self._introduced()
