@@ -108,6 +108,12 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
             last.rollout_id, last.attempt.attempt_id, "succeeded", spans=[make_span(last.attempt, 2)]
         ),
     )
+    drained = await store.start_rollout("task")
+    await store.add_span(make_span(drained.attempt, 1))
+    await measure(
+        "finish_attempt with requeue",
+        lambda: store.finish_attempt(drained.rollout_id, drained.attempt.attempt_id, "failed", requeue=True),
+    )
     await measure("any read", store.query_rollouts)
 
     stated = table()

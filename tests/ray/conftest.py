@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +25,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 NODES = 3
 CPUS = 2
 """The number of CPUs that a node offers. They limit the number of runners, and nothing else."""
+DRAINED = ("failed", "drained")
+"""Status and reason of the attempts that a drained runner gave back."""
+LOST = ("unresponsive", "interrupted")
+"""Status and reason of the attempts of a lost runner that were reported. The watchdog gives no reason."""
 _PROMPTLY = {
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
@@ -87,6 +94,26 @@ class Cluster:
         while (is_any := bool(self.actors())) and time.monotonic() < deadline:
             time.sleep(0.05)
         return is_any
+
+
+def drain(cluster: Cluster, node: Any, seconds: int) -> None:
+    """Announce that a node is shut down after some seconds, as a cloud does before it takes a machine back."""
+    command = ["-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())", "drain-node"]
+    options = [
+        f"--address={cluster.address}",
+        f"--node-id={node.node_id}",
+        "--reason=DRAIN_NODE_REASON_PREEMPTION",
+        "--reason-message=taken back",
+        f"--deadline-remaining-seconds={seconds}",
+    ]
+    subprocess.run([sys.executable, *command, *options], check=True, capture_output=True)
+
+
+async def until_no_actor(cluster: Cluster, node: Any, seconds: float) -> None:
+    """Wait until no actor is on a node."""
+    async with asyncio.timeout(seconds):
+        while cluster.actors(node):  # noqa: ASYNC110 - processes of the machine
+            await asyncio.sleep(0.05)
 
 
 def _title(process: psutil.Process) -> str:

@@ -139,6 +139,7 @@ def main(url: str, tasks: str, address: str, options: str = "{}", directory: str
                 "crashed": report.execution.crashed if report.execution else [],
                 "replaced": report.execution.replaced if report.execution else 0,
                 "killed": report.execution.killed if report.execution else [],
+                "moved": report.execution.moved if report.execution else 0,
             }
         ),
         flush=True,

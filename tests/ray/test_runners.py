@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +18,7 @@ from store import open_store
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, RolloutConfig
 from tests.ray import fleet, game
-from tests.ray.conftest import Cluster
+from tests.ray.conftest import DRAINED, LOST, Cluster, drain, until_no_actor
 from tests.torture import IS_TORTURE
 from tests.training.execution.drained import Notes
 from tests.training.execution.programs import Program, running
@@ -91,10 +88,6 @@ class Place:
         return {worker.worker_id for worker in await self.store.query_workers()}
 
 
-DRAINED = ("failed", "drained")
-LOST = ("unresponsive", "interrupted")
-
-
 @pytest.fixture
 async def place(cluster: Cluster, postgres_url: str, tmp_path: Path) -> AsyncIterator[Place]:
     """A place whose actors must have ended after the test."""
@@ -107,26 +100,6 @@ async def end(program: Program, name: str = "SIGTERM") -> int | None:
     """End runners by a signal, and return their exit code."""
     program.send_signal(signal.Signals[name])
     return await asyncio.to_thread(program.exit_code, 60)
-
-
-def drain(cluster: Cluster, node: Any, seconds: int) -> None:
-    """Announce that a node is shut down after some seconds, as a cloud does before it takes a machine back."""
-    command = ["-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())", "drain-node"]
-    options = [
-        f"--address={cluster.address}",
-        f"--node-id={node.node_id}",
-        "--reason=DRAIN_NODE_REASON_PREEMPTION",
-        "--reason-message=taken back",
-        f"--deadline-remaining-seconds={seconds}",
-    ]
-    subprocess.run([sys.executable, *command, *options], check=True, capture_output=True)
-
-
-async def until_no_actor(cluster: Cluster, node: Any, seconds: float) -> None:
-    """Wait until no actor is on a node."""
-    async with asyncio.timeout(seconds):
-        while cluster.actors(node):  # noqa: ASYNC110 - processes of the machine
-            await asyncio.sleep(0.05)
 
 
 async def test_number_of_actors_follows_the_queue(place: Place, cluster: Cluster, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def require_ray() -> Any:
         Invalid: Ray is not installed.
     """
     if find_spec("ray") is None:
-        raise Invalid("strategy", "'ray' needs Ray, which is not installed; run pip install 'rollbook[ray]'")
+        raise Invalid("ray", "Ray is not installed, on which the runners would run; run pip install 'rollbook[ray]'")
     return import_module("ray")
 
 
