@@ -36,7 +36,7 @@ LATE = 2.0
 ON_TIME = pytest.mark.parametrize(
     "limit,seconds",
     [
-        (1.0, 2.5),
+        (2.0, 4.0),
         *(pytest.param(LONG, seconds, marks=pytest.mark.torture_only) for seconds in (12.0, 35.0, 90.0)),
         pytest.param(60.0, 12.0, marks=pytest.mark.torture_only),
     ],
