@@ -29,6 +29,7 @@ from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
 from store.server.auth.tls import Certificate
+from store.server.indexes import filled_indexes
 from store.server.partitions import Partitions
 from store.server.process.peers import Peers
 from store.server.process.scheduler import Scheduler
@@ -113,7 +114,11 @@ async def _serve(
             await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()
-        async with _executing(root, settings.runs if is_first else None), _scheduling(scheduler, is_first=is_first):
+        async with (
+            _executing(root, settings.runs if is_first else None),
+            _scheduling(scheduler, is_first=is_first),
+            filled_indexes(partitions, is_first=is_first),
+        ):
             if seat is None:
                 await Server(app, on_started, takes_signals=True, certificate=server.certificate).serve([listener])
             else:

@@ -27,6 +27,7 @@ from store.db.url import parse
 from store.domain.events import StoreBlobsDropped, StoreBodiesDropped, StoreEvent
 from store.domain.working_set import WorkingSet
 from store.errors import Invalid
+from store.indexing.registry import follow_removals
 from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
 from store.operations.pace import Pace
 from store.runtime.clock import Clock
@@ -268,6 +269,8 @@ async def remover(
     finally:
         await wakeups.close()
         await session.close()
+        # Also after an error: some of the payload may have been removed.
+        await follow_removals(dialect)
 
 
 async def blobs_without_event(

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
 from itertools import count
 from typing import Any
 
@@ -16,10 +15,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
-    Integer,
-    LargeBinary,
     Select,
-    SmallInteger,
     Table,
     Text,
     bindparam,
@@ -32,7 +28,6 @@ from sqlalchemy import any_ as sql_any
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
-from sqlalchemy.types import TypeEngine
 
 from store.db.dialect import (
     Changes,
@@ -51,8 +46,11 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
+from store.db.drivers.postgres.column_types import column_types
 from store.db.drivers.postgres.connection import PooledConnection, PostgresConnection
+from store.db.drivers.postgres.index_tables import IndexTables
 from store.db.drivers.postgres.pool import Connections, Listener
+from store.db.index_place import IndexPlace
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
 from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
@@ -260,6 +258,12 @@ class Postgres(Dialect):
             finally:
                 await _close(connection)
         return not oldest
+
+    def index_place(self, name: str) -> IndexPlace:
+        return IndexTables(self, name, self.connections, _translated, self._vacuum)
+
+    def reopened(self) -> "Postgres":
+        return Postgres(self.url, self.clock, read_only=True)
 
     async def size_bytes(self) -> int:
         text = (
@@ -662,24 +666,6 @@ def _together(queries: Any) -> Select[Any]:
     return select(*arrays)
 
 
-# Subclasses come first: a SmallInteger is an Integer.
-_TYPES: tuple[tuple[type[TypeEngine[Any]], str], ...] = (
-    (SmallInteger, "smallint"),
-    (BigInteger, "bigint"),
-    (Integer, "integer"),
-    (Double, "double precision"),
-    (LargeBinary, "bytea"),
-    (Text, "text"),
-)
-
-
-@cache
-def _types(table: Table) -> dict[str, str]:
-    return {
-        column.name: next(name for kind, name in _TYPES if isinstance(column.type, kind)) for column in table.columns
-    }
-
-
 def _written(verb: str, what: Table | TablePart) -> list[str]:
     if isinstance(what, TablePart):
         return [*what.keys, *what.sets]
@@ -713,7 +699,7 @@ def _write_sql(steps: Sequence[tuple[str, Table | TablePart]], dialect: Postgres
     for index, (verb, what) in enumerate(steps):
         table = what.table if isinstance(what, TablePart) else what
         names = _written(verb, what)
-        types = _types(table)
+        types = column_types(table)
         lists = ", ".join(f"${number + offset}::{types[name]}[]" for offset, name in enumerate(names))
         number += len(names)
         rows = f"unnest({lists}) AS rows({', '.join(names)})"

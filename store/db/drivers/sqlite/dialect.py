@@ -34,9 +34,11 @@ from store.db.dialect import (
 from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.commits import DataVersion, State
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
+from store.db.drivers.sqlite.index_file import IndexFile, delete_index_files
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import Readers, SQLiteReader
 from store.db.drivers.sqlite.writer import SQLiteWriter, connect
+from store.db.index_place import IndexPlace
 from store.db.schema import (
     HEAD,
     DatabaseInfo,
@@ -225,6 +227,12 @@ class SQLite(Dialect):
                 is_done = _empty_log(connection)
         return is_done
 
+    def index_place(self, name: str) -> IndexPlace:
+        return IndexFile(self, self.path, name)
+
+    def reopened(self) -> "SQLite":
+        return SQLite(replace(self.url, path=self.path), self.clock, read_only=True)
+
     async def size_bytes(self) -> int:
         paths = (self.path, Path(self._file.log))
         return sum(path.stat().st_size for path in paths if path.exists())
@@ -236,6 +244,7 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            delete_index_files(self.path)
 
 
 class UnfinishedSQLite(SQLite, Unfinished):
