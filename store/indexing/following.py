@@ -163,7 +163,9 @@ class IndexFollower:
             if len(sizes) == EVENTS_AT_ONCE:
                 position = positions[-1]
         oversized = {row.position for row in sizes if (row.raw_len or 0) > LARGEST_BODY}
-        rows = await queries.events_with_bodies(log, positions, LARGEST_BODY) if positions else []
+        rows: Sequence[NamedRow] = ()
+        if positions:
+            rows = await queries.events_with_bodies(log, positions, LARGEST_BODY)
         events = [IndexedEvent(row, row.position in oversized) for row in rows]
         if position < last.last_position:
             commits = {row.position: row.commit_id for row in sizes}
