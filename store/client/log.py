@@ -19,7 +19,8 @@ from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans, flat_span
-from store.models.queries import SpanQuery
+from store.models.queries import SearchQuery, SpanQuery
+from store.models.search import SearchPage
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
 from store.wire import encoding, paths
@@ -66,6 +67,10 @@ class HTTPLog(StoreLog):
         page = await self.core.page("log.take_spans", paths.SPANS_SEARCH, query, requests.decode_span_page)
         take([flat_span(span) for span in page])
         return page.total
+
+    async def search_texts(self, query: SearchQuery) -> SearchPage:
+        fields = {name: getattr(query, name) for name in query.model_fields_set if getattr(query, name) is not None}
+        return await self.core.rollbook_query("search", paths.SEARCH, encoding.decode_search_page, **fields)
 
     async def tail(
         self,

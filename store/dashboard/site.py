@@ -22,6 +22,7 @@ from store.dashboard.pages import (
     rollout_transcript,
     run_actions,
     runs,
+    search,
     waterfall,
     workers,
 )
@@ -42,6 +43,7 @@ _MODULES: Final = (
     rollout_list,
     rollout_tabs,
     rollout_transcript,
+    search,
     compare,
     groups,
     waterfall,

@@ -89,7 +89,9 @@ class IndexFollower:
                     break
                 is_changed = True
         if is_changed:
-            await self.place.erase(self.index.table_names)
+            async with self.place.transaction() as session:
+                await self.index.purge(session)
+            await self.place.erase([table.name for table in self.index.tables])
 
     async def drop(self) -> None:
         """Drop the index. The next step makes it again."""

@@ -110,3 +110,7 @@ class Index(ABC):
         for table in self.tables:
             if "rollout_id" in table.c:
                 await session.delete(table, "rollout_id", rollout_ids)
+
+    async def purge(self, session: IndexSession) -> None:
+        """Remove what is left of deleted rows from the tables themselves. Called after removals of payload."""
+        del session

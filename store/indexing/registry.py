@@ -11,12 +11,13 @@ from store.db.index_place import IndexableDialect
 from store.db.tables.core import store_info
 from store.indexing.following import IndexFollower
 from store.indexing.index import Index
+from store.indexing.search.index import SearchIndex
 
 
 @cache
 def all_indexes() -> tuple[Index, ...]:
     """Return every index that servers fill, `verify` checks, and removals of payload reach."""
-    return ()
+    return (SearchIndex(),)
 
 
 async def follow_removals(dialect: Dialect) -> None:

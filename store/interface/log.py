@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans
-from store.models.queries import SpanQuery
+from store.models.queries import RolloutQuery, SearchQuery, SpanQuery
+from store.models.search import SearchPage
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 from store.runtime.progress import OnProgress, ignore
+
+_CONDITIONS: Final = (*RolloutQuery.conditions(), "filter_logic", "reward_version")
 
 
 class StoreLog:
@@ -135,6 +139,46 @@ class StoreLog:
         """
         raise Unsupported("log.seal", self.backend)
 
+    async def search(
+        self,
+        query: str,
+        *,
+        regex: str | None = None,
+        rollouts: RolloutQuery | None = None,
+        rollout_id: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+    ) -> SearchPage:
+        """Search the texts of rollouts: inputs, messages, tool calls and results, reasoning, errors and notes.
+
+        A query has words, `"phrases"` and `prefixes*`, which one text must contain, and scopes such as `tool:bash`,
+        `error:timeout`, `role:user` or `note:`, each for a text of its own. `-` before a term excludes rollouts.
+
+        Args:
+            query: the query.
+            regex: a regular expression that the text must match too. It needs the extra `rollbook[search]`.
+            rollouts: the conditions of this query restrict the rollouts; the order and the page are ignored.
+            rollout_id: search only this rollout, and return up to 200 texts in the order of the log.
+            limit: the maximum number of rollouts, 1 to 100.
+            after: `next` of the page before; None for the first page.
+
+        Returns:
+            The rollouts, those with the latest matching text first. `events_behind` is the number of events at the end
+            of the log that the search did not see.
+
+        Raises:
+            Invalid: the query is malformed; the message names the place and the cure.
+            Unsupported: the store has no index of texts.
+        """
+        conditions = {} if rollouts is None else {name: getattr(rollouts, name) for name in _CONDITIONS}
+        return await self.search_texts(
+            SearchQuery.of(query=query, regex=regex, rollout_id=rollout_id, limit=limit, after=after, **conditions)
+        )
+
+    async def search_texts(self, query: SearchQuery) -> SearchPage:
+        """Search as `search` does, given the arguments as a value."""
+        raise Unsupported("log.search", self.backend)
+
 
 class SyncLog(Blocking[StoreLog]):
     """Blocking methods of the log; see `StoreLog`."""
@@ -143,6 +187,8 @@ class SyncLog(Blocking[StoreLog]):
     position = blocking(StoreLog.position)
     take_spans = blocking(StoreLog.take_spans)
     tail = blocking_iterator(StoreLog.tail)
+    search = blocking(StoreLog.search)
+    search_texts = blocking(StoreLog.search_texts)
     verify = blocking(StoreLog.verify)
     rebuild = blocking(StoreLog.rebuild)
     seal = blocking(StoreLog.seal)

@@ -168,6 +168,23 @@ class RolloutQuery(PageQuery):
         return self.reward_version is not None or super().uses_additions
 
 
+class SearchQuery(RolloutQuery):
+    """A full-text search. The conditions of `RolloutQuery` restrict the rollouts."""
+
+    scope = ("query", "regex", "after", "rollout_id")
+
+    query: str
+    """The query: words, phrases, prefixes and scopes. `docs/search.md` describes the language."""
+    regex: str | None = None
+    """A regular expression of RE2 that a text must match too."""
+    rollout_id: str | None = None
+    """Only this rollout. The page then has one result with up to 200 texts, in the order of the log."""
+    limit: int = Field(default=20, ge=1, le=100)
+    """The maximum number of rollouts."""
+    after: str | None = None
+    """The cursor of the page before; None for the first page."""
+
+
 class AttemptQuery(PageQuery):
     """A query of the attempts of a rollout."""
 

@@ -15,7 +15,8 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans
-from store.models.queries import SpanQuery
+from store.models.queries import SearchQuery, SpanQuery
+from store.models.search import SearchPage
 from store.runtime.progress import OnProgress, ignore
 from store.sql import flat_spans
 from store.sql.core import SQLCore
@@ -52,6 +53,11 @@ class SQLLog(StoreLog):
 
     async def take_spans(self, query: SpanQuery, take: TakeSpans) -> int:
         return await flat_spans.take_spans(self.core, query, take)
+
+    async def search_texts(self, query: SearchQuery) -> SearchPage:
+        from store.sql.searches import search_texts
+
+        return await search_texts(self.core, query)
 
     async def tail(
         self,

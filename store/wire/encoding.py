@@ -40,6 +40,7 @@ from store.models import (
     VerifyReport,
     Worker,
 )
+from store.models.search import SearchPage
 
 T = TypeVar("T")
 Decoder = Callable[[bytes], T]
@@ -213,4 +214,5 @@ decode_artifacts: Decoder[list[Artifact]] = decoder(list[Artifact])
 decode_fork_plan: Decoder[ForkPlan] = decoder(ForkPlan)
 decode_lineage: Decoder[list[AttemptNode]] = decoder(list[AttemptNode])
 decode_annotations: Decoder[Annotations] = decoder(Annotations)
+decode_search_page: Decoder[SearchPage] = decoder(SearchPage)
 decode_difference: Decoder[AttemptDiff] = decoder(AttemptDiff)

@@ -190,6 +190,12 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery) -> Rollout
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
 
 
+def matching_rollouts(dialect: Dialect, query: RolloutListQuery) -> tuple[ColumnElement[bool], dict[str, Any]]:
+    """Return the condition on rollouts that a selection makes, and the parameters of the condition."""
+    listing = _listing(dialect, query)
+    return listing.matching(dialect), listing.params(dialect)
+
+
 def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[bool]) -> Listing:
     is_descending = query.is_descending is not (query.before is not None)
     filter_query = FilterQuery(

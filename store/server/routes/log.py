@@ -23,7 +23,8 @@ from store.models import (
     Seal,
     VerifyReport,
 )
-from store.models.queries import PastQuery
+from store.models.queries import PastQuery, SearchQuery
+from store.models.search import SearchPage
 from store.server.api_schema import STREAMED
 from store.server.auth.keyring import KeyRing
 from store.server.call import Call
@@ -128,6 +129,13 @@ async def read_log(call: Call, query: Annotated[LogQuery, Query()]) -> bytes:
 async def log_position(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return the position of the last event up to a moment, by default of the last event of the log."""
     return dumps(await call.store.log.position(query.as_at))
+
+
+@log.post(paths.SEARCH, response_model=SearchPage)
+@needs("reader")
+async def search_texts(call: Call, query: SearchQuery) -> bytes:
+    """Search the texts of rollouts, and return a page of rollouts with excerpts."""
+    return dumps(await call.store.log.search_texts(query))
 
 
 @log.post(paths.VERIFY, response_model=VerifyReport)

@@ -1,0 +1,146 @@
+"""Full-text search: over all rollouts, and inside one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final, get_args
+
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
+from store.dashboard.views.ranges import given_ranges, ranges_of
+from store.db.dialect import ReadSession
+from store.db.queries.failures import FAILED
+from store.db.queries.input_starts import input_starts
+from store.db.queries.rollout_list import RolloutListQuery, matching_rollouts, rollout_page
+from store.errors import Invalid
+from store.indexing.search.query_language import parse_query
+from store.indexing.search.searching import SearchRequest, cursor_of
+from store.models import RolloutMode, RolloutStatus
+from store.models.search import SearchHit, SearchPage
+from store.sql.searches import run_search
+
+pages = Pages()
+
+_PREVIEW_CHARACTERS: Final = 120
+_RESULTS: Final = 20
+_FILTERS: Final = (
+    ("label", "Label"),
+    ("group", "Group"),
+    ("step", "Step"),
+    ("resources", "Resources"),
+    ("worker", "Worker"),
+    ("error", "Error type"),
+)
+_EMPTY: Final = SearchPage(results=[], next=None, events_behind=0)
+
+
+@pages.get("/ui/search")
+async def search(request: PageRequest) -> PageContent:
+    """Show the rollouts whose texts match the query `q`. The parameters of the list of rollouts are filters."""
+    problem: Invalid | None = None
+    page = _EMPTY
+    if request.one("q") or request.one("regex"):
+        try:
+            page = await run_search(request.store.core, _search(request))
+        except Invalid as error:
+            if request.is_twin or error.field not in {"query", "regex"}:
+                raise
+            problem = error
+    ids = [result.rollout_id for result in page.results]
+    rows, previews = await _rollouts(request, ids) if ids else ({}, {})
+    values = {
+        "query": request.one("q"),
+        "regex": request.one("regex"),
+        "results": [
+            {**result.model_dump(), "input": previews.get(result.rollout_id), "rollout": rows.get(result.rollout_id)}
+            for result in page.results
+        ],
+        "next": page.next,
+        "events_behind": page.events_behind,
+        "is_cut_off": page.is_cut_off,
+        "texts_searched": page.texts_searched,
+    }
+    hidden = {
+        "problem": problem,
+        "segments": segments,
+        "hits": {result.rollout_id: result.hits for result in page.results},
+        "filters": [*((name, label, request.one(name)) for name, label in _FILTERS), *given_ranges(request)],
+        "statuses": get_args(RolloutStatus),
+        "modes": get_args(RolloutMode),
+        "attempt_statuses": FAILED,
+        "chosen": {name: request.one(name) for name in ("status", "mode", "attempt")},
+    }
+    return PageContent("search.html", values, "Search", status=400 if problem else 200, hidden=hidden)
+
+
+@pages.get("/ui/rollouts/{rollout_id}/search")
+async def search_rollout(request: PageRequest) -> PageContent:
+    """Show the texts of one rollout that match the query `q`, in the order of the log, up to 200."""
+    rollout_id = request.ids["rollout_id"]
+    page = _EMPTY
+    if request.one("q") or request.one("regex"):
+        page = await run_search(request.store.core, _search(request, rollout_id))
+    hits = [hit for result in page.results for hit in result.hits]
+    values = {
+        "rollout_id": rollout_id,
+        "query": request.one("q"),
+        "regex": request.one("regex"),
+        "hits": [hit.model_dump() for hit in hits],
+        "events_behind": page.events_behind,
+        "is_cut_off": page.is_cut_off,
+    }
+    hidden = {"segments": segments, "found": hits}
+    return PageContent("search_rollout.html", values, f"Search in {rollout_id}", hidden=hidden)
+
+
+def _search(request: PageRequest, rollout_id: str | None = None) -> SearchRequest:
+    after = request.one("after")
+    query = RolloutListQuery() if rollout_id else _selection(request)
+    return SearchRequest(
+        parse_query(request.one("q"), request.one("regex") or None),
+        partial(matching_rollouts, query=query),
+        limit=1 if rollout_id else request.whole("limit", _RESULTS, least=1, most=100),
+        after=cursor_of(after) if after else None,
+        rollout_id=rollout_id,
+    )
+
+
+def _selection(request: PageRequest) -> RolloutListQuery:
+    return RolloutListQuery(
+        statuses=request.several_among("status", get_args(RolloutStatus)),
+        modes=request.several_among("mode", get_args(RolloutMode)),
+        ids=request.several("id"),
+        group_id=request.one("group") or None,
+        step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
+        resources_id=request.one("resources") or None,
+        worker_id=request.one("worker") or None,
+        attempt_status=request.among("attempt", ("", *FAILED), "") or None,
+        error_type=request.one("error") or None,
+        label=request.one("label") or None,
+        reward_version=request.reward_version(),
+        ranges=ranges_of(request),
+    )
+
+
+async def _rollouts(request: PageRequest, ids: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the rows of the list of rollouts and the beginnings of the inputs, by rollout id."""
+
+    async def read(session: ReadSession) -> tuple[dict[str, Any], dict[str, str]]:
+        page = await rollout_page(session, RolloutListQuery(ids=ids, limit=len(ids)))
+        previews = await input_starts(session, ids, _PREVIEW_CHARACTERS)
+        return {row.rollout_id: row for row in page.rows}, previews
+
+    return await request.store.core.read(read, snapshot=True)
+
+
+def segments(hit: SearchHit) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of an excerpt, each with whether it matches."""
+    last = 0
+    for start, end in hit.marks:
+        if start > last:
+            yield hit.text[last:start], False
+        yield hit.text[start:end], True
+        last = end
+    if last < len(hit.text):
+        yield hit.text[last:], False

@@ -1,0 +1,1 @@
+"""Full-text search over inputs, messages, tool calls, reasoning, errors and notes."""

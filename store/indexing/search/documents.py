@@ -1,0 +1,193 @@
+"""Documents of search: the texts of an event, such as a message, the result of a tool, or an error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, cast
+
+from store.domain.events import (
+    AttemptStatusChanged,
+    RolloutAmended,
+    RolloutAnnotated,
+    RolloutEnqueued,
+    RolloutStarted,
+    SpanRecorded,
+)
+from store.indexing.index import IndexedEvent
+from store.indexing.search.words import without_encoded
+from store.model_calls import Message, call_of
+from store.model_calls.recorded import tool_use_of
+
+EVENT_TYPES: Final = (
+    RolloutEnqueued.type,
+    RolloutStarted.type,
+    RolloutAmended.type,
+    AttemptStatusChanged.type,
+    SpanRecorded.type,
+    RolloutAnnotated.type,
+)
+"""The types of the events that have documents."""
+LONGEST: Final = 1_000_000
+"""The number of characters of a text that can be searched."""
+_DEPTH: Final = 32
+_OTHER_PREFIXES: Final = ("agentlightning.", "rollbook.", "agl.", "exception.")
+_MESSAGE_BODIES: Final = ("agentlightning.message.body", "agentlightning.object.literal", "agentlightning.object.json")
+
+
+class DocumentKind(IntEnum):
+    """The kind of a text. The numbers are stored in indexes."""
+
+    INPUT = 1
+    SYSTEM = 2
+    USER = 3
+    ASSISTANT = 4
+    REASONING = 5
+    CALL = 6
+    """The arguments of a tool call."""
+    RESULT = 7
+    """The result of a tool call."""
+    ERROR = 8
+    NOTE = 9
+    SPAN = 10
+    """The attributes of a span that is neither a call of a model nor of a tool."""
+
+
+_ROLES: Final[Mapping[str, DocumentKind]] = {
+    "system": DocumentKind.SYSTEM,
+    "developer": DocumentKind.SYSTEM,
+    "user": DocumentKind.USER,
+    "human": DocumentKind.USER,
+    "assistant": DocumentKind.ASSISTANT,
+    "ai": DocumentKind.ASSISTANT,
+    "model": DocumentKind.ASSISTANT,
+    "tool": DocumentKind.RESULT,
+    "function": DocumentKind.RESULT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with its place."""
+
+    kind: DocumentKind
+    text: str
+    name: str = ""
+    """The name of the tool or of the span, or the type of the error."""
+
+    def key(self, rollout_id: str) -> int:
+        """Return a number that is equal for repetitions of the text in a rollout."""
+        content = "\0".join((rollout_id, str(int(self.kind)), self.name, self.text.strip()))
+        digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+
+def documents_of(event: IndexedEvent) -> Iterator[Document]:
+    """Yield the documents of an event, without empty texts. A text that the event repeats occurs repeatedly."""
+    for document in _documents(event):
+        text = without_encoded(document.text[:LONGEST])
+        if text.strip():
+            yield Document(document.kind, text, document.name[:200])
+
+
+def _documents(event: IndexedEvent) -> Iterator[Document]:
+    match event.type:
+        case SpanRecorded.type:
+            yield from _of_span(event)
+        case RolloutAnnotated.type:
+            yield Document(DocumentKind.NOTE, _text(event.body.get("note")))
+        case AttemptStatusChanged.type:
+            error = event.data.get("error")
+            if isinstance(error, dict):
+                fields = cast("dict[str, Any]", error)
+                yield Document(DocumentKind.ERROR, _joined(fields), _text(fields.get("type")))
+        case _:
+            yield Document(DocumentKind.INPUT, _joined(event.body.get("input")))
+
+
+def _of_span(event: IndexedEvent) -> Iterator[Document]:
+    attributes: dict[str, Any] = event.body.get("attributes") or {}
+    call = call_of(attributes)
+    names: dict[str, str] = {}
+    messages = [*call.messages, *call.answers]
+    for message in messages:
+        names |= {part.call_id: part.name for part in message.tool_calls if part.call_id is not None}
+        yield from _of_message(message, names)
+    tool = tool_use_of(attributes)
+    if tool is not None:
+        yield Document(DocumentKind.CALL, tool.arguments, tool.name)
+        yield Document(DocumentKind.RESULT, tool.result, tool.name)
+    if not messages and tool is None:
+        yield Document(DocumentKind.SPAN, _attribute_text(attributes), event.data.get("name") or "")
+    yield from _errors(event, attributes)
+
+
+def _of_message(message: Message, names: Mapping[str, str]) -> Iterator[Document]:
+    kind = _ROLES.get(message.role.lower(), DocumentKind.USER)
+    texts: list[str] = []
+    for part in message.parts:
+        match part.kind:
+            case "reasoning":
+                yield Document(DocumentKind.REASONING, part.text)
+            case "tool_call":
+                yield Document(DocumentKind.CALL, part.text, part.name)
+            case "tool_result":
+                name = part.name or names.get(part.call_id or "", "") or message.name or ""
+                yield Document(DocumentKind.RESULT, part.text, name)
+            case "image" | "video" | "document":
+                pass
+            case _:
+                texts.append(part.text)
+    if kind is DocumentKind.RESULT:
+        yield Document(kind, "\n".join(texts), message.name or "")
+    else:
+        yield Document(kind, "\n".join(texts))
+
+
+def _errors(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[Document]:
+    records: list[Any] = [{"name": "exception", "attributes": attributes}, *(event.body.get("events") or [])]
+    for record in records:
+        fields: dict[str, Any] = record.get("attributes") or {} if isinstance(record, dict) else {}
+        kind = _text(fields.get("exception.type"))
+        texts = [kind, _text(fields.get("exception.message")), _text(fields.get("exception.stacktrace"))]
+        yield Document(DocumentKind.ERROR, "\n".join(filter(None, texts)), kind)
+    if event.data.get("status_code") == "ERROR":
+        yield Document(DocumentKind.ERROR, _text(event.data.get("status_message")))
+
+
+def _attribute_text(attributes: Mapping[str, Any]) -> str:
+    """Return the texts among the attributes of a span, without those that the store itself writes."""
+    texts = [_text(attributes.get(name)) for name in _MESSAGE_BODIES]
+    for name, value in attributes.items():
+        if name.startswith(_OTHER_PREFIXES):
+            continue
+        texts.append(_joined(value))
+    return "\n".join(filter(None, texts))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _joined(value: Any) -> str:
+    """Return the texts in a JSON value, one a line."""
+    return value if isinstance(value, str) else "\n".join(_texts(value, _DEPTH))
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        if value:
+            yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+    elif depth and isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            yield from _texts(item, depth - 1)
+    elif depth and isinstance(value, list):
+        items = cast("Sequence[Any]", value)
+        # Lists of numbers are token ids and embeddings.
+        if not (items and all(isinstance(item, int | float) for item in items)):
+            for item in items:
+                yield from _texts(item, depth - 1)

@@ -1,0 +1,246 @@
+"""The index of search. Decision 108.
+
+Each distinct text of a rollout is a row of `search_documents`. Its words are in a table of FTS5 on SQLite, and in the
+column `vector` on Postgres.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    func,
+    select,
+)
+from sqlalchemy import (
+    Index as TableIndex,
+)
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from store.db.index_place import IndexSession
+from store.indexing.index import Index, IndexedEvent
+from store.indexing.search.documents import EVENT_TYPES, Document, documents_of
+from store.indexing.search.words import parts_of, word_texts
+
+_metadata = MetaData()
+_BigId: Final = BigInteger().with_variant(Integer(), "sqlite")
+_POSITIONS: Final = 255
+"""The number of positions of one word in a text that Postgres stores."""
+_KEYS_AT_ONCE: Final = 500
+
+rollout_numbers = Table(
+    "search_rollouts",
+    _metadata,
+    Column("number", _BigId, primary_key=True, autoincrement=False),
+    Column("rollout_id", Text, nullable=False, unique=True),
+)
+documents = Table(
+    "search_documents",
+    _metadata,
+    # The numbers ascend in the order of the log.
+    Column("id", _BigId, primary_key=True, autoincrement=False),
+    Column("rollout", BigInteger, nullable=False),
+    # The event that contains the text, the first one if it is repeated.
+    Column("position", BigInteger, nullable=False),
+    Column("kind", SmallInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    # Equal for repetitions of a text in a rollout.
+    Column("hash", BigInteger, nullable=False),
+    # The text, compressed with zlib.
+    Column("body", LargeBinary, nullable=False),
+    TableIndex("ix_search_documents_rollout", "rollout"),
+    TableIndex("ix_search_documents_hash", "hash"),
+)
+# On Postgres, the words of a document are one more column of its row.
+vectors = Table(
+    "search_documents",
+    MetaData(),
+    *(Column(column.name, column.type) for column in documents.columns),
+    Column("vector", Text, info={"postgresql": "tsvector"}),
+)
+
+_FTS: Final = (
+    "CREATE VIRTUAL TABLE search_words USING fts5(meta, text, content = '', columnsize = 0, tokenize = 'ascii')"
+)
+_INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
+_DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
+
+
+class _Part(NamedTuple):
+    """A row of `search_documents`, and the words of its text."""
+
+    id: int
+    rollout: int
+    position: int
+    document: Document
+    hash: int
+    text: str
+    words: list[str]
+
+
+def kind_word(kind: int) -> str:
+    """Return the word that marks the kind of a document."""
+    return f"k{kind}"
+
+
+def name_word(name: str) -> str:
+    """Return the word that marks the name of a document."""
+    return "n" + hashlib.blake2b(name.casefold().encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
+def rollout_word(number: int) -> str:
+    """Return the word that marks the rollout of a document."""
+    return f"r{number}"
+
+
+def body_text(body: bytes) -> str:
+    """Return the text of a row of `search_documents`."""
+    return zlib.decompress(body).decode(errors="surrogatepass")
+
+
+def is_sqlite(compiler_name: str) -> bool:
+    """Return whether a database has the words of documents in a table of FTS5."""
+    return compiler_name == "sqlite"
+
+
+class SearchIndex(Index):
+    """The texts of rollouts and their words."""
+
+    name = "search"
+    version = 1
+    types = EVENT_TYPES
+    tables = (rollout_numbers, documents)
+
+    @property
+    def table_names(self) -> list[str]:
+        return [*super().table_names, "search_words"]
+
+    async def create(self, session: IndexSession) -> None:
+        compiler = session.dialect.compiler
+        for table in self.tables:
+            await session.execute(str(CreateTable(table).compile(dialect=compiler)))
+        for index in sorted(documents.indexes, key=lambda index: str(index.name)):
+            await session.execute(str(CreateIndex(index).compile(dialect=compiler)))
+        if is_sqlite(compiler.name):
+            await session.execute(_FTS)
+        else:
+            await session.execute("ALTER TABLE search_documents ADD COLUMN vector tsvector NOT NULL")
+            # Bodies are compressed already.
+            await session.execute("ALTER TABLE search_documents ALTER COLUMN body SET STORAGE EXTERNAL")
+            await session.execute("CREATE INDEX ix_search_documents_vector ON search_documents USING gin (vector)")
+
+    async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
+        texts: dict[int, tuple[IndexedEvent, Document]] = {}
+        for event in events:
+            for document in documents_of(event):
+                texts.setdefault(document.key(event.rollout_id), (event, document))
+        repeated = await self._existing(session, list(texts))
+        texts = {key: value for key, value in texts.items() if key not in repeated}
+        if not texts:
+            return
+        numbers = await self._numbers(session, sorted({event.rollout_id for event, _ in texts.values()}))
+        last = (await session.fetch(session.dialect.sql(select(func.max(documents.c.id).label("last"))), {}))[0].last
+        rows: list[_Part] = []
+        for key, (event, document) in texts.items():
+            for text, words in parts_of(document.text):
+                number = (last or 0) + len(rows) + 1
+                rows.append(_Part(number, numbers[event.rollout_id], event.position, document, key, text, words))
+        if rows:
+            await self._write(session, rows)
+
+    async def _existing(self, session: IndexSession, keys: Sequence[int]) -> set[int]:
+        dialect = session.dialect
+        statement = dialect.sql(select(documents.c.hash).where(dialect.any_of(documents.c.hash, "hashes")))
+        existing: set[int] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            part = dialect.list_param(list(keys[start : start + _KEYS_AT_ONCE]))
+            existing |= {row.hash for row in await session.fetch(statement, {"hashes": part})}
+        return existing
+
+    async def _numbers(self, session: IndexSession, rollout_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of rollouts. New rollouts get the next numbers."""
+        numbers = await self._existing_numbers(session, rollout_ids)
+        fresh = [rollout_id for rollout_id in rollout_ids if rollout_id not in numbers]
+        if fresh:
+            statement = session.dialect.sql(select(func.max(rollout_numbers.c.number).label("last")))
+            last = (await session.fetch(statement, {}))[0].last or 0
+            numbers |= {rollout_id: last + index for index, rollout_id in enumerate(fresh, start=1)}
+            await session.write(rollout_numbers, [(numbers[rollout_id], rollout_id) for rollout_id in fresh])
+        return numbers
+
+    async def _existing_numbers(self, session: IndexSession, rollout_ids: Sequence[str]) -> dict[str, int]:
+        dialect, column = session.dialect, rollout_numbers.c
+        statement = select(column.number, column.rollout_id).where(dialect.any_of(column.rollout_id, "ids"))
+        rows = await session.fetch(dialect.sql(statement), {"ids": dialect.list_param(list(rollout_ids))})
+        return {row.rollout_id: row.number for row in rows}
+
+    async def _write(self, session: IndexSession, rows: Sequence[_Part]) -> None:
+        values = [
+            (
+                *(row.id, row.rollout, row.position, int(row.document.kind)),
+                *(row.document.name.replace("\0", ""), row.hash),
+                zlib.compress(row.text.encode(errors="surrogatepass"), 6),
+            )
+            for row in rows
+        ]
+        if is_sqlite(session.dialect.compiler.name):
+            await session.write(documents, values)
+            words = [(row.id, _meta(row.document, row.rollout), " ".join(row.words)) for row in rows]
+            await session.execute(_INSERT_WORDS, words)
+        else:
+            lexemes = [(*value, _vector(row)) for value, row in zip(values, rows, strict=True)]
+            await session.write(vectors, lexemes)
+
+    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> None:
+        dialect = session.dialect
+        numbers = list((await self._existing_numbers(session, rollout_ids)).values())
+        if not numbers:
+            return
+        if is_sqlite(dialect.compiler.name):
+            column = documents.c
+            statement = select(column.id, column.rollout, column.kind, column.name, column.body)
+            statement = statement.where(dialect.any_of(column.rollout, "numbers"))
+            rows = await session.fetch(dialect.sql(statement), {"numbers": dialect.list_param(numbers)})
+            # A table without content needs the words to delete them.
+            words = [
+                (row.id, meta_words(row.kind, row.name, row.rollout), " ".join(word_texts(body_text(row.body))))
+                for row in rows
+            ]
+            await session.execute(_DELETE_WORDS, words)
+        await session.delete(documents, "rollout", numbers)
+
+    async def purge(self, session: IndexSession) -> None:
+        if is_sqlite(session.dialect.compiler.name):
+            # Deleted words stay in the segments of the table until the segments are merged.
+            await session.execute("INSERT INTO search_words (search_words) VALUES ('optimize')")
+
+
+def meta_words(kind: int, name: str, rollout: int) -> str:
+    """Return the words of a document that are not in its text."""
+    return f"{kind_word(kind)} {name_word(name)} {rollout_word(rollout)}"
+
+
+def _meta(document: Document, rollout: int) -> str:
+    return meta_words(document.kind, document.name.replace("\0", ""), rollout)
+
+
+def _vector(row: _Part) -> str:
+    """Return the words of a document as text of the type tsvector."""
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(row.words, start=1):
+        of_word = places.setdefault(word, [])
+        if len(of_word) < _POSITIONS:
+            of_word.append(place)
+    meta = [f"'§{word}'" for word in _meta(row.document, row.rollout).split()[:2]]
+    return " ".join([*meta, *(f"'{word}':{','.join(map(str, of_word))}" for word, of_word in places.items())])

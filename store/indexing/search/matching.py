@@ -1,0 +1,118 @@
+"""Conditions of search in SQL: clauses as expressions of FTS5 on SQLite and of tsquery on Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Select, bindparam, column, literal_column, select, table
+from sqlalchemy import cast as cast_sql
+from sqlalchemy.types import BigInteger, Text, UserDefinedType
+
+from store.db.dialect import Dialect
+from store.indexing.search.index import documents, is_sqlite, kind_word, name_word, rollout_word
+from store.indexing.search.query_language import Clause, Phrase
+
+_words = table("search_words", column("rowid", BigInteger))
+
+
+class _TsQuery(UserDefinedType[Any]):
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "tsquery"
+
+
+class Matching:
+    """Documents that match clauses, as a part of a statement.
+
+    Args:
+        dialect: the database.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._has_fts = is_sqlite(dialect.compiler.name)
+        self._dialect = dialect
+
+    @property
+    def id(self) -> ColumnElement[int]:
+        """The column with the number of a document, in the order of which it can be read quickly."""
+        return _words.c.rowid if self._has_fts else documents.c.id
+
+    def source(self) -> FromClause:
+        """Return the tables of the statement."""
+        return _words.join(documents, documents.c.id == _words.c.rowid) if self._has_fts else documents
+
+    def all_documents(self) -> Matching:
+        """Return the statement's part for all documents, without a condition on words."""
+        other = Matching(self._dialect)
+        other._has_fts = False
+        return other
+
+    def condition(self, *, of_rollouts: bool = False) -> ColumnElement[bool]:
+        """Return the condition that a document matches the parameter `words`, in one of the rollouts `numbers`."""
+        if self._has_fts:
+            return literal_column("search_words").op("MATCH")(bindparam("words", type_=Text))
+        vector = literal_column("search_documents.vector")
+        matches = vector.op("@@")(cast_sql(bindparam("words", type_=Text), _TsQuery))
+        return matches & self.of_rollouts() if of_rollouts else matches
+
+    def of_rollouts(self) -> ColumnElement[bool]:
+        """Return the condition that a document belongs to one of the rollouts in the parameter `numbers`."""
+        return self._dialect.any_of(documents.c.rollout, "numbers")
+
+    def params(self, clause: Clause, numbers: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return the parameters of `condition` for a clause, in some rollouts or in all."""
+        if self._has_fts:
+            return {"words": _fts_query(clause, numbers)}
+        values: dict[str, Any] = {"words": _ts_query(clause)}
+        return values if numbers is None else {**values, "numbers": self._dialect.list_param(list(numbers))}
+
+    def rollouts_statement(self, *, has_least: bool) -> Select[Any]:
+        """Return the statement for the rollouts among `numbers` that have a document that matches `words`.
+
+        With `has_least`, the number of the document is at least the parameter `least`.
+        """
+        statement = select(documents.c.rollout).select_from(self.source()).where(self.condition(of_rollouts=True))
+        if has_least:
+            statement = statement.where(self.id >= bindparam("least", type_=BigInteger))
+        return statement.distinct()
+
+
+def is_empty(clause: Clause) -> bool:
+    """Return whether every document matches a clause."""
+    return not (clause.phrases or clause.kinds or clause.name is not None)
+
+
+def _fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
+    meta: list[str] = []
+    if clause.kinds:
+        meta.append(" OR ".join(map(kind_word, clause.kinds)))
+    if clause.name is not None:
+        meta.append(name_word(clause.name))
+    if numbers is not None:
+        meta.append(" OR ".join(map(rollout_word, numbers)))
+    parts = []
+    if meta:
+        parts.append("meta : (" + " AND ".join(f"({words})" for words in meta) + ")")
+    if clause.phrases:
+        phrases = [f'"{" ".join(phrase.words)}"{" *" if phrase.is_prefix else ""}' for phrase in clause.phrases]
+        parts.append("text : (" + " AND ".join(phrases) + ")")
+    return " AND ".join(parts)
+
+
+def _ts_query(clause: Clause) -> str:
+    parts: list[str] = []
+    if clause.kinds:
+        parts.append("(" + " | ".join(f"'§{kind_word(kind)}'" for kind in clause.kinds) + ")")
+    if clause.name is not None:
+        parts.append(f"'§{name_word(clause.name)}'")
+    parts += map(_ts_phrase, clause.phrases)
+    return " & ".join(parts)
+
+
+def _ts_phrase(phrase: Phrase) -> str:
+    words = [f"'{word}'" for word in phrase.words]
+    if phrase.is_prefix:
+        words[-1] += ":*"
+    return "(" + " <-> ".join(words) + ")"

@@ -1,0 +1,295 @@
+"""Searches: from a query to pages of rollouts with excerpts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, bindparam, select
+
+from store.db.dialect import Dialect, NamedRow, ReadSession
+from store.db.queries import filters, pages
+from store.db.queries import indexing as log_queries
+from store.db.queries.filters import FilterQuery
+from store.db.tables import core as core_tables
+from store.errors import Invalid
+from store.indexing.following import IndexLag
+from store.indexing.index import IndexedEvent
+from store.indexing.search.documents import DocumentKind
+from store.indexing.search.excerpts import excerpt
+from store.indexing.search.index import body_text, documents, rollout_numbers
+from store.indexing.search.matching import Matching, is_empty
+from store.indexing.search.query_language import Clause, SearchTerms
+from store.indexing.search.regex import Regex
+from store.models.search import SearchHit, SearchPage, SearchResult
+
+MOST_RESULTS: Final = 100
+_HITS: Final = 3
+_HITS_IN_ROLLOUT: Final = 200
+_DOCUMENTS_AT_ONCE: Final = 200
+_MOST_AT_ONCE: Final = 5_000
+_REGEX_TEXTS: Final = 20_000
+"""The number of texts that one search compares with a regular expression."""
+SECONDS: Final = 5.0
+"""The time after which a search returns what it has."""
+_LAST: Final = 2**62
+
+
+Restriction = Callable[[Dialect], tuple[ColumnElement[bool] | None, dict[str, Any]]]
+"""A function that returns a condition on the table `rollouts`, or None, and the parameters of the condition."""
+
+
+def restriction_of(filter_query: FilterQuery) -> Restriction:
+    """Return the restriction to the rollouts that a query matches."""
+
+    def condition(dialect: Dialect) -> tuple[ColumnElement[bool] | None, dict[str, Any]]:
+        if not filter_query.conditions:
+            return None, {}
+        columns = pages.rollout_columns(dialect, filter_query)
+        return filters.where(dialect, filter_query, columns), filters.params(dialect, filter_query)
+
+    return condition
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """The arguments of a search, checked."""
+
+    terms: SearchTerms
+    restriction: Restriction
+    limit: int = 20
+    after: int | None = None
+    """Only documents before this number, which the previous page returned as its cursor."""
+    rollout_id: str | None = None
+    """Only this rollout, whose hits are all in one result."""
+    seconds: float = SECONDS
+
+
+@dataclass(slots=True)
+class _Search:
+    """The state of one search."""
+
+    session: ReadSession
+    request: SearchRequest
+    regex: Regex | None
+    until: float
+    number: int | None = None
+    """The number of the only rollout to search."""
+    texts: int = 0
+    hits: dict[int, list[NamedRow]] = field(default_factory=dict[int, list[NamedRow]])
+    """The matching documents, by the number of their rollout, in the order of the results."""
+    rollouts: dict[int, NamedRow] = field(default_factory=dict[int, NamedRow])
+    """For each number: rollout_id and status."""
+    last: int = _LAST
+    """The last document that was compared."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has used its time or its texts."""
+        return time.monotonic() >= self.until or self.texts >= _REGEX_TEXTS
+
+
+def cursor_of(text: str | None) -> int | None:
+    """Return the place that a cursor of a page of results names.
+
+    Raises:
+        Invalid: the text is not a cursor.
+    """
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise Invalid("after", f"{text[:40]!r} is not a cursor; give `next` of a page of results")
+    return int(text)
+
+
+async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) -> SearchPage:
+    """Return a page of the rollouts that match. The session must see the tables of the index."""
+    terms = request.terms
+    regex = None if terms.regex is None else Regex(terms.regex)
+    state = _Search(session, request, regex, time.monotonic() + request.seconds)
+    has_more = True
+    at_once = _DOCUMENTS_AT_ONCE
+    before = _LAST if request.after is None else request.after
+    if request.rollout_id is not None:
+        state.number = await _number_of(session, request.rollout_id)
+        has_more = state.number is not None
+    while has_more and len(state.hits) < request.limit and not state.is_over:
+        rows = await _candidates(state, before, at_once)
+        has_more = len(rows) == at_once
+        if not rows:
+            break
+        await _take(state, rows)
+        before = state.last
+        if regex is None:
+            # If few of the candidates match, larger steps need fewer statements.
+            at_once = min(at_once * 2, _MOST_AT_ONCE)
+    is_full = len(state.hits) == request.limit and request.rollout_id is None
+    is_cut_off = has_more and not is_full
+    return SearchPage(
+        results=await _results(state),
+        next=str(state.last) if (has_more or is_full) and state.last < _LAST else None,
+        events_behind=lag.events_behind,
+        is_cut_off=is_cut_off,
+        texts_searched=state.texts,
+    )
+
+
+async def _candidates(state: _Search, before: int, limit: int) -> Sequence[NamedRow]:
+    """Return the next documents that match the first clause, newest first, in rollouts that match the filters."""
+    request, dialect = state.request, state.session.dialect
+    clause, numbers = request.terms.required[0], None if state.number is None else [state.number]
+    matching = Matching(dialect).all_documents() if is_empty(clause) else Matching(dialect)
+    columns = [documents.c.id, documents.c.rollout, documents.c.position, documents.c.kind, documents.c.name]
+    if state.regex is not None:
+        columns.append(documents.c.body)
+    source = matching.source().join(rollout_numbers, rollout_numbers.c.number == documents.c.rollout)
+    source = source.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == rollout_numbers.c.rollout_id)
+    statement = select(*columns, core_tables.rollouts.c.rollout_id, core_tables.rollouts.c.status)
+    statement = statement.select_from(source).where(matching.id < bindparam("before", type_=BigInteger))
+    params: dict[str, Any] = {"before": before, "at_most": limit}
+    if not is_empty(clause):
+        statement = statement.where(matching.condition(of_rollouts=numbers is not None))
+        params |= matching.params(clause, numbers)
+    elif numbers is not None:
+        statement = statement.where(matching.of_rollouts())
+        params["numbers"] = dialect.list_param(numbers)
+    condition, values = request.restriction(dialect)
+    if condition is not None:
+        statement = statement.where(condition)
+        params |= values
+    statement = statement.order_by(matching.id.desc()).limit(bindparam("at_most", type_=BigInteger))
+    return await state.session.fetch(dialect.sql(statement), params)
+
+
+async def _number_of(session: ReadSession, rollout_id: str) -> int | None:
+    column = rollout_numbers.c
+    sql = session.dialect.sql(select(column.number).where(column.rollout_id == bindparam("of_rollout")))
+    rows = await session.fetch(sql, {"of_rollout": rollout_id})
+    return rows[0].number if rows else None
+
+
+async def _take(state: _Search, rows: Sequence[NamedRow]) -> None:
+    """Add documents to the results whose rollouts match the other clauses, until the page is full."""
+    request = state.request
+    matches = {row.id for row in rows if _matches_regex(state, row)}
+    fresh = sorted({row.rollout for row in rows if row.id in matches} - state.hits.keys())
+    excluded = await _excluded(state, fresh) if fresh else set[int]()
+    for row in rows:
+        state.last = row.id
+        if row.rollout not in state.hits:
+            if row.rollout in excluded or row.id not in matches:
+                continue
+            if len(state.hits) == request.limit:
+                # The next page begins with this document.
+                state.last = row.id + 1
+                return
+            state.hits[row.rollout], state.rollouts[row.rollout] = [], row
+        limit = _HITS if request.rollout_id is None else _HITS_IN_ROLLOUT
+        if row.id in matches and len(state.hits[row.rollout]) < limit:
+            state.hits[row.rollout].append(row)
+
+
+def _matches_regex(state: _Search, row: NamedRow) -> bool:
+    if state.regex is None:
+        return True
+    if state.is_over:
+        return False
+    state.texts += 1
+    return state.regex.matches(body_text(row.body))
+
+
+async def _excluded(state: _Search, numbers: Sequence[int]) -> set[int]:
+    """Return the rollouts that are on an earlier page, lack a required clause, or match an excluded one."""
+    terms, after = state.request.terms, state.request.after
+    excluded: set[int] = set()
+    if after is not None and state.request.rollout_id is None:
+        excluded |= await _on_earlier_pages(state, numbers, after)
+    for clause in terms.required[1:]:
+        excluded |= set(numbers) - await _rollouts(state.session, clause, numbers)
+    for clause in terms.excluded:
+        excluded |= await _rollouts(state.session, clause, numbers)
+    return excluded
+
+
+async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) -> set[int]:
+    clause = state.request.terms.required[0]
+    if state.regex is None:
+        return await _rollouts(state.session, clause, numbers, least)
+    dialect = state.session.dialect
+    matching = Matching(dialect) if not is_empty(clause) else Matching(dialect).all_documents()
+    statement = select(documents.c.rollout, documents.c.body).select_from(matching.source())
+    statement = statement.where(matching.id >= bindparam("least", type_=BigInteger))
+    params: dict[str, Any] = {"least": least, "numbers": dialect.list_param(list(numbers))}
+    statement = statement.where(matching.of_rollouts())
+    if not is_empty(clause):
+        statement = statement.where(matching.condition())
+        params |= matching.params(clause)
+    rows = await state.session.fetch(dialect.sql(statement), params)
+    return {row.rollout for row in rows if state.regex.matches(body_text(row.body))}
+
+
+async def _rollouts(session: ReadSession, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
+    """Return the rollouts among `numbers` that have a document that matches a clause, of number `least` or higher."""
+    matching = Matching(session.dialect)
+    sql = session.dialect.sql(matching.rollouts_statement(has_least=least is not None))
+    params = {**matching.params(clause, numbers), "least": least}
+    return {row.rollout for row in await session.fetch(sql, params)}
+
+
+async def _results(state: _Search) -> list[SearchResult]:
+    request, session = state.request, state.session
+    rows = [row for hits in state.hits.values() for row in hits]
+    for clause in request.terms.required[1:]:
+        for number in state.hits:
+            more = await _first_hit(session, clause, number)
+            rows += more
+            state.hits[number] += more
+    texts = await _texts(session, [row.id for row in rows])
+    positions = sorted({row.position for row in rows})
+    events = await log_queries.events_with_bodies(session, positions, -1) if positions else []
+    by_position = {row.position: IndexedEvent(row, is_oversized=False) for row in events}
+    results: list[SearchResult] = []
+    for number, hits in state.hits.items():
+        rollout = state.rollouts[number]
+        ordered = sorted(hits, key=lambda row: row.id) if request.rollout_id is not None else hits
+        excerpts = [
+            _hit(row, by_position[row.position], texts[row.id], request.terms.required, state.regex)
+            for row in ordered
+            if row.position in by_position and row.id in texts
+        ]
+        results.append(SearchResult(rollout_id=rollout.rollout_id, status=rollout.status, hits=excerpts))
+    return results
+
+
+async def _first_hit(session: ReadSession, clause: Clause, number: int) -> list[NamedRow]:
+    matching = Matching(session.dialect)
+    column = documents.c
+    statement = select(column.id, column.rollout, column.position, column.kind, column.name)
+    statement = statement.select_from(matching.source()).where(matching.condition(of_rollouts=True))
+    sql = session.dialect.sql(statement.order_by(matching.id).limit(1))
+    return list(await session.fetch(sql, matching.params(clause, [number])))
+
+
+async def _texts(session: ReadSession, ids: Sequence[int]) -> dict[int, str]:
+    dialect = session.dialect
+    sql = dialect.sql(select(documents.c.id, documents.c.body).where(dialect.any_of(documents.c.id, "ids")))
+    rows = await session.fetch(sql, {"ids": dialect.list_param(sorted(set(ids)))})
+    return {row.id: body_text(row.body) for row in rows}
+
+
+def _hit(row: NamedRow, event: IndexedEvent, text: str, clauses: Sequence[Clause], regex: Regex | None) -> SearchHit:
+    part = excerpt(text, clauses, regex)
+    return SearchHit(
+        scope=DocumentKind(row.kind).name.lower(),  # pyright: ignore[reportArgumentType] - the names of the kinds
+        name=row.name,
+        text=part.text,
+        marks=part.marks,
+        is_start=part.is_start,
+        is_end=part.is_end,
+        number=event.version,
+        attempt_id=event.data.get("attempt_id"),
+        span_id=event.data.get("span_id"),
+        sequence_id=event.data.get("sequence_id"),
+    )
