@@ -61,7 +61,7 @@ class IndexFollower:
             if await self._follow_removal(session, state):
                 return IndexLag(state.position, end)
             async with self._dialect.read(snapshot=True) as log:
-                events, position, commit = await self._next_events(log, state.position)
+                events, position, commit = await next_events(log, self.index.types, state.position)
             if commit is None:
                 return IndexLag(state.position, end)
             await self.index.fold(session, events)
@@ -92,6 +92,11 @@ class IndexFollower:
             async with self.place.transaction() as session:
                 await self.index.purge(session)
             await self.place.erase([table.name for table in self.index.tables])
+
+    async def make_again(self) -> IndexLag:
+        """Drop the index, and fold the whole log."""
+        await self.drop()
+        return await self.catch_up()
 
     async def drop(self) -> None:
         """Drop the index. The next step makes it again."""
@@ -137,43 +142,6 @@ class IndexFollower:
         assert saved is not None  # it was written in this transaction
         return saved
 
-    async def _next_events(
-        self, log: ReadSession, after: int, until: int | None = None, stream: str | None = None
-    ) -> tuple[list[IndexedEvent], int, NamedRow | None]:
-        """Return the next events to fold, the position after which the following events are, and its commit.
-
-        The commit is None if there is no event after the position.
-        """
-        last = await log_queries.last_commit(log)
-        if last is None or last.last_position <= after:
-            return [], after, None
-        end = last.last_position if until is None else until
-        sizes = await queries.body_sizes(
-            log, self.index.types, after=after, until=end, limit=EVENTS_AT_ONCE, stream=stream
-        )
-        positions: list[int] = []
-        size, position = 0, end
-        for row in sizes:
-            length = row.raw_len or 0
-            length = 0 if length > LARGEST_BODY else length
-            if positions and size + length > BYTES_AT_ONCE:
-                position = positions[-1]
-                break
-            positions.append(row.position)
-            size += length
-        else:
-            if len(sizes) == EVENTS_AT_ONCE:
-                position = positions[-1]
-        oversized = {row.position for row in sizes if (row.raw_len or 0) > LARGEST_BODY}
-        rows: Sequence[NamedRow] = ()
-        if positions:
-            rows = await queries.events_with_bodies(log, positions, LARGEST_BODY)
-        events = [IndexedEvent(row, row.position in oversized) for row in rows]
-        if position < last.last_position:
-            commits = {row.position: row.commit_id for row in sizes}
-            last = await log_queries.last_commit(log, commits.get(position, last.commit_id))
-        return events, position, last
-
     async def _follow_removal(self, session: IndexSession, state: NamedRow) -> bool:
         """Remove some rollouts from the index if payload was removed, and fold the rest of them again.
 
@@ -197,7 +165,7 @@ class IndexFollower:
         after = 0
         while after < until:
             async with self._dialect.read(snapshot=True) as log:
-                events, after, _ = await self._next_events(log, after, until, stream)
+                events, after, _ = await next_events(log, self.index.types, after, until, stream)
             await self.index.fold(session, events)
 
 
@@ -206,3 +174,39 @@ async def read_state(session: IndexSession | ReadSession, index: Index) -> Named
     statement = select(*index_states.columns).where(index_states.c.name == index.name)
     rows: Sequence[NamedRow] = await session.fetch(session.dialect.sql(statement), {})
     return rows[0] if rows else None
+
+
+async def next_events(
+    log: ReadSession, types: Sequence[str], after: int, until: int | None = None, stream: str | None = None
+) -> tuple[list[IndexedEvent], int, NamedRow | None]:
+    """Return the next events to fold, the position after which the following events are, and its commit.
+
+    The commit is None if there is no event after the position.
+    """
+    last = await log_queries.last_commit(log)
+    if last is None or last.last_position <= after:
+        return [], after, None
+    end = last.last_position if until is None else until
+    sizes = await queries.body_sizes(log, types, after=after, until=end, limit=EVENTS_AT_ONCE, stream=stream)
+    positions: list[int] = []
+    size, position = 0, end
+    for row in sizes:
+        length = row.raw_len or 0
+        length = 0 if length > LARGEST_BODY else length
+        if positions and size + length > BYTES_AT_ONCE:
+            position = positions[-1]
+            break
+        positions.append(row.position)
+        size += length
+    else:
+        if len(sizes) == EVENTS_AT_ONCE:
+            position = positions[-1]
+    oversized = {row.position for row in sizes if (row.raw_len or 0) > LARGEST_BODY}
+    rows: Sequence[NamedRow] = ()
+    if positions:
+        rows = await queries.events_with_bodies(log, positions, LARGEST_BODY)
+    events = [IndexedEvent(row, row.position in oversized) for row in rows]
+    if position < last.last_position:
+        commits = {row.position: row.commit_id for row in sizes}
+        last = await log_queries.last_commit(log, commits.get(position, last.commit_id))
+    return events, position, last

@@ -12,7 +12,7 @@ from sqlalchemy import Table
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from store.db.data_blocks import json_of
-from store.db.dialect import NamedRow
+from store.db.dialect import NamedRow, ReadSession
 from store.db.index_place import IndexSession
 from store.db.queries.bodies import payload
 
@@ -110,6 +110,17 @@ class Index(ABC):
         for table in self.tables:
             if "rollout_id" in table.c:
                 await session.delete(table, "rollout_id", rollout_ids)
+
+    async def problem(self, session: ReadSession, rollout_id: str, events: Sequence[IndexedEvent]) -> str | None:
+        """Return how the rows of a rollout differ from those that follow from its events; None if they are equal.
+
+        Args:
+            session: a session that sees the tables.
+            rollout_id: the rollout.
+            events: all its events up to the position of the index.
+        """
+        del session, rollout_id, events
+        return None
 
     async def purge(self, session: IndexSession) -> None:
         """Remove what is left of deleted rows from the tables themselves. Called after removals of payload."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from store.db.dialect import ReadSession
 from store.errors import ReadOnly
+from store.indexing.checking import check_indexes, make_again
+from store.indexing.registry import all_indexes
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
@@ -110,6 +112,12 @@ class SQLLog(StoreLog):
         expected_seal = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
         verifying = verify(self.core.dialect, self.core.store_id, expected_seal, self._calls_so_far, on_progress)
         report = await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
+        checking = check_indexes(self.core.dialect)
+        differences = await (self.core.thread.run(checking) if self.core.dialect.loop_bound else checking)
+        if differences:
+            count = report.difference_count + len(differences)
+            more = {"differences": [*report.differences, *differences][:1000], "difference_count": count}
+            report = report.model_copy(update=more)
         if not self.core.read_only:
             try:
                 await self.core.thread.run(last.record(self.core.dialect, report))
@@ -122,9 +130,15 @@ class SQLLog(StoreLog):
         if self.core.read_only:
             raise ReadOnly("rebuild")
         # The rebuild runs in the store's thread, because the writer accepts jobs only from that thread.
-        return await self.core.thread.run(
+        report = await self.core.thread.run(
             rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far, on_progress)
         )
+        checking = check_indexes(self.core.dialect)
+        differences = await (self.core.thread.run(checking) if self.core.dialect.loop_bound else checking)
+        for index in all_indexes():
+            if any(difference.check == f"index {index.name}" for difference in differences):
+                await make_again(self.core.dialect, index)
+        return report
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):

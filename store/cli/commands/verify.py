@@ -18,7 +18,8 @@ from store.cli.output.printing import json_document, line, note
 from store.cli.output.progress import progress_shown
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
-from store.cli.store_context import run_reading, run_writing
+from store.cli.store_context import dialect_of, run_reading, run_writing
+from store.errors import Invalid
 from store.runtime.urls import scheme_of
 
 if TYPE_CHECKING:
@@ -75,8 +76,18 @@ def verify(
 
 
 @app.command(rich_help_panel="Prove")
-def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+def rebuild(
+    db: Db = DEFAULT_DB,
+    index: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only make this index again from the whole log, for example search."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
     """Replay the whole log, and repair table rows that differ from it; other clients can read and write meanwhile."""
+    if index is not None:
+        _make_index(db, index)
+        return
     with progress_shown(is_quiet=json) as on_progress:
         report = run_writing(db, lambda store: store.log.rebuild(on_progress=on_progress))
     if json:
@@ -90,6 +101,19 @@ def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
         + (f"{written:,} rows were repaired ({repaired})" if written else "every row was correct")
     )
     line(f"state hash  {report.state_hash}")
+
+
+def _make_index(db: str, name: str) -> None:
+    from store.indexing.checking import make_again
+    from store.indexing.registry import all_indexes
+
+    if scheme_of(db) in {"http", "https"}:
+        raise Invalid("db", "a server makes its indexes itself; give the URL of the database")
+    by_name = {index.name: index for index in all_indexes()}
+    if name not in by_name:
+        raise Invalid("index", f"{name!r} is no index; write one of {', '.join(by_name)}")
+    lag = asyncio.run(make_again(dialect_of(db), by_name[name]))
+    line(f"the index {name} was made again up to event {lag.position:,}")
 
 
 @app.command(rich_help_panel="Prove")

@@ -79,7 +79,9 @@ class Document:
 
     def key(self, rollout_id: str) -> int:
         """Return a number that is equal for repetitions of the text in a rollout."""
-        content = "\0".join((rollout_id, str(int(self.kind)), self.name, self.text.strip()))
+        # The message and the span of a tool call have the same arguments, as JSON with and without spaces.
+        text = "".join(self.text.split()) if self.kind is DocumentKind.CALL else self.text.strip()
+        content = "\0".join((rollout_id, str(int(self.kind)), self.name, text))
         digest = hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True)
 

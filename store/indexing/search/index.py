@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    bindparam,
     func,
     select,
 )
@@ -28,7 +29,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from store.db.dialect import ReadSession, Sql
 from store.db.index_place import IndexSession
+from store.domain.rows import row_maker
 from store.indexing.index import Index, IndexedEvent
 from store.indexing.search.documents import EVENT_TYPES, Document, documents_of
 from store.indexing.search.words import parts_of, word_texts
@@ -219,6 +222,31 @@ class SearchIndex(Index):
             ]
             await session.execute(_DELETE_WORDS, words)
         await session.delete(documents, "rollout", numbers)
+
+    async def problem(self, session: ReadSession, rollout_id: str, events: Sequence[IndexedEvent]) -> str | None:
+        last = events[-1].position if events else 0
+        expected = {
+            document.key(rollout_id)
+            for event in events
+            for document in documents_of(event)
+            if any(True for _ in parts_of(document.text))
+        }
+        dialect, column = session.dialect, documents.c
+        statement = select(column.id, column.rollout, column.hash, column.position)
+        statement = statement.join(rollout_numbers, rollout_numbers.c.number == column.rollout)
+        statement = statement.where(rollout_numbers.c.rollout_id == bindparam("of_rollout"))
+        rows = await session.fetch(dialect.sql(statement), {"of_rollout": rollout_id})
+        rows = [row for row in rows if row.position <= last]
+        hashes = {row.hash for row in rows}
+        if hashes != expected:
+            return f"{len(expected - hashes)} texts are missing, {len(hashes - expected)} are not in the log"
+        if rows and is_sqlite(dialect.compiler.name):
+            text = "SELECT count(*) FROM search_words WHERE search_words MATCH ?"
+            params = {"words": f"meta : {rollout_word(rows[0].rollout)}"}
+            total = (await session.fetch(Sql(text, ("words",), {}, None, row_maker(("total",))), params))[0].total
+            if total < len(rows):
+                return f"the words of {len(rows) - total} texts are missing"
+        return None
 
     async def purge(self, session: IndexSession) -> None:
         if is_sqlite(session.dialect.compiler.name):
