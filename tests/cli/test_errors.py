@@ -34,6 +34,7 @@ WORKING = {
     "verify": ("verify",),
     "doctor": ("doctor",),
     "rebuild": ("rebuild",),
+    "search": ("search", "input:"),
     "seal": ("seal", "{file}"),
     "copy": ("copy", "--help"),
     "backup": ("backup", "{file}.{terminal}.backup"),

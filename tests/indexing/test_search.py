@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,8 @@ def marked(page: SearchPage) -> set[str]:
 
 
 @pytest.fixture
-async def filled(store: Store) -> AsyncIterator[tuple[Store, str, str]]:
-    yield store, await conversation(store, "red fox-trot"), await conversation(store, "blue foxes", status="failed")
+async def filled(store: Store) -> tuple[Store, str, str]:
+    return store, await conversation(store, "red fox-trot"), await conversation(store, "blue foxes", status="failed")
 
 
 async def test_words_phrases_prefixes_and_negation_select_rollouts(filled: tuple[Store, str, str]) -> None:
@@ -317,7 +316,7 @@ async def test_retention_of_one_span_keeps_repeated_texts_that_remain(durable_ur
         page = await store.log.search("role:user:shared")
         assert [hit.sequence_id for result in page.results for hit in result.hits] == [3]
         clock.advance(2 * 86_400)
-        await remove_payload(durable_url, RetentionPolicy.of(older_than=86_400), clock=clock)
+        await remove_payload(durable_url, RetentionPolicy.of(older_than=86_400), apply=True, clock=clock)
         assert await ids(store, "role:user:shared") == set()
 
 

@@ -177,6 +177,8 @@ _YOUNGER_PAGES = {
     "/ui/admin/checks",
     "/ui/admin/payload",
     "/ui/rollouts/{rollout_id}/payload",
+    "/ui/rollouts/{rollout_id}/search",
+    "/ui/search",
     "GET /v1/agl/log/position",
     "GET /v1/agl/scores/versions",
 }

@@ -47,6 +47,7 @@ async def _serve(db: str, listener: socket.socket, text: str) -> None:
     from store.cli.server_log import announce
     from store.server.app import build_app
     from store.server.auth.keyring import KeyRing
+    from store.server.indexes import filled_indexes
     from store.server.partitions import Partitions
     from store.server.process.serve import Server
     from store.sql.store import SQLStore
@@ -65,7 +66,8 @@ async def _serve(db: str, listener: socket.socket, text: str) -> None:
         # Other users of this machine can reach the port, so the server requires a key if the database has keys.
         ring = await KeyRing.open(db, read_only=True)
         app = build_app(partitions, ring=ring, front_end=front_end(), is_local=True, is_read_only=True)
-        await Server(app, lambda: announce(text), takes_signals=True).serve([listener])
+        async with filled_indexes(partitions):
+            await Server(app, lambda: announce(text), takes_signals=True).serve([listener])
     finally:
         if ring is not None:
             await ring.close()

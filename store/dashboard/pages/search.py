@@ -71,7 +71,7 @@ async def search(request: PageRequest) -> PageContent:
         "attempt_statuses": FAILED,
         "chosen": {name: request.one(name) for name in ("status", "mode", "attempt")},
     }
-    return PageContent("search.html", values, "Search", status=400 if problem else 200, hidden=hidden)
+    return PageContent("search.html", values, "Search", status=422 if problem else 200, hidden=hidden)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/search")

@@ -111,13 +111,16 @@ def _documents(event: IndexedEvent) -> Iterator[Document]:
 
 def _of_span(event: IndexedEvent) -> Iterator[Document]:
     attributes: dict[str, Any] = event.body.get("attributes") or {}
-    call = call_of(attributes)
+    tool = tool_use_of(attributes)
     names: dict[str, str] = {}
-    messages = [*call.messages, *call.answers]
+    messages: list[Message] = []
+    if tool is None and attributes:
+        # To read a call takes much longer than all else, and the span of a tool has no messages.
+        call = call_of(attributes)
+        messages = [*call.messages, *call.answers]
     for message in messages:
         names |= {part.call_id: part.name for part in message.tool_calls if part.call_id is not None}
         yield from _of_message(message, names)
-    tool = tool_use_of(attributes)
     if tool is not None:
         yield Document(DocumentKind.CALL, tool.arguments, tool.name)
         yield Document(DocumentKind.RESULT, tool.result, tool.name)
