@@ -74,7 +74,7 @@ vectors = Table(
 )
 
 _FTS: Final = (
-    "CREATE VIRTUAL TABLE search_words USING fts5(meta, text, content = '', columnsize = 0, tokenize = 'ascii')"
+    "CREATE VIRTUAL TABLE search_words USING fts5(text, meta, content = '', columnsize = 0, tokenize = 'ascii')"
 )
 _INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
 _DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
