@@ -21,7 +21,6 @@ from store.indexing.index import LARGEST_BODY, Index, IndexedEvent
 
 EVENTS_AT_ONCE = 200
 BYTES_AT_ONCE = 1024 * 1024
-_STREAMS_AT_ONCE = 50
 _CHAIN_BYTES = 8
 
 
@@ -153,12 +152,14 @@ class IndexFollower:
                 return False
             streams = await queries.streams_without_payload(log, after=state.removed_position, until=state.position)
         rollouts = [stream for stream in streams if stream.startswith("rollout/")]
-        for start in range(0, len(rollouts), _STREAMS_AT_ONCE):
-            part = rollouts[start : start + _STREAMS_AT_ONCE]
-            await self.index.remove(session, [stream.removeprefix("rollout/") for stream in part])
-            for stream in part:
+        if await self.index.remove(session, [stream.removeprefix("rollout/") for stream in rollouts]):
+            for stream in rollouts:
                 await self._fold_again(session, stream, state.position)
-        await self._save(session, state, removed_position=last)
+            await self._save(session, state, removed_position=last)
+        else:
+            await self.index.clear(session)
+            await self.index.create(session)
+            await self._save(session, None, removed_position=last)
         return True
 
     async def _fold_again(self, session: IndexSession, stream: str, until: int) -> None:

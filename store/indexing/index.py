@@ -105,11 +105,15 @@ class Index(ABC):
     async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
         """Write the rows that follow from events, which are in the order of the log."""
 
-    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> None:
-        """Delete all rows of rollouts from which payload was removed. Their remaining events are then folded again."""
+    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
+        """Delete all rows of rollouts from which payload was removed. Their remaining events are then folded again.
+
+        Return False, with the rows unchanged, if it takes less time to make the whole index again.
+        """
         for table in self.tables:
             if "rollout_id" in table.c:
                 await session.delete(table, "rollout_id", rollout_ids)
+        return True
 
     async def problem(self, session: ReadSession, rollout_id: str, events: Sequence[IndexedEvent]) -> str | None:
         """Return how the rows of a rollout differ from those that follow from its events; None if they are equal.

@@ -1,13 +1,12 @@
 """The index of search. Decision 108.
 
 Each distinct text of a rollout is a row of `search_documents`. Its words are in a table of FTS5 on SQLite, and in the
-column `vector` on Postgres.
+column `vector` on Postgres. The text itself is only in the log.
 """
 
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Integer,
-    LargeBinary,
     MetaData,
     SmallInteger,
     Table,
@@ -34,13 +32,16 @@ from store.db.index_place import IndexSession
 from store.domain.rows import row_maker
 from store.indexing.index import Index, IndexedEvent
 from store.indexing.search.documents import EVENT_TYPES, Document, documents_of
-from store.indexing.search.words import parts_of, word_texts
+from store.indexing.search.words import parts_of
 
 _metadata = MetaData()
 _BigId: Final = BigInteger().with_variant(Integer(), "sqlite")
 _POSITIONS: Final = 255
 """The number of positions of one word in a text that Postgres stores."""
 _KEYS_AT_ONCE: Final = 500
+_REMOVED_AT_ONCE: Final = 20_000
+"""The number of documents whose words are deleted after one scan of all words on SQLite."""
+_MOST_SCANS: Final = 5
 
 rollout_numbers = Table(
     "search_rollouts",
@@ -60,8 +61,8 @@ documents = Table(
     Column("name", Text, nullable=False),
     # Equal for repetitions of a text in a rollout.
     Column("hash", BigInteger, nullable=False),
-    # The text, compressed with zlib.
-    Column("body", LargeBinary, nullable=False),
+    # The number of the part, if the text is cut into parts.
+    Column("part", SmallInteger, nullable=False),
     TableIndex("ix_search_documents_rollout", "rollout"),
     TableIndex("ix_search_documents_hash", "hash"),
 )
@@ -76,6 +77,9 @@ vectors = Table(
 _FTS: Final = (
     "CREATE VIRTUAL TABLE search_words USING fts5(text, meta, content = '', columnsize = 0, tokenize = 'ascii')"
 )
+_INSTANCES: Final = "CREATE VIRTUAL TABLE search_instances USING fts5vocab(search_words, instance)"
+_INSTANCES_OF: Final = "SELECT doc, col, term FROM search_instances WHERE doc IN (SELECT value FROM json_each(?))"
+    " ORDER BY doc, col, offset"
 _INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
 _DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
 
@@ -88,7 +92,7 @@ class _Part(NamedTuple):
     position: int
     document: Document
     hash: int
-    text: str
+    part: int
     words: list[str]
 
 
@@ -107,11 +111,6 @@ def rollout_word(number: int) -> str:
     return f"r{number}"
 
 
-def body_text(body: bytes) -> str:
-    """Return the text of a row of `search_documents`."""
-    return zlib.decompress(body).decode(errors="surrogatepass")
-
-
 def is_sqlite(compiler_name: str) -> bool:
     """Return whether a database has the words of documents in a table of FTS5."""
     return compiler_name == "sqlite"
@@ -127,7 +126,7 @@ class SearchIndex(Index):
 
     @property
     def table_names(self) -> list[str]:
-        return [*super().table_names, "search_words"]
+        return ["search_instances", *super().table_names, "search_words"]
 
     async def create(self, session: IndexSession) -> None:
         compiler = session.dialect.compiler
@@ -137,10 +136,9 @@ class SearchIndex(Index):
             await session.execute(str(CreateIndex(index).compile(dialect=compiler)))
         if is_sqlite(compiler.name):
             await session.execute(_FTS)
+            await session.execute(_INSTANCES)
         else:
             await session.execute("ALTER TABLE search_documents ADD COLUMN vector tsvector NOT NULL")
-            # Bodies are compressed already.
-            await session.execute("ALTER TABLE search_documents ALTER COLUMN body SET STORAGE EXTERNAL")
             await session.execute("CREATE INDEX ix_search_documents_vector ON search_documents USING gin (vector)")
 
     async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
@@ -156,9 +154,9 @@ class SearchIndex(Index):
         last = (await session.fetch(session.dialect.sql(select(func.max(documents.c.id).label("last"))), {}))[0].last
         rows: list[_Part] = []
         for key, (event, document) in texts.items():
-            for text, words in parts_of(document.text):
+            for part, (_, words) in enumerate(parts_of(document.text)):
                 number = (last or 0) + len(rows) + 1
-                rows.append(_Part(number, numbers[event.rollout_id], event.position, document, key, text, words))
+                rows.append(_Part(number, numbers[event.rollout_id], event.position, document, key, part, words))
         if rows:
             await self._write(session, rows)
 
@@ -192,8 +190,7 @@ class SearchIndex(Index):
         values = [
             (
                 *(row.id, row.rollout, row.position, int(row.document.kind)),
-                *(row.document.name.replace("\0", ""), row.hash),
-                zlib.compress(row.text.encode(errors="surrogatepass"), 6),
+                *(row.document.name.replace("\0", ""), row.hash, row.part),
             )
             for row in rows
         ]
@@ -205,23 +202,33 @@ class SearchIndex(Index):
             lexemes = [(*value, _vector(row)) for value, row in zip(values, rows, strict=True)]
             await session.write(vectors, lexemes)
 
-    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> None:
+    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
         dialect = session.dialect
         numbers = list((await self._existing_numbers(session, rollout_ids)).values())
-        if not numbers:
-            return
         if is_sqlite(dialect.compiler.name):
-            column = documents.c
-            statement = select(column.id, column.rollout, column.kind, column.name, column.body)
-            statement = statement.where(dialect.any_of(column.rollout, "numbers"))
+            statement = select(documents.c.id).where(dialect.any_of(documents.c.rollout, "numbers"))
             rows = await session.fetch(dialect.sql(statement), {"numbers": dialect.list_param(numbers)})
-            # A table without content needs the words to delete them.
-            words = [
-                (row.id, meta_words(row.kind, row.name, row.rollout), " ".join(word_texts(body_text(row.body))))
-                for row in rows
-            ]
-            await session.execute(_DELETE_WORDS, words)
+            ids = [row.id for row in rows]
+            if len(ids) > _REMOVED_AT_ONCE * _MOST_SCANS:
+                return False
+            for start in range(0, len(ids), _REMOVED_AT_ONCE):
+                await self._delete_words(session, ids[start : start + _REMOVED_AT_ONCE])
         await session.delete(documents, "rollout", numbers)
+        return True
+
+    async def _delete_words(self, session: IndexSession, ids: Sequence[int]) -> None:
+        """Delete the words of documents on SQLite.
+
+        A table without content needs the words to delete them. The texts are no longer in the log, so the words are
+        read from the table itself, which takes a scan of all words.
+        """
+        sql = Sql(_INSTANCES_OF, ("ids",), {}, None, row_maker(("doc", "col", "term")))
+        words: dict[int, dict[str, list[str]]] = {}
+        for row in await session.fetch(sql, {"ids": session.dialect.list_param(list(ids))}):
+            words.setdefault(row.doc, {"meta": [], "text": []})[row.col].append(row.term)
+        await session.execute(
+            _DELETE_WORDS, [(number, " ".join(of["meta"]), " ".join(of["text"])) for number, of in words.items()]
+        )
 
     async def problem(self, session: ReadSession, rollout_id: str, events: Sequence[IndexedEvent]) -> str | None:
         last = events[-1].position if events else 0

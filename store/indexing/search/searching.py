@@ -16,13 +16,14 @@ from store.db.queries.filters import FilterQuery
 from store.db.tables import core as core_tables
 from store.errors import Invalid
 from store.indexing.following import IndexLag
-from store.indexing.index import IndexedEvent
-from store.indexing.search.documents import DocumentKind
+from store.indexing.index import LARGEST_BODY, IndexedEvent
+from store.indexing.search.documents import DocumentKind, documents_of
 from store.indexing.search.excerpts import excerpt
-from store.indexing.search.index import body_text, documents, rollout_numbers
+from store.indexing.search.index import documents, rollout_numbers
 from store.indexing.search.matching import Matching, is_empty
 from store.indexing.search.query_language import Clause, SearchTerms
 from store.indexing.search.regex import Regex
+from store.indexing.search.words import parts_of
 from store.models.search import SearchHit, SearchPage, SearchResult
 
 MOST_RESULTS: Final = 100
@@ -30,11 +31,15 @@ _HITS: Final = 3
 _HITS_IN_ROLLOUT: Final = 200
 _DOCUMENTS_AT_ONCE: Final = 200
 _MOST_AT_ONCE: Final = 5_000
+_TEXTS_AT_ONCE: Final = 50
 _REGEX_TEXTS: Final = 20_000
 """The number of texts that one search compares with a regular expression."""
 SECONDS: Final = 5.0
 """The time after which a search returns what it has."""
 _LAST: Final = 2**62
+_COLUMNS: Final[tuple[ColumnElement[Any], ...]] = tuple(
+    documents.c[name] for name in ("id", "rollout", "position", "kind", "name", "hash", "part")
+)
 
 
 Restriction = Callable[[Dialect], tuple[ColumnElement[bool] | None, dict[str, Any]]]
@@ -82,6 +87,8 @@ class _Search:
     """The matching documents, by the number of their rollout, in the order of the results."""
     rollouts: dict[int, NamedRow] = field(default_factory=dict[int, NamedRow])
     """For each number: rollout_id and status."""
+    compared: int = 0
+    """The last document that was compared with the regular expression."""
     last: int = _LAST
     """The last document that was compared."""
 
@@ -141,12 +148,9 @@ async def _candidates(state: _Search, before: int, limit: int) -> Sequence[Named
     request, dialect = state.request, state.session.dialect
     clause, numbers = request.terms.required[0], None if state.number is None else [state.number]
     matching = Matching(dialect).all_documents() if is_empty(clause) else Matching(dialect)
-    columns = [documents.c.id, documents.c.rollout, documents.c.position, documents.c.kind, documents.c.name]
-    if state.regex is not None:
-        columns.append(documents.c.body)
     source = matching.source().join(rollout_numbers, rollout_numbers.c.number == documents.c.rollout)
     source = source.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == rollout_numbers.c.rollout_id)
-    statement = select(*columns, core_tables.rollouts.c.rollout_id, core_tables.rollouts.c.status)
+    statement = select(*_COLUMNS, core_tables.rollouts.c.rollout_id, core_tables.rollouts.c.status)
     statement = statement.select_from(source).where(matching.id < bindparam("before", type_=BigInteger))
     params: dict[str, Any] = {"before": before, "at_most": limit}
     if not is_empty(clause):
@@ -173,10 +177,13 @@ async def _number_of(session: ReadSession, rollout_id: str) -> int | None:
 async def _take(state: _Search, rows: Sequence[NamedRow]) -> None:
     """Add documents to the results whose rollouts match the other clauses, until the page is full."""
     request = state.request
-    matches = {row.id for row in rows if _matches_regex(state, row)}
+    matches = {row.id for row in rows} if state.regex is None else await _matching_regex(state, state.regex, rows)
     fresh = sorted({row.rollout for row in rows if row.id in matches} - state.hits.keys())
     excluded = await _excluded(state, fresh) if fresh else set[int]()
     for row in rows:
+        if row.id < state.compared:
+            # The time is over, and the next page begins here.
+            return
         state.last = row.id
         if row.rollout not in state.hits:
             if row.rollout in excluded or row.id not in matches:
@@ -191,13 +198,18 @@ async def _take(state: _Search, rows: Sequence[NamedRow]) -> None:
             state.hits[row.rollout].append(row)
 
 
-def _matches_regex(state: _Search, row: NamedRow) -> bool:
-    if state.regex is None:
-        return True
-    if state.is_over:
-        return False
-    state.texts += 1
-    return state.regex.matches(body_text(row.body))
+async def _matching_regex(state: _Search, regex: Regex, rows: Sequence[NamedRow]) -> set[int]:
+    """Return the numbers of the documents that match a regular expression. `state` limits the time and the texts."""
+    matches: set[int] = set()
+    for start in range(0, len(rows), _TEXTS_AT_ONCE):
+        if state.is_over:
+            break
+        part = rows[start : start + _TEXTS_AT_ONCE]
+        texts = await _texts(state.session, part)
+        state.texts += len(part)
+        state.compared = part[-1].id
+        matches |= {number for number, text in texts.items() if regex.matches(text)}
+    return matches
 
 
 async def _excluded(state: _Search, numbers: Sequence[int]) -> set[int]:
@@ -219,7 +231,7 @@ async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) 
         return await _rollouts(state.session, clause, numbers, least)
     dialect = state.session.dialect
     matching = Matching(dialect) if not is_empty(clause) else Matching(dialect).all_documents()
-    statement = select(documents.c.rollout, documents.c.body).select_from(matching.source())
+    statement = select(*_COLUMNS).select_from(matching.source())
     statement = statement.where(matching.id >= bindparam("least", type_=BigInteger))
     params: dict[str, Any] = {"least": least, "numbers": dialect.list_param(list(numbers))}
     statement = statement.where(matching.of_rollouts())
@@ -227,7 +239,8 @@ async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) 
         statement = statement.where(matching.condition())
         params |= matching.params(clause)
     rows = await state.session.fetch(dialect.sql(statement), params)
-    return {row.rollout for row in rows if state.regex.matches(body_text(row.body))}
+    texts = await _texts(state.session, rows)
+    return {row.rollout for row in rows if row.id in texts and state.regex.matches(texts[row.id])}
 
 
 async def _rollouts(session: ReadSession, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
@@ -246,7 +259,7 @@ async def _results(state: _Search) -> list[SearchResult]:
             more = await _first_hit(session, clause, number)
             rows += more
             state.hits[number] += more
-    texts = await _texts(session, [row.id for row in rows])
+    texts = await _texts(session, rows)
     positions = sorted({row.position for row in rows})
     events = await log_queries.events_with_bodies(session, positions, -1) if positions else []
     by_position = {row.position: IndexedEvent(row, is_oversized=False) for row in events}
@@ -265,18 +278,28 @@ async def _results(state: _Search) -> list[SearchResult]:
 
 async def _first_hit(session: ReadSession, clause: Clause, number: int) -> list[NamedRow]:
     matching = Matching(session.dialect)
-    column = documents.c
-    statement = select(column.id, column.rollout, column.position, column.kind, column.name)
-    statement = statement.select_from(matching.source()).where(matching.condition(of_rollouts=True))
+    statement = select(*_COLUMNS).select_from(matching.source()).where(matching.condition(of_rollouts=True))
     sql = session.dialect.sql(statement.order_by(matching.id).limit(1))
     return list(await session.fetch(sql, matching.params(clause, [number])))
 
 
-async def _texts(session: ReadSession, ids: Sequence[int]) -> dict[int, str]:
-    dialect = session.dialect
-    sql = dialect.sql(select(documents.c.id, documents.c.body).where(dialect.any_of(documents.c.id, "ids")))
-    rows = await session.fetch(sql, {"ids": dialect.list_param(sorted(set(ids)))})
-    return {row.id: body_text(row.body) for row in rows}
+async def _texts(session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, str]:
+    """Return the texts of documents by number, read from the log. Texts that were removed meanwhile are left out."""
+    ids = {(row.position, row.hash, row.part): row.id for row in rows}
+    places = {(row.position, row.hash) for row in rows}
+    positions = sorted({row.position for row in rows})
+    texts: dict[int, str] = {}
+    events = await log_queries.events_with_bodies(session, positions, LARGEST_BODY) if positions else ()
+    for row in events:
+        event = IndexedEvent(row, is_oversized=False)
+        for document in documents_of(event):
+            key = document.key(event.rollout_id)
+            if (event.position, key) in places:
+                for part, (text, _) in enumerate(parts_of(document.text)):
+                    number = ids.get((event.position, key, part))
+                    if number is not None:
+                        texts[number] = text
+    return texts
 
 
 def _hit(row: NamedRow, event: IndexedEvent, text: str, clauses: Sequence[Clause], regex: Regex | None) -> SearchHit:
