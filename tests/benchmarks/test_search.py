@@ -95,7 +95,7 @@ async def _measure(database: str, name: str, url: str, figures: Report) -> None:
 
 
 async def _recorded_beside(store: SQLStore) -> tuple[float, str]:
-    """Return the speed of recording beside a follower divided by the speed without, and the lag after the last burst."""
+    """Return the speed of recording beside a follower ÷ the speed without, and the lag after the last burst."""
     ratios: list[float] = []
     text = ""
     for _ in range(ROUNDS):

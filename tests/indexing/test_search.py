@@ -272,7 +272,7 @@ def files_beside(url: str) -> list[Path]:
 
 async def test_redacted_text_leaves_the_index_and_its_file(durable_url: str, clock: ManualClock) -> None:
     async with await open_store(durable_url, clock=clock) as store:
-        kept = await conversation(store, "harmless words")
+        remaining = await conversation(store, "harmless words")
         secret = await conversation(store, f"{SECRET} and harmless")
         assert await ids(store, SECRET) == {secret}
         await redact(durable_url, secret, Redaction.of(everything=True, reason="requested"), clock=clock)
@@ -283,11 +283,25 @@ async def test_redacted_text_leaves_the_index_and_its_file(durable_url: str, clo
                 assert SECRET.encode() not in content, file
                 assert b"zanzibar" not in content, file
         assert await ids(store, SECRET) == set()
-        assert await ids(store, "harmless") == {kept}
+        assert await ids(store, "harmless") == {remaining}
         assert (await store.log.verify()).ok
         async with followed(store, SearchIndex()) as follower:
             await follower.make_again()
-        assert await ids(store, "harmless") == {kept}
+        assert await ids(store, "harmless") == {remaining}
+
+
+async def test_removal_of_much_payload_makes_the_index_again(
+    durable_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.indexing.search.index._MOST_SCANS", 0)
+    async with await open_store(durable_url, clock=clock) as store:
+        remaining = await conversation(store, "harmless words")
+        secret = await conversation(store, f"{SECRET} and harmless")
+        assert await ids(store, SECRET) == {secret}
+        await redact(durable_url, secret, Redaction.of(everything=True, reason="requested"), clock=clock)
+        if durable_url.startswith("sqlite"):
+            assert all(b"zanzibar" not in file.read_bytes() for file in files_beside(durable_url))
+        assert await ids(store, "harmless") == {remaining}
 
 
 async def test_retention_of_one_span_keeps_repeated_texts_that_remain(durable_url: str, clock: ManualClock) -> None:

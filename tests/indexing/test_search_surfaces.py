@@ -72,7 +72,7 @@ async def test_server_fills_the_indexes_of_its_partitions(store_url: str) -> Non
         assert isinstance(store, SQLStore)
         await conversation(store, "walk")
         async with filled_indexes(Partitions(store)), asyncio.timeout(20):
-            while (lag := await store.core.read(lambda session: lag_of(session, SearchIndex()))) is None or (
-                lag.events_behind
-            ):
+            lag = None
+            while lag is None or lag.events_behind:
                 await asyncio.sleep(0.02)
+                lag = await store.core.read(lambda session: lag_of(session, SearchIndex()))

@@ -19,6 +19,7 @@ from store.domain.events import (
 from store.indexing.index import IndexedEvent
 from store.indexing.search.words import without_encoded
 from store.model_calls import Message, call_of
+from store.model_calls.json_values import as_object
 from store.model_calls.recorded import tool_use_of
 
 EVENT_TYPES: Final = (
@@ -154,7 +155,7 @@ def _of_message(message: Message, names: Mapping[str, str]) -> Iterator[Document
 def _errors(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[Document]:
     records: list[Any] = [{"name": "exception", "attributes": attributes}, *(event.body.get("events") or [])]
     for record in records:
-        fields: dict[str, Any] = record.get("attributes") or {} if isinstance(record, dict) else {}
+        fields = as_object(as_object(record).get("attributes"))
         kind = _text(fields.get("exception.type"))
         texts = [kind, _text(fields.get("exception.message")), _text(fields.get("exception.stacktrace"))]
         yield Document(DocumentKind.ERROR, "\n".join(filter(None, texts)), kind)

@@ -78,8 +78,10 @@ _FTS: Final = (
     "CREATE VIRTUAL TABLE search_words USING fts5(text, meta, content = '', columnsize = 0, tokenize = 'ascii')"
 )
 _INSTANCES: Final = "CREATE VIRTUAL TABLE search_instances USING fts5vocab(search_words, instance)"
-_INSTANCES_OF: Final = "SELECT doc, col, term FROM search_instances WHERE doc IN (SELECT value FROM json_each(?))"
+_INSTANCES_OF: Final = (
+    "SELECT doc, col, term FROM search_instances WHERE doc IN (SELECT value FROM json_each(?))"
     " ORDER BY doc, col, offset"
+)
 _INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
 _DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
 

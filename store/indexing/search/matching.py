@@ -53,7 +53,7 @@ class Matching:
         """Return the condition that a document matches the parameter `words`, in one of the rollouts `numbers`."""
         if self._has_fts:
             return literal_column("search_words").op("MATCH")(bindparam("words", type_=Text))
-        vector = literal_column("search_documents.vector")
+        vector: ColumnElement[Any] = literal_column("search_documents.vector")
         matches = vector.op("@@")(cast_sql(bindparam("words", type_=Text), _TsQuery))
         return matches & self.of_rollouts() if of_rollouts else matches
 
@@ -92,7 +92,7 @@ def _fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
         meta.append(name_word(clause.name))
     if numbers is not None:
         meta.append(" OR ".join(map(rollout_word, numbers)))
-    parts = []
+    parts: list[str] = []
     if meta:
         parts.append("meta : (" + " AND ".join(f"({words})" for words in meta) + ")")
     if clause.phrases:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from store.errors import Invalid
@@ -21,7 +22,7 @@ class Regex:
 
     def __init__(self, pattern: str) -> None:
         try:
-            import re2
+            re2: Any = import_module("re2")
         except ImportError:
             reason = "needs the library RE2; install it with: pip install 'rollbook[search]'"
             raise Invalid("regex", reason) from None

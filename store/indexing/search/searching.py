@@ -261,7 +261,9 @@ async def _results(state: _Search) -> list[SearchResult]:
             state.hits[number] += more
     texts = await _texts(session, rows)
     positions = sorted({row.position for row in rows})
-    events = await log_queries.events_with_bodies(session, positions, -1) if positions else []
+    events: Sequence[NamedRow] = ()
+    if positions:
+        events = await log_queries.events_with_bodies(session, positions, -1)
     by_position = {row.position: IndexedEvent(row, is_oversized=False) for row in events}
     results: list[SearchResult] = []
     for number, hits in state.hits.items():
