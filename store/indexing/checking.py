@@ -32,18 +32,19 @@ async def check_indexes(dialect: Dialect, sample: int = SAMPLE) -> list[Differen
         async with dialect.read() as session:
 
             async def work(session: ReadSession, lag: IndexLag, index: Index = index) -> list[Difference]:
-                return await _of_sample(session, lag, index, sample)
+                return await sample_differences(session, lag, index, sample)
 
             differences += await with_index(session, index, work) or []
     return differences
 
 
-async def _of_sample(session: ReadSession, lag: IndexLag, index: Index, sample: int) -> list[Difference]:
+async def sample_differences(session: ReadSession, lag: IndexLag, index: Index, sample: int) -> list[Difference]:
+    """Return the differences of `sample` rollouts, chosen at random, up to the position of the index."""
     statement = select(rollouts.c.rollout_id).order_by(func.random()).limit(sample)
     rows = await session.fetch(session.dialect.sql(statement), {})
     differences: list[Difference] = []
     for row in rows:
-        events = await _events(session, index, row.rollout_id, lag.position)
+        events = await events_of_rollout(session, index, row.rollout_id, lag.position)
         problem = await index.problem(session, row.rollout_id, events)
         if problem is not None:
             differences.append(
@@ -52,7 +53,8 @@ async def _of_sample(session: ReadSession, lag: IndexLag, index: Index, sample: 
     return differences
 
 
-async def _events(session: ReadSession, index: Index, rollout_id: str, until: int) -> list[IndexedEvent]:
+async def events_of_rollout(session: ReadSession, index: Index, rollout_id: str, until: int) -> list[IndexedEvent]:
+    """Return the events of a rollout up to a position that an index folds."""
     events: list[IndexedEvent] = []
     after = 0
     while after < until:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from store import open_store
 from store.examples.doc_search.agent import RESULTS, SearchAgent, as_resource
-from store.examples.doc_search.bm25f import Index, Ranking, Searcher
+from store.examples.doc_search.bm25f import Ranking, Searcher, WordIndex
 from store.examples.doc_search.console import Paper, ShownProgress
 from store.examples.doc_search.corpus import (
     FIELDS,
@@ -91,7 +91,7 @@ def tiny() -> Library:
     """Three documents that differ in one word, and one that shares nothing with them."""
     names = ["m.a", "m.b", "m.c", "m.d"]
     texts = [document(name="open file"), document(body="open file"), document(docstring="file"), document(name="x")]
-    return Library(names, [Query("open the file", 1)], Index.build(texts, len(FIELDS)))
+    return Library(names, [Query("open the file", 1)], WordIndex.build(texts, len(FIELDS)))
 
 
 def document(**texts: str) -> list[list[str]]:
@@ -163,7 +163,7 @@ rankings = st.builds(
 def test_stopping_early_finds_the_same_results_as_scoring_everything(
     texts: list[list[list[str]]], ranking: Ranking, query: list[str], limit: int
 ) -> None:
-    searcher = Searcher(Index.build(texts, len(FIELDS)), ranking)
+    searcher = Searcher(WordIndex.build(texts, len(FIELDS)), ranking)
     best = searcher.rank(searcher.retrieve(query, limit), limit)
     expected = _scored_one_by_one(texts, ranking, query)[:limit]
     assert [score for _, score in best] == pytest.approx([score for _, score in expected])
@@ -191,7 +191,7 @@ def _scored_one_by_one(texts: list[list[list[str]]], ranking: Ranking, query: li
 
 
 def test_of_two_documents_that_score_alike_the_lower_number_comes_first() -> None:
-    searcher = Searcher(Index.build([document(body="same")] * 3, len(FIELDS)), PLAIN)
+    searcher = Searcher(WordIndex.build([document(body="same")] * 3, len(FIELDS)), PLAIN)
     assert [number for number, _ in searcher.rank(searcher.retrieve(["same"]))] == [0, 1, 2]
 
 
@@ -341,7 +341,7 @@ async def test_an_answer_beyond_the_tenth_place_earns_nothing_and_says_by_how_li
 ) -> None:
     count = RESULTS + 2
     library = Library(
-        [f"m.f{number}" for number in range(count)], [], Index.build([document(body="same")] * count, len(FIELDS))
+        [f"m.f{number}" for number in range(count)], [], WordIndex.build([document(body="same")] * count, len(FIELDS))
     )
     rewards: list[float | None] = []
     for number in (0, RESULTS - 1, RESULTS):

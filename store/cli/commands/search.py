@@ -58,7 +58,9 @@ def _print(page: SearchPage) -> None:
     for result in page.results:
         line(f"{result.rollout_id}  {result.status}")
         for hit in result.hits:
-            line(f"  {_place(hit)}: {_excerpt(hit)}")
+            name = f" {hit.name}" if hit.name else ""
+            number = f"event {hit.number}" if hit.sequence_id is None else f"span {hit.sequence_id}"
+            line(f"  {_NAMES.get(hit.scope, hit.scope)}{name} ({number}): {_excerpt(hit)}")
     if not page.results:
         note("nothing found")
     if page.events_behind:
@@ -67,12 +69,6 @@ def _print(page: SearchPage) -> None:
         note("the search stopped at its limit of time or texts; --after continues it")
     if page.next is not None:
         note(f"more: --after {page.next}")
-
-
-def _place(hit: SearchHit) -> str:
-    name = f" {hit.name}" if hit.name else ""
-    number = f"event {hit.number}" if hit.sequence_id is None else f"span {hit.sequence_id}"
-    return f"{_NAMES.get(hit.scope, hit.scope)}{name} ({number})"
 
 
 def _excerpt(hit: SearchHit) -> str:

@@ -49,7 +49,7 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class WordIndex:
     """Inverted index. It contains how often each word occurs in each field of each document.
 
     Words, fields and documents have numbers from 0. The entries for word number `w` in field number `f` begin at
@@ -68,7 +68,7 @@ class Index:
     """For each word, the number of documents that contain the word in any field."""
 
     @classmethod
-    def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> Index:
+    def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> WordIndex:
         """Return the index of documents. Each document is given as one list of words for each of its fields."""
         postings_by_word: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(
             lambda: [[] for _ in range(fields)]
@@ -100,7 +100,7 @@ class Index:
 class Searcher:
     """Search in an index with one ranking. The scores of each word are cached, because many queries share words."""
 
-    def __init__(self, index: Index, ranking: Ranking) -> None:
+    def __init__(self, index: WordIndex, ranking: Ranking) -> None:
         self._index = index
         self._ranking = ranking
         self._shares: dict[int, dict[int, float]] = {}
@@ -158,7 +158,7 @@ class Searcher:
         return shares
 
 
-def _scales(index: Index, ranking: Ranking) -> list[list[float]]:
+def _scales(index: WordIndex, ranking: Ranking) -> list[list[float]]:
     """Return, by field and document, the weight of one occurrence of a word."""
     b = ranking.b
     scales: list[list[float]] = []

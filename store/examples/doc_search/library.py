@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from store.examples.doc_search.bm25f import Index
+from store.examples.doc_search.bm25f import WordIndex
 from store.examples.doc_search.corpus import FIELDS, Query, choose_queries, read_documents, source_files
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Library:
 
     names: list[str]
     queries: list[Query]
-    index: Index
+    index: WordIndex
 
     @classmethod
     def read(cls, root: Path) -> Library:
         """Parse and index the source files below a directory. For the standard library, this takes several seconds."""
         documents = list(read_documents(source_files(root), root))
-        index = Index.build((document.words for document in documents), len(FIELDS))
+        index = WordIndex.build((document.words for document in documents), len(FIELDS))
         return cls([document.name for document in documents], choose_queries(documents), index)
 
     def save(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Library:
         *lengths, starts, documents, counts, spread = arrays
         words = {word: number for number, word in enumerate(head["words"])}
         queries = [Query(text, answer) for text, answer in head["queries"]]
-        return cls(head["names"], queries, Index(words, tuple(lengths), starts, documents, counts, spread))
+        return cls(head["names"], queries, WordIndex(words, tuple(lengths), starts, documents, counts, spread))
 
 
 def open_library(

@@ -70,7 +70,7 @@ _ROLES: Final[Mapping[str, DocumentKind]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SearchText:
     """A text with its place."""
 
     kind: DocumentKind
@@ -87,30 +87,31 @@ class Document:
         return int.from_bytes(digest, "big", signed=True)
 
 
-def documents_of(event: IndexedEvent) -> Iterator[Document]:
+def documents_of(event: IndexedEvent) -> Iterator[SearchText]:
     """Yield the documents of an event, without empty texts. A text that the event repeats occurs repeatedly."""
     for document in _documents(event):
         text = without_encoded(document.text[:LONGEST])
         if text.strip():
-            yield Document(document.kind, text, document.name[:200])
+            yield SearchText(document.kind, text, document.name[:200])
 
 
-def _documents(event: IndexedEvent) -> Iterator[Document]:
+def _documents(event: IndexedEvent) -> Iterator[SearchText]:
     match event.type:
         case SpanRecorded.type:
-            yield from _of_span(event)
+            yield from span_texts(event)
         case RolloutAnnotated.type:
-            yield Document(DocumentKind.NOTE, _text(event.body.get("note")))
+            yield SearchText(DocumentKind.NOTE, _text(event.body.get("note")))
         case AttemptStatusChanged.type:
             error = event.data.get("error")
             if isinstance(error, dict):
                 fields = cast("dict[str, Any]", error)
-                yield Document(DocumentKind.ERROR, _joined(fields), _text(fields.get("type")))
+                yield SearchText(DocumentKind.ERROR, _joined(fields), _text(fields.get("type")))
         case _:
-            yield Document(DocumentKind.INPUT, _joined(event.body.get("input")))
+            yield SearchText(DocumentKind.INPUT, _joined(event.body.get("input")))
 
 
-def _of_span(event: IndexedEvent) -> Iterator[Document]:
+def span_texts(event: IndexedEvent) -> Iterator[SearchText]:
+    """Yield the texts of a span, also empty ones."""
     attributes: dict[str, Any] = event.body.get("attributes") or {}
     tool = tool_use_of(attributes)
     names: dict[str, str] = {}
@@ -121,56 +122,50 @@ def _of_span(event: IndexedEvent) -> Iterator[Document]:
         messages = [*call.messages, *call.answers]
     for message in messages:
         names |= {part.call_id: part.name for part in message.tool_calls if part.call_id is not None}
-        yield from _of_message(message, names)
+        yield from message_texts(message, names)
     if tool is not None:
-        yield Document(DocumentKind.CALL, tool.arguments, tool.name)
-        yield Document(DocumentKind.RESULT, tool.result, tool.name)
+        yield SearchText(DocumentKind.CALL, tool.arguments, tool.name)
+        yield SearchText(DocumentKind.RESULT, tool.result, tool.name)
     if not messages and tool is None:
-        yield Document(DocumentKind.SPAN, _attribute_text(attributes), event.data.get("name") or "")
-    yield from _errors(event, attributes)
+        texts = [_text(attributes.get(name)) for name in _MESSAGE_BODIES]
+        texts += [_joined(value) for name, value in attributes.items() if not name.startswith(_OTHER_PREFIXES)]
+        yield SearchText(DocumentKind.SPAN, "\n".join(filter(None, texts)), event.data.get("name") or "")
+    yield from error_texts(event, attributes)
 
 
-def _of_message(message: Message, names: Mapping[str, str]) -> Iterator[Document]:
+def message_texts(message: Message, names: Mapping[str, str]) -> Iterator[SearchText]:
+    """Yield the texts of a message. `names` has the names of tools by the ids of their calls."""
     kind = _ROLES.get(message.role.lower(), DocumentKind.USER)
     texts: list[str] = []
     for part in message.parts:
         match part.kind:
             case "reasoning":
-                yield Document(DocumentKind.REASONING, part.text)
+                yield SearchText(DocumentKind.REASONING, part.text)
             case "tool_call":
-                yield Document(DocumentKind.CALL, part.text, part.name)
+                yield SearchText(DocumentKind.CALL, part.text, part.name)
             case "tool_result":
                 name = part.name or names.get(part.call_id or "", "") or message.name or ""
-                yield Document(DocumentKind.RESULT, part.text, name)
+                yield SearchText(DocumentKind.RESULT, part.text, name)
             case "image" | "video" | "document":
                 pass
             case _:
                 texts.append(part.text)
     if kind is DocumentKind.RESULT:
-        yield Document(kind, "\n".join(texts), message.name or "")
+        yield SearchText(kind, "\n".join(texts), message.name or "")
     else:
-        yield Document(kind, "\n".join(texts))
+        yield SearchText(kind, "\n".join(texts))
 
 
-def _errors(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[Document]:
+def error_texts(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[SearchText]:
+    """Yield the errors that a span records, also empty ones."""
     records: list[Any] = [{"name": "exception", "attributes": attributes}, *(event.body.get("events") or [])]
     for record in records:
         fields = as_object(as_object(record).get("attributes"))
         kind = _text(fields.get("exception.type"))
         texts = [kind, _text(fields.get("exception.message")), _text(fields.get("exception.stacktrace"))]
-        yield Document(DocumentKind.ERROR, "\n".join(filter(None, texts)), kind)
+        yield SearchText(DocumentKind.ERROR, "\n".join(filter(None, texts)), kind)
     if event.data.get("status_code") == "ERROR":
-        yield Document(DocumentKind.ERROR, _text(event.data.get("status_message")))
-
-
-def _attribute_text(attributes: Mapping[str, Any]) -> str:
-    """Return the texts among the attributes of a span, without those that the store itself writes."""
-    texts = [_text(attributes.get(name)) for name in _MESSAGE_BODIES]
-    for name, value in attributes.items():
-        if name.startswith(_OTHER_PREFIXES):
-            continue
-        texts.append(_joined(value))
-    return "\n".join(filter(None, texts))
+        yield SearchText(DocumentKind.ERROR, _text(event.data.get("status_message")))
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,8 @@ def excerpt(text: str, clauses: Sequence[Clause], regex: Regex | None = None) ->
     ranges = [] if regex is None else regex.ranges(text, _MOST_MARKS)
     if not ranges:
         phrases = [phrase for clause in clauses for phrase in clause.phrases]
-        ranges = _matches(text, phrases) if phrases else []
+        words = list(words_of(text)) if phrases else []
+        ranges = sorted(place for phrase in phrases for place in phrase_places(words, phrase))
     first = ranges[0][0] if ranges else 0
     start = max(first - _BEFORE, 0)
     if start:
@@ -38,16 +39,11 @@ def excerpt(text: str, clauses: Sequence[Clause], regex: Regex | None = None) ->
         start = space + 1 if space >= 0 else start
     end = min(start + _LENGTH, len(text))
     marks = [(max(a, start) - start, min(b, end) - start) for a, b in ranges if a < end and b > start]
-    return Excerpt(text[start:end], _joined(marks)[:_MOST_MARKS], start == 0, end == len(text))
+    return Excerpt(text[start:end], joined_ranges(marks)[:_MOST_MARKS], start == 0, end == len(text))
 
 
-def _matches(text: str, phrases: Sequence[Phrase]) -> list[tuple[int, int]]:
-    words = list(words_of(text))
-    ranges = [found for phrase in phrases for found in _of_phrase(words, phrase)]
-    return sorted(ranges)
-
-
-def _of_phrase(words: Sequence[Word], phrase: Phrase) -> Iterable[tuple[int, int]]:
+def phrase_places(words: Sequence[Word], phrase: Phrase) -> Iterable[tuple[int, int]]:
+    """Yield the ranges of characters of the places in a text where a phrase stands."""
     *first, last = phrase.words
     length = len(phrase.words)
     for index in range(len(words) - length + 1):
@@ -57,7 +53,8 @@ def _of_phrase(words: Sequence[Word], phrase: Phrase) -> Iterable[tuple[int, int
             yield words[index].start, end.end
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return sorted ranges, of which no two overlap or touch."""
     joined: list[tuple[int, int]] = []
     for start, end in ranges:
         if joined and start <= joined[-1][1]:

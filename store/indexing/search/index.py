@@ -31,7 +31,7 @@ from store.db.dialect import ReadSession, Sql
 from store.db.index_place import IndexSession
 from store.domain.rows import row_maker
 from store.indexing.index import Index, IndexedEvent
-from store.indexing.search.documents import EVENT_TYPES, Document, documents_of
+from store.indexing.search.documents import EVENT_TYPES, SearchText, documents_of
 from store.indexing.search.words import parts_of
 
 _metadata = MetaData()
@@ -92,7 +92,7 @@ class _Part(NamedTuple):
     id: int
     rollout: int
     position: int
-    document: Document
+    document: SearchText
     hash: int
     part: int
     words: list[str]
@@ -144,7 +144,7 @@ class SearchIndex(Index):
             await session.execute("CREATE INDEX ix_search_documents_vector ON search_documents USING gin (vector)")
 
     async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
-        texts: dict[int, tuple[IndexedEvent, Document]] = {}
+        texts: dict[int, tuple[IndexedEvent, SearchText]] = {}
         for event in events:
             for document in documents_of(event):
                 texts.setdefault(document.key(event.rollout_id), (event, document))
@@ -201,7 +201,7 @@ class SearchIndex(Index):
             words = [(row.id, _meta(row.document, row.rollout), " ".join(row.words)) for row in rows]
             await session.execute(_INSERT_WORDS, words)
         else:
-            lexemes = [(*value, _vector(row)) for value, row in zip(values, rows, strict=True)]
+            lexemes = [(*value, vector_text(row)) for value, row in zip(values, rows, strict=True)]
             await session.write(vectors, lexemes)
 
     async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
@@ -268,11 +268,11 @@ def meta_words(kind: int, name: str, rollout: int) -> str:
     return f"{kind_word(kind)} {name_word(name)} {rollout_word(rollout)}"
 
 
-def _meta(document: Document, rollout: int) -> str:
+def _meta(document: SearchText, rollout: int) -> str:
     return meta_words(document.kind, document.name.replace("\0", ""), rollout)
 
 
-def _vector(row: _Part) -> str:
+def vector_text(row: _Part) -> str:
     """Return the words of a document as text of the type tsvector."""
     places: dict[str, list[int]] = {}
     for place, word in enumerate(row.words, start=1):

@@ -11,7 +11,7 @@ from sqlalchemy.types import BigInteger, Text, UserDefinedType
 
 from store.db.dialect import Dialect
 from store.indexing.search.index import documents, is_sqlite, kind_word, name_word, rollout_word
-from store.indexing.search.query_language import Clause, Phrase
+from store.indexing.search.query_language import Clause
 
 _words = table("search_words", column("rowid", BigInteger))
 
@@ -23,7 +23,7 @@ class _TsQuery(UserDefinedType[Any]):
         return "tsquery"
 
 
-class Matching:
+class WordMatch:
     """Documents that match clauses, as a part of a statement.
 
     Args:
@@ -43,9 +43,9 @@ class Matching:
         """Return the tables of the statement."""
         return _words.join(documents, documents.c.id == _words.c.rowid) if self._has_fts else documents
 
-    def all_documents(self) -> Matching:
+    def all_documents(self) -> WordMatch:
         """Return the statement's part for all documents, without a condition on words."""
-        other = Matching(self._dialect)
+        other = WordMatch(self._dialect)
         other._has_fts = False
         return other
 
@@ -64,8 +64,8 @@ class Matching:
     def params(self, clause: Clause, numbers: Sequence[int] | None = None) -> dict[str, Any]:
         """Return the parameters of `condition` for a clause, in some rollouts or in all."""
         if self._has_fts:
-            return {"words": _fts_query(clause, numbers)}
-        values: dict[str, Any] = {"words": _ts_query(clause)}
+            return {"words": fts_query(clause, numbers)}
+        values: dict[str, Any] = {"words": ts_query(clause)}
         return values if numbers is None else {**values, "numbers": self._dialect.list_param(list(numbers))}
 
     def rollouts_statement(self, *, has_least: bool) -> Select[Any]:
@@ -84,7 +84,8 @@ def is_empty(clause: Clause) -> bool:
     return not (clause.phrases or clause.kinds or clause.name is not None)
 
 
-def _fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
+def fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
+    """Return the expression of FTS5 for a clause, in some rollouts or in all."""
     meta: list[str] = []
     if clause.kinds:
         meta.append(" OR ".join(map(kind_word, clause.kinds)))
@@ -101,18 +102,16 @@ def _fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
     return " AND ".join(parts)
 
 
-def _ts_query(clause: Clause) -> str:
+def ts_query(clause: Clause) -> str:
+    """Return the text of the type tsquery for a clause."""
     parts: list[str] = []
     if clause.kinds:
         parts.append("(" + " | ".join(f"'§{kind_word(kind)}'" for kind in clause.kinds) + ")")
     if clause.name is not None:
         parts.append(f"'§{name_word(clause.name)}'")
-    parts += map(_ts_phrase, clause.phrases)
+    for phrase in clause.phrases:
+        words = [f"'{word}'" for word in phrase.words]
+        if phrase.is_prefix:
+            words[-1] += ":*"
+        parts.append("(" + " <-> ".join(words) + ")")
     return " & ".join(parts)
-
-
-def _ts_phrase(phrase: Phrase) -> str:
-    words = [f"'{word}'" for word in phrase.words]
-    if phrase.is_prefix:
-        words[-1] += ":*"
-    return "(" + " <-> ".join(words) + ")"

@@ -105,7 +105,7 @@ def parse_query(text: str, regex: str | None = None) -> SearchTerms:
         elif not term.scope and not term.is_excluded:
             plain.append(_phrase(text, term))
         else:
-            (excluded if term.is_excluded else required).append(_clause(text, term))
+            (excluded if term.is_excluded else required).append(clause_of(text, term))
     if plain:
         required.insert(0, Clause(tuple(plain)))
     if regex is not None and not 1 <= len(regex) <= LONGEST_REGEX:
@@ -213,7 +213,8 @@ def _phrase(text: str, term: _Term) -> Phrase:
     return Phrase(words, is_prefix)
 
 
-def _clause(text: str, term: _Term) -> Clause:
+def clause_of(text: str, term: _Term) -> Clause:
+    """Return the clause of a term of the query `text`, of any scope except `regex`."""
     if not term.scope:
         return Clause((_phrase(text, term),))
     phrases = (_phrase(text, term),) if term.value or term.is_quoted else ()

@@ -20,7 +20,7 @@ from store.indexing.index import LARGEST_BODY, IndexedEvent
 from store.indexing.search.documents import DocumentKind, documents_of
 from store.indexing.search.excerpts import excerpt
 from store.indexing.search.index import documents, rollout_numbers
-from store.indexing.search.matching import Matching, is_empty
+from store.indexing.search.matching import WordMatch, is_empty
 from store.indexing.search.query_language import Clause, SearchTerms
 from store.indexing.search.regex import Regex
 from store.indexing.search.words import parts_of
@@ -120,14 +120,17 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     at_once = _DOCUMENTS_AT_ONCE
     before = _LAST if request.after is None else request.after
     if request.rollout_id is not None:
-        state.number = await _number_of(session, request.rollout_id)
+        column = rollout_numbers.c
+        sql = session.dialect.sql(select(column.number).where(column.rollout_id == bindparam("of_rollout")))
+        numbers = await session.fetch(sql, {"of_rollout": request.rollout_id})
+        state.number = numbers[0].number if numbers else None
         has_more = state.number is not None
     while has_more and len(state.hits) < request.limit and not state.is_over:
-        rows = await _candidates(state, before, at_once)
+        rows = await candidates(state, before, at_once)
         has_more = len(rows) == at_once
         if not rows:
             break
-        await _take(state, rows)
+        await take_documents(state, rows)
         before = state.last
         if regex is None:
             # If few of the candidates match, larger steps need fewer statements.
@@ -135,7 +138,7 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     is_full = len(state.hits) == request.limit and request.rollout_id is None
     is_cut_off = has_more and not is_full
     return SearchPage(
-        results=await _results(state),
+        results=await results_of(state),
         next=str(state.last) if (has_more or is_full) and state.last < _LAST else None,
         events_behind=lag.events_behind,
         is_cut_off=is_cut_off,
@@ -143,11 +146,11 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     )
 
 
-async def _candidates(state: _Search, before: int, limit: int) -> Sequence[NamedRow]:
+async def candidates(state: _Search, before: int, limit: int) -> Sequence[NamedRow]:
     """Return the next documents that match the first clause, newest first, in rollouts that match the filters."""
     request, dialect = state.request, state.session.dialect
     clause, numbers = request.terms.required[0], None if state.number is None else [state.number]
-    matching = Matching(dialect).all_documents() if is_empty(clause) else Matching(dialect)
+    matching = WordMatch(dialect).all_documents() if is_empty(clause) else WordMatch(dialect)
     source = matching.source().join(rollout_numbers, rollout_numbers.c.number == documents.c.rollout)
     source = source.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == rollout_numbers.c.rollout_id)
     statement = select(*_COLUMNS, core_tables.rollouts.c.rollout_id, core_tables.rollouts.c.status)
@@ -167,19 +170,12 @@ async def _candidates(state: _Search, before: int, limit: int) -> Sequence[Named
     return await state.session.fetch(dialect.sql(statement), params)
 
 
-async def _number_of(session: ReadSession, rollout_id: str) -> int | None:
-    column = rollout_numbers.c
-    sql = session.dialect.sql(select(column.number).where(column.rollout_id == bindparam("of_rollout")))
-    rows = await session.fetch(sql, {"of_rollout": rollout_id})
-    return rows[0].number if rows else None
-
-
-async def _take(state: _Search, rows: Sequence[NamedRow]) -> None:
+async def take_documents(state: _Search, rows: Sequence[NamedRow]) -> None:
     """Add documents to the results whose rollouts match the other clauses, until the page is full."""
     request = state.request
     matches = {row.id for row in rows} if state.regex is None else await _matching_regex(state, state.regex, rows)
     fresh = sorted({row.rollout for row in rows if row.id in matches} - state.hits.keys())
-    excluded = await _excluded(state, fresh) if fresh else set[int]()
+    excluded = await excluded_rollouts(state, fresh) if fresh else set[int]()
     for row in rows:
         if row.id < state.compared:
             # The time is over, and the next page begins here.
@@ -212,7 +208,7 @@ async def _matching_regex(state: _Search, regex: Regex, rows: Sequence[NamedRow]
     return matches
 
 
-async def _excluded(state: _Search, numbers: Sequence[int]) -> set[int]:
+async def excluded_rollouts(state: _Search, numbers: Sequence[int]) -> set[int]:
     """Return the rollouts that are on an earlier page, lack a required clause, or match an excluded one."""
     terms, after = state.request.terms, state.request.after
     excluded: set[int] = set()
@@ -230,7 +226,7 @@ async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) 
     if state.regex is None:
         return await _rollouts(state.session, clause, numbers, least)
     dialect = state.session.dialect
-    matching = Matching(dialect) if not is_empty(clause) else Matching(dialect).all_documents()
+    matching = WordMatch(dialect) if not is_empty(clause) else WordMatch(dialect).all_documents()
     statement = select(*_COLUMNS).select_from(matching.source())
     statement = statement.where(matching.id >= bindparam("least", type_=BigInteger))
     params: dict[str, Any] = {"least": least, "numbers": dialect.list_param(list(numbers))}
@@ -245,18 +241,19 @@ async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) 
 
 async def _rollouts(session: ReadSession, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
     """Return the rollouts among `numbers` that have a document that matches a clause, of number `least` or higher."""
-    matching = Matching(session.dialect)
+    matching = WordMatch(session.dialect)
     sql = session.dialect.sql(matching.rollouts_statement(has_least=least is not None))
     params = {**matching.params(clause, numbers), "least": least}
     return {row.rollout for row in await session.fetch(sql, params)}
 
 
-async def _results(state: _Search) -> list[SearchResult]:
+async def results_of(state: _Search) -> list[SearchResult]:
+    """Return the results of a search, with excerpts."""
     request, session = state.request, state.session
     rows = [row for hits in state.hits.values() for row in hits]
     for clause in request.terms.required[1:]:
         for number in state.hits:
-            more = await _first_hit(session, clause, number)
+            more = await first_hit(session, clause, number)
             rows += more
             state.hits[number] += more
     texts = await _texts(session, rows)
@@ -270,7 +267,7 @@ async def _results(state: _Search) -> list[SearchResult]:
         rollout = state.rollouts[number]
         ordered = sorted(hits, key=lambda row: row.id) if request.rollout_id is not None else hits
         excerpts = [
-            _hit(row, by_position[row.position], texts[row.id], request.terms.required, state.regex)
+            hit_of(row, by_position[row.position], texts[row.id], request.terms.required, state.regex)
             for row in ordered
             if row.position in by_position and row.id in texts
         ]
@@ -278,8 +275,9 @@ async def _results(state: _Search) -> list[SearchResult]:
     return results
 
 
-async def _first_hit(session: ReadSession, clause: Clause, number: int) -> list[NamedRow]:
-    matching = Matching(session.dialect)
+async def first_hit(session: ReadSession, clause: Clause, number: int) -> list[NamedRow]:
+    """Return the first document of a rollout that matches a clause, in a list; an empty list if there is none."""
+    matching = WordMatch(session.dialect)
     statement = select(*_COLUMNS).select_from(matching.source()).where(matching.condition(of_rollouts=True))
     sql = session.dialect.sql(statement.order_by(matching.id).limit(1))
     return list(await session.fetch(sql, matching.params(clause, [number])))
@@ -304,7 +302,8 @@ async def _texts(session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, st
     return texts
 
 
-def _hit(row: NamedRow, event: IndexedEvent, text: str, clauses: Sequence[Clause], regex: Regex | None) -> SearchHit:
+def hit_of(row: NamedRow, event: IndexedEvent, text: str, clauses: Sequence[Clause], regex: Regex | None) -> SearchHit:
+    """Return a document as a hit, with an excerpt of its text."""
     part = excerpt(text, clauses, regex)
     return SearchHit(
         scope=DocumentKind(row.kind).name.lower(),  # pyright: ignore[reportArgumentType] - the names of the kinds

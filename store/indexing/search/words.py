@@ -50,11 +50,13 @@ def without_encoded(text: str) -> str:
         return _DATA_URL.sub(" ", text) if "base64," in text else text
     if "base64," in text:
         text = _DATA_URL.sub(" ", text)
-    return _ENCODED.sub(lambda match: " " if _is_encoded(match.group()) else match.group(), text)
 
+    def replaced(match: re.Match[str]) -> str:
+        run = match.group()
+        is_encoded = any(map(str.isdigit, run)) and not run.islower() and not run.isupper()
+        return " " if is_encoded else run
 
-def _is_encoded(run: str) -> bool:
-    return any(map(str.isdigit, run)) and not run.islower() and not run.isupper()
+    return _ENCODED.sub(replaced, text)
 
 
 def parts_of(text: str) -> Iterator[tuple[str, list[str]]]:

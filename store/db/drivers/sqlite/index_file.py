@@ -82,7 +82,9 @@ class IndexFile(IndexPlace):
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
         await session.do(lambda connection: connection.execute(f"ATTACH ? AS {alias}", (uri,)).close())
         try:
-            yield await session.do(lambda connection: _has_states(connection, alias))
+            # The first transaction on a new file may not have ended.
+            exists = f"SELECT count(*) FROM {alias}.sqlite_master WHERE name = '{index_states.name}'"
+            yield await session.do(lambda connection: bool(connection.execute(exists).fetchone()[0]))
         finally:
             if not session.is_abandoned:
                 await session.do(lambda connection: _detach(connection, alias))
@@ -116,12 +118,6 @@ class IndexFile(IndexPlace):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _has_states(connection: sqlite3.Connection, alias: str) -> bool:
-    """Return whether the first transaction on an attached file has ended."""
-    text = f"SELECT count(*) FROM {alias}.sqlite_master WHERE name = ?"
-    return bool(connection.execute(text, (index_states.name,)).fetchone()[0])
 
 
 def _detach(connection: sqlite3.Connection, alias: str) -> None:
