@@ -1,7 +1,8 @@
 """Names of spans, attributes and metadata keys that the store interprets, and the summary of a span's attributes.
 
 `FEEDS` defines the attributes from which each field of `span.recorded` is read. `FEEDS` is part of the log's format,
-because the log stores the values that were read. So a change of `FEEDS` requires a new shape of `span.recorded`.
+because the log stores the values that were read. So a new field requires a new shape of `span.recorded`, and a name
+that is added to a field applies to later spans only. Decision 109.
 """
 
 from __future__ import annotations
@@ -106,11 +107,16 @@ _AGENTOPS_OUTPUTS: Final = ("agentops.task.output", "agentops.entity.output")
 _ANNOTATED_REWARD: Final = "reward"
 _TOOL_NAMES: Final = ("tool.name", "gen_ai.tool.name")
 
+RESPONSE_MODELS: Final = ("gen_ai.response.model", "llm.response.model_name", "llm.model_name")
+REQUEST_MODELS: Final = ("gen_ai.request.model", "llm.request.model_name")
+TOTAL_TOKENS: Final = ("gen_ai.usage.total_tokens", "llm.usage.total_tokens", "llm.token_count.total")
+_PARTS_OF_COST: Final = ("llm.cost.prompt", "llm.cost.completion")
+
 FEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "rewards": (_FIRST_REWARD, *_AGENTOPS_OUTPUTS, _ANNOTATED_REWARD),
-    "tokens_in": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
-    "tokens_out": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
-    "model": ("gen_ai.response.model", "gen_ai.request.model"),
+    "tokens_in": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+    "tokens_out": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+    "model": (*RESPONSE_MODELS, *REQUEST_MODELS),
     "response_id": ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "llm.hosted_vllm.id"),
     "kind": (KIND, *_TOOL_NAMES),
     "node_id": (NODE_ID,),
@@ -118,12 +124,41 @@ FEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "parent_node_id": (PARENT_NODE_ID,),
     "phase": (PHASE,),
     "node_exec": (NODE_EXEC,),
+    "tokens_cached": (
+        "gen_ai.usage.cache_read.input_tokens",
+        "gen_ai.usage.cache_read_input_tokens",
+        "gen_ai.usage.cached_tokens",
+        "gen_ai.usage.prompt_tokens_details.cached_tokens",
+        "gen_ai.usage.details.cache_read_tokens",
+        "llm.token_count.prompt_details.cache_read",
+    ),
+    "tokens_written": (
+        "gen_ai.usage.cache_write.input_tokens",
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_creation_input_tokens",
+        "gen_ai.usage.details.cache_write_tokens",
+        "llm.token_count.prompt_details.cache_write",
+    ),
+    "tokens_reasoning": (
+        "gen_ai.usage.reasoning.output_tokens",
+        "gen_ai.usage.reasoning_tokens",
+        "gen_ai.usage.completion_tokens_details.reasoning_tokens",
+        "gen_ai.usage.details.reasoning_tokens",
+        "llm.token_count.completion_details.reasoning",
+    ),
+    "cost": ("llm.cost.total", "gen_ai.usage.cost", "gen_ai.cost.total_cost", "operation.cost", *_PARTS_OF_COST),
 }
-"""The attributes from which each field of `span.recorded` is read; the first with a valid value is used."""
+"""The attributes from which each field of `span.recorded` is read; the first with a valid value is used.
+
+The cost is the sum of the last two attributes if no other attribute contains it.
+"""
 
 _READ: Final = frozenset(name for names in FEEDS.values() for name in names)
 _READ_OF_GRAPH: Final = frozenset(
     name for field in ("node_id", "scope", "parent_node_id", "phase", "node_exec") for name in FEEDS[field]
+)
+_READ_OF_USAGE: Final = frozenset(
+    name for field in ("tokens_cached", "tokens_written", "tokens_reasoning", "cost") for name in FEEDS[field]
 )
 INDEXED_TEXTS: Final = frozenset(
     name
@@ -166,6 +201,14 @@ class SpanSummary(NamedTuple):
     parent_node_id: str | None = None
     phase: str | None = None
     node_exec: str | None = None
+    tokens_cached: int | None = None
+    """Those of `tokens_in` that the provider read from a cache."""
+    tokens_written: int | None = None
+    """Those of `tokens_in` that the provider wrote to a cache."""
+    tokens_reasoning: int | None = None
+    """Those of `tokens_out` that are reasoning."""
+    cost: float | None = None
+    """The cost of the call as the provider or the tracer reported it, in US dollars."""
 
 
 EMPTY_SUMMARY: Final = SpanSummary()
@@ -175,18 +218,24 @@ def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
     """Return the summary of a span from its name and attributes. Malformed values are ignored."""
     if _READ.isdisjoint(attributes):
         return EMPTY_SUMMARY
-    common = (
+    summary = SpanSummary(
         _rewards(name, attributes),
         _count(attributes, "tokens_in"),
         _count(attributes, "tokens_out"),
         _text(attributes, "model"),
         _text(attributes, "response_id"),
     )
+    if not _READ_OF_USAGE.isdisjoint(attributes):
+        summary = summary._replace(
+            tokens_cached=_count(attributes, "tokens_cached"),
+            tokens_written=_count(attributes, "tokens_written"),
+            tokens_reasoning=_count(attributes, "tokens_reasoning"),
+            cost=_cost(attributes),
+        )
     if _READ_OF_GRAPH.isdisjoint(attributes):
-        return SpanSummary(*common)
+        return summary
     node_id = _text(attributes, "node_id")
-    return SpanSummary(
-        *common,
+    return summary._replace(
         kind=_kind(attributes) if node_id else None,
         node_id=node_id,
         scope=_text(attributes, "scope"),
@@ -290,6 +339,12 @@ def _count(attributes: Mapping[str, Any], field: str) -> int | None:
         if number is not None and number.is_integer() and 0 <= number <= _LARGEST_COUNT:
             return int(number)
     return None
+
+
+def _cost(attributes: Mapping[str, Any]) -> float | None:
+    costs = {name: cost for name in FEEDS["cost"] if (cost := _number(attributes.get(name))) is not None and cost >= 0}
+    total = next((cost for name, cost in costs.items() if name not in _PARTS_OF_COST), None)
+    return total if total is not None or not costs else _number(sum(costs.values()))
 
 
 def _number(value: Any) -> float | None:

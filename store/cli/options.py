@@ -111,6 +111,12 @@ Limit = Annotated[
         help="Show at most N objects; -1 shows all. The default is 50 on a terminal, and all elsewhere.",
     ),
 ]
+Prices = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="ROLLBOOK_PRICES", metavar="FILE", help="A TOML file with the prices of models; see docs/cost.md."
+    ),
+]
 Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N objects.")]
 RolloutStatuses = Annotated[list[Any] | None, _statuses(RolloutStatus)]
 WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]

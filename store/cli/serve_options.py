@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from store.cli.import_string import named, pipeline_named
-from store.cli.options import ConfirmResumes, Fallback, OrphanChoice, Orphans, lifetime, size
+from store.cli.options import ConfirmResumes, Fallback, OrphanChoice, Orphans, Prices, lifetime, size
 from store.db.url import PARTITION
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
@@ -129,6 +129,8 @@ class ServerOptions:
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The private key of the certificate (PEM, not encrypted).")
     ] = None
+
+    prices: Prices = None
 
     @property
     def certificate(self) -> Certificate | None:

@@ -25,6 +25,7 @@ from store.db.schema.sealed import is_sealed
 from store.db.url import parse
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
+from store.models.prices import PriceTable
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
@@ -109,6 +110,7 @@ async def _serve(
             is_read_only=settings.read_only,
             stream_slots=StreamSlots(server.max_streams, server.max_streams_per_key),
             scheduler=scheduler,
+            prices=PriceTable.read(server.prices),
         )
         if is_first and not settings.read_only:
             await close_orphans(root)

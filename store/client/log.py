@@ -19,8 +19,9 @@ from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans, flat_span
-from store.models.queries import SearchQuery, SpanQuery
+from store.models.queries import SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.usage import UsageReport
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
 from store.wire import encoding, paths
@@ -29,6 +30,8 @@ from store.wire.errors import error_of
 _PAGE: Final = 500
 _SHORTEST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
+
+_decode_usage = encoding.decoder(UsageReport)
 
 
 class HTTPLog(StoreLog):
@@ -71,6 +74,10 @@ class HTTPLog(StoreLog):
     async def search_texts(self, query: SearchQuery) -> SearchPage:
         fields = {name: getattr(query, name) for name in query.model_fields_set if getattr(query, name) is not None}
         return await self.core.rollbook_query("search", paths.SEARCH, encoding.decode_search_page, **fields)
+
+    async def usage(self, query: UsageQuery) -> UsageReport:
+        fields = requests.query(query) | requests.moment(query.as_at)
+        return await self.core.rollbook_query("log.usage", paths.USAGE_SEARCH, _decode_usage, **fields)
 
     async def tail(
         self,

@@ -11,6 +11,7 @@ from store.dashboard.pages import (
     audit,
     checks,
     compare,
+    cost,
     failures,
     groups,
     overview,
@@ -47,6 +48,7 @@ _MODULES: Final = (
     compare,
     groups,
     waterfall,
+    cost,
 )
 ROUTES: Final[tuple[Route, ...]] = tuple(route for module in _MODULES for route in module.pages.routes)
 
@@ -57,6 +59,7 @@ NAVIGATION: Final[tuple[tuple[str, str], ...]] = (
     ("groups", "Groups"),
     ("rewards", "Rewards"),
     ("resources", "Resources"),
+    ("cost", "Cost"),
     ("workers", "Workers"),
     ("runs", "Runs"),
     ("audit", "Audit"),

@@ -161,11 +161,12 @@ class SpanNumbersReserved:
 class SpanRecorded:
     """A span was recorded. The body contains those fields of the span that the data do not contain.
 
-    Shape 2 adds `counted_before`. A span without `counted_before` is written in shape 1, which has the same data.
+    Shape 2 adds `counted_before`, and shape 3 the last four fields. The data without these fields are the same in all
+    shapes, so a span is written in the first shape that has its fields.
     """
 
     type: ClassVar = "span.recorded"
-    shape: ClassVar = 2
+    shape: ClassVar = 3
     attempt_id: str
     sequence_id: int
     trace_id: str
@@ -193,6 +194,22 @@ class SpanRecorded:
     parent_node_id: str | None = None
     phase: str | None = None
     node_exec: str | None = None
+    tokens_cached: int | None = None
+    """Those of `tokens_in` that the provider read from a cache."""
+    tokens_written: int | None = None
+    """Those of `tokens_in` that the provider wrote to a cache."""
+    tokens_reasoning: int | None = None
+    """Those of `tokens_out` that are reasoning."""
+    cost: float | None = None
+    """The cost of the call as the provider or the tracer reported it, in US dollars."""
+
+    @property
+    def first_shape(self) -> int:
+        """The first shape that has all fields of this span."""
+        details = (self.tokens_cached, self.tokens_written, self.tokens_reasoning, self.cost)
+        if details != (None, None, None, None):
+            return 3
+        return 1 if self.counted_before is None else 2
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -480,6 +497,7 @@ def _decode_first(type_: str, data: Json) -> Fact:
 UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {
     (AttemptStatusChanged.type, 1): lambda data: data,
     (SpanRecorded.type, 1): lambda data: data,
+    (SpanRecorded.type, 2): lambda data: data,
 }
 
 

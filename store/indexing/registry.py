@@ -12,12 +12,13 @@ from store.db.tables.core import store_info
 from store.indexing.following import IndexFollower
 from store.indexing.index import Index
 from store.indexing.search.index import SearchIndex
+from store.indexing.usage_index import UsageIndex
 
 
 @cache
 def all_indexes() -> tuple[Index, ...]:
     """Return every index that servers fill, `verify` checks, and removals of payload reach."""
-    return (SearchIndex(),)
+    return (SearchIndex(), UsageIndex())
 
 
 async def follow_removals(dialect: Dialect) -> None:

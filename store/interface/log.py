@@ -11,8 +11,9 @@ from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans
-from store.models.queries import RolloutQuery, SearchQuery, SpanQuery
+from store.models.queries import RolloutQuery, SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.usage import UsageReport
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 from store.runtime.progress import OnProgress, ignore
 
@@ -67,6 +68,22 @@ class StoreLog:
             Unsupported: the store has no log.
         """
         raise Unsupported("log.take_spans", self.backend)
+
+    async def usage(self, query: UsageQuery) -> UsageReport:
+        """Return the calls of models, their tokens and their reported costs, summed over rollouts.
+
+        `PriceTable.costs` converts the report to costs. An index contains the sums. It follows the log with a delay,
+        so the report names the last event that it includes.
+
+        Args:
+            query: the selected rollouts and the division of the sums, such as `UsageQuery(by="step")`.
+
+        Raises:
+            Invalid: the query has an invalid condition, or an `as_at`: usage is known for the present only.
+            ReadOnly: the index does not exist, and its file cannot be written.
+            Unsupported: the store has no log.
+        """
+        raise Unsupported("log.usage", self.backend)
 
     def tail(
         self,
@@ -186,6 +203,7 @@ class SyncLog(Blocking[StoreLog]):
     history = blocking(StoreLog.history)
     position = blocking(StoreLog.position)
     take_spans = blocking(StoreLog.take_spans)
+    usage = blocking(StoreLog.usage)
     tail = blocking_iterator(StoreLog.tail)
     search = blocking(StoreLog.search)
     search_texts = blocking(StoreLog.search_texts)

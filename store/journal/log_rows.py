@@ -151,10 +151,11 @@ def log_rows(
     counted: list[tuple[str, int]] = []
     for event in working_set.events:
         fact, body = event.fact, event.body
-        # The `data` of an event without the field that the second shape adds is the same in both shapes.
-        is_first_shape = (type(fact) is SpanRecorded and fact.counted_before is None) or (
-            type(fact) is AttemptStatusChanged and fact.is_counted is None
-        )
+        # The `data` of an event without the fields that later shapes add is the same in all shapes.
+        if type(fact) is SpanRecorded:
+            shape = fact.first_shape
+        else:
+            shape = 1 if type(fact) is AttemptStatusChanged and fact.is_counted is None else fact.shape
         row = EventRow(
             event.position,
             commit_id,
@@ -162,7 +163,7 @@ def log_rows(
             event.version,
             event.command,
             fact.type,
-            1 if is_first_shape else fact.shape,
+            shape,
             event.at,
             event.actor,
             event.cause,

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from store.model_calls.attributes import TRUNCATED, USAGE, decoded_parts, is_part_list
+from store.model_calls.attributes import TRUNCATED, decoded_parts, is_part_list
 from store.model_calls.items import media_url, read_message
 from store.model_calls.json_values import Json, as_count, as_list, as_object, first_text, to_json
 from store.model_calls.model_call import Choice, Message, MessagePart, ModelCall, Protocol, Usage
 from store.model_calls.nested import below, decoded, indexed
 from store.model_calls.reading import read_tool
-from store.semconv import OPERATION_INPUT, OPERATION_OUTPUT
+from store.semconv import FEEDS, OPERATION_INPUT, OPERATION_OUTPUT, REQUEST_MODELS, RESPONSE_MODELS, TOTAL_TOKENS
 
 PROXY_NAMES: Final = frozenset({"raw_gen_ai_request", "litellm_request"})
 """Names of the spans that a LiteLLM proxy records for one call."""
@@ -221,12 +221,12 @@ def call_of(attributes: Mapping[str, Any]) -> ModelCall:
     answers = [(item, _message(item, "assistant")) for item in _entries_of(response)]
     return ModelCall(
         protocol=_protocol(attributes),
-        model=first_text(attributes, "gen_ai.request.model", "llm.request.model_name"),
+        model=first_text(attributes, *REQUEST_MODELS),
         settings=_settings(attributes),
         tools=tuple(_tools(attributes)),
         messages=tuple(message for item in items if (message := _message(item, "")) is not None),
         response_id=raw.response_id,
-        response_model=first_text(attributes, "gen_ai.response.model", "llm.response.model_name", "llm.model_name"),
+        response_model=first_text(attributes, *RESPONSE_MODELS),
         choices=tuple(
             _choice(item, message, {} if index else _of_first_choice(raw, attributes))
             for index, (item, message) in enumerate(answers)
@@ -256,24 +256,12 @@ def _first(attributes: Mapping[str, Any], names: Iterable[str]) -> Any:
 
 
 _USAGE: Final[Mapping[str, tuple[str, ...]]] = {
-    "prompt": ("gen_ai.usage.input_tokens", USAGE["prompt"], "llm.token_count.prompt"),
-    "completion": ("gen_ai.usage.output_tokens", USAGE["completion"], "llm.token_count.completion"),
-    "total": (USAGE["total"], "llm.usage.total_tokens", "llm.token_count.total"),
-    "cached": (
-        USAGE["cached"],
-        "gen_ai.usage.prompt_tokens_details.cached_tokens",
-        "llm.token_count.prompt_details.cache_read",
-    ),
-    "cache_write": (
-        USAGE["cache_write"],
-        "gen_ai.usage.cache_creation.input_tokens",
-        "llm.token_count.prompt_details.cache_write",
-    ),
-    "reasoning": (
-        USAGE["reasoning"],
-        "gen_ai.usage.completion_tokens_details.reasoning_tokens",
-        "llm.token_count.completion_details.reasoning",
-    ),
+    "prompt": FEEDS["tokens_in"],
+    "completion": FEEDS["tokens_out"],
+    "total": TOTAL_TOKENS,
+    "cached": FEEDS["tokens_cached"],
+    "cache_write": FEEDS["tokens_written"],
+    "reasoning": FEEDS["tokens_reasoning"],
 }
 _OPERATIONS: Final[Mapping[str, Protocol]] = {
     "chat": Protocol.CHAT,

@@ -58,6 +58,13 @@ from store.models.resources import (
     ResourcesUpdate as ResourcesUpdate,
     ResourceUnion as ResourceUnion,
 )
+from store.models.prices import (
+    CostLine as CostLine,
+    CostReport as CostReport,
+    ModelPrice as ModelPrice,
+    PriceTable as PriceTable,
+)
+from store.models.queries import UsageQuery as UsageQuery
 from store.models.rollouts import (
     Attempt as Attempt,
     AttemptedRollout as AttemptedRollout,
@@ -117,3 +124,4 @@ from store.models.spans import (
     SpanContext as SpanContext,
     TraceStatus as TraceStatus,
 )
+from store.models.usage import UsageReport as UsageReport, UsageSum as UsageSum

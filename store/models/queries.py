@@ -25,6 +25,7 @@ from store.models.enums import FilterLogic, Frozen, RolloutMode, RolloutStatus, 
 from store.models.resources import ResourcesUpdate
 from store.models.rollouts import Attempt, Rollout, Worker
 from store.models.spans import Span
+from store.models.usage import UsageKey
 
 _LAST: Final = 2**63 - 1
 
@@ -183,6 +184,18 @@ class SearchQuery(RolloutQuery):
     """The maximum number of rollouts."""
     after: str | None = None
     """The cursor of the page before; None for the first page."""
+
+
+class UsageQuery(RolloutQuery):
+    """A query of the usage of models by rollouts: the calls, tokens and reported costs."""
+
+    scope = ("by",)
+
+    by: UsageKey = "all"
+    """The division of the sums. `limit` and `offset` select some of its keys.
+
+    Steps, versions and modes are in ascending order, models, groups, runs and rollouts in that of most tokens.
+    """
 
 
 class AttemptQuery(PageQuery):

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import StoreError
+from store.models.prices import PriceTable
 from store.server import otlp
 from store.server.api_schema import TITLE, Json, document
 from store.server.auth.keyring import KeyRing
@@ -112,6 +113,7 @@ def build_app(
     front_end: FrontEnd | None = None,
     stream_slots: StreamSlots | None = None,
     scheduler: Scheduler | None = None,
+    prices: PriceTable | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -129,6 +131,7 @@ def build_app(
         front_end: a web front end whose requests are answered as well; None for no front end.
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
         scheduler: the scheduled operations, which the admin page shows; the caller runs and closes it.
+        prices: the prices from which pages compute costs; None for none.
     """
     # The store imports the code of these parts when they are first used. No request should wait for that.
     _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads
@@ -154,6 +157,7 @@ def build_app(
     app.router.routes.extend(BESIDE)
     origins = [origin for entry in cors_origins if (origin := entry.strip())]
     app.state.scheduler = scheduler
+    app.state.prices = prices or PriceTable()
     _add_layers(app, origins, max_body_bytes, is_local=is_local, is_read_only=is_read_only)
     _add_error_handlers(app)
     app.openapi = partial(openapi, type(front_end))
@@ -173,6 +177,7 @@ def _add_layers(app: FastAPI, origins: list[str], max_body_bytes: int, *, is_loc
         partitions=partitions,
         ring=ring,
         scheduler=app.state.scheduler,
+        prices=app.state.prices,
         is_read_only=is_read_only,
     )
     app.add_middleware(

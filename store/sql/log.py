@@ -17,11 +17,13 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.models import History, HistoryEvent, LoggedEvent, LogPosition, RebuildReport, Seal, VerifyReport
 from store.models.flat_spans import TakeSpans
-from store.models.queries import SearchQuery, SpanQuery
+from store.models.queries import SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.usage import UsageReport
 from store.runtime.progress import OnProgress, ignore
 from store.sql import flat_spans
 from store.sql.core import SQLCore
+from store.sql.usage import usage_report
 from store.validation import arguments
 from store.verification import last
 from store.verification import seal as seals
@@ -60,6 +62,9 @@ class SQLLog(StoreLog):
         from store.sql.searches import search_texts
 
         return await search_texts(self.core, query)
+
+    async def usage(self, query: UsageQuery) -> UsageReport:
+        return await usage_report(self.core, query)
 
     async def tail(
         self,

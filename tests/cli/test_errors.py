@@ -62,6 +62,7 @@ WORKING = {
     "import agentlightning": ("import", "agentlightning", "--help"),
     "tail": ("tail",),
     "stats": ("stats",),
+    "cost": ("cost",),
     "ls rollouts": ("ls", "rollouts"),
     "ls attempts": ("ls", "attempts", "{id}"),
     "ls spans": ("ls", "spans", "{id}"),

@@ -163,7 +163,9 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"keys", "quota"}, {"quota"}),
     ({"span_id", "is_answer", "skipped"}, {"invalid_rewards"}),
     # The page of a rollout.
-    ({"annotations", "attempt", "attempts"}, {"invalid_rewards"}),
+    ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
+    # The page of a run.
+    ({"attempts", "chosen", "scopes"}, {"tokens"}),
     # The pages of rewards and of rollouts.
     ({"charts", "histogram", "names"}, {"reward_version", "reward_versions"}),
     ({"by_status", "newer", "rollouts"}, {"reward_version"}),
@@ -175,6 +177,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
 
 _YOUNGER_PAGES = {
     "/ui/admin/checks",
+    "/ui/cost",
     "/ui/admin/payload",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",

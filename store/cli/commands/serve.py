@@ -17,6 +17,7 @@ from store.cli.options import DEFAULT_DB, Db
 from store.cli.serve_options import RunOptions, ScheduleOptions, ServerOptions, ServeSettings
 from store.db.url import parse
 from store.errors import Invalid
+from store.models.prices import PriceTable
 
 if TYPE_CHECKING:
     from store.server.process.workers import Seat
@@ -48,6 +49,7 @@ def serve(
     has_operations = not read_only and parse(db).scheme != "memory"
     certificate = server.certificate
     server.quotas()
+    PriceTable.read(server.prices)
     settings = ServeSettings(db, server, runs, schedule.schedule(has_operations=has_operations), read_only)
     if read_only and (runs.pipeline is not None or runs.fallback is not None):
         raise typer.BadParameter("--read-only executes no runs; leave --pipeline and --fallback out")

@@ -11,6 +11,7 @@ import orjson
 from store import semconv
 from store.cli.output import run_events as run_event_lines
 from store.cli.output import thread_events as thread_event_lines
+from store.cli.output.printing import token_text
 from store.cli.output.times import duration, local
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Narrator:
             parts.append(data["model"])
         if data.get("tokens_in") is not None or data.get("tokens_out") is not None:
             again = ", counted with an earlier span" if data.get("counted_before") else ""
-            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens{again}")
+            parts.append(f"{token_text(data.get('tokens_in'), data.get('tokens_out'))}{again}")
         return ", ".join(parts)
 
     def _published(self, _event: HistoryEvent, data: Json) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from store.cli.output.printing import token_text
 from store.cli.output.times import duration
 
 Json = dict[str, Any]
@@ -30,7 +31,7 @@ def _event(data: Json, attempt: str) -> str:
     if metrics.get("model"):
         parts.append(metrics["model"])
     if metrics.get("tokens_in") is not None or metrics.get("tokens_out") is not None:
-        parts.append(f"{metrics.get('tokens_in') or 0:,} → {metrics.get('tokens_out') or 0:,} tokens")
+        parts.append(token_text(metrics.get("tokens_in"), metrics.get("tokens_out")))
     return ", ".join(parts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from store.cli.output.events import reward_text
-from store.cli.output.printing import line, note, printable
+from store.cli.output.printing import line, note, printable, token_text
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _facts(entry: Entry) -> Iterator[str]:
     if entry.is_answer and entry.model:
         yield entry.model
     if entry.is_answer and entry.tokens_in is not None:
-        yield f"{entry.tokens_in:,} → {entry.tokens_out or 0:,} tokens"
+        yield token_text(entry.tokens_in, entry.tokens_out)
     if entry.seconds and (entry.is_answer or entry.kind != "message"):
         yield duration(entry.seconds)
     yield f"#{entry.sequence_id}"

@@ -71,12 +71,31 @@ class DrawnScope:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """The sums of the tokens that the drawn nodes report; None if no node reports them."""
+
+    tokens_in: float | None
+    tokens_out: float | None
+    nodes: int
+    """The number of nodes that report tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
     """The scopes of a run, each with its place in the drawing."""
 
     scopes: list[DrawnScope]
     left_out: int
     """The number of nodes that are not drawn."""
+
+    @property
+    def tokens(self) -> DrawnTokens:
+        """The sums of the tokens of all drawn nodes."""
+        nodes = [node for scope in self.scopes for node in scope.nodes]
+        counts_in = [node.tokens_in for node in nodes if node.tokens_in is not None]
+        counts_out = [node.tokens_out for node in nodes if node.tokens_out is not None]
+        reporting = sum(node.tokens_in is not None or node.tokens_out is not None for node in nodes)
+        return DrawnTokens(sum(counts_in) if counts_in else None, sum(counts_out) if counts_out else None, reporting)
 
     def at(self, place: Place) -> list[DrawnScope]:
         """Return the scopes at a place of the drawing."""

@@ -182,13 +182,14 @@ _FACTS: Final = (
 """The compared fields and their formats."""
 
 
-def _tokens(counted: Iterable[tuple[SpanRow, int | None]]) -> int:
-    """Return the sum of the tokens of calls. A call that several spans record counts once."""
+def _tokens(counted: Iterable[tuple[SpanRow, int | None]]) -> int | None:
+    """Return the sum of the tokens of calls; None if no span reports them. A call of several spans counts once."""
     calls: dict[str | int, int] = {}
     for row, tokens in counted:
-        call = row.response_id or row.position
-        calls[call] = max(calls.get(call, 0), tokens or 0)
-    return sum(calls.values())
+        if tokens is not None:
+            call = row.response_id or row.position
+            calls[call] = max(calls.get(call, 0), tokens)
+    return sum(calls.values()) if calls else None
 
 
 def _facts_of(side: Side) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from store.dashboard.page import PageContent
 from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annotations_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
+from store.dashboard.views.costs import prices_of, rollout_cost
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
 from store.domain.rollout import TERMINAL, WAITING
@@ -25,6 +26,7 @@ from store.domain.views import ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
+from store.models.prices import CostLine
 from store.models.queries import SpanQuery
 from store.semconv import ANNOTATION_SPAN, DROPPED, invalid_rewards
 from store.sql.mapping import rollouts as rollout_mapping
@@ -98,6 +100,13 @@ class Looked:
     """The policies that removed payload of the rollout, if they removed its input or its metadata."""
     invalid_rewards: Sequence[InvalidReward] = ()
     """The rewards that are not finite, in the spans that were read; empty if the rollout has a valid reward."""
+    usage: CostLine | None = None
+    """The usage of models and its cost now; None at a past moment, or if it is not known yet."""
+
+    @property
+    def currency(self) -> str:
+        """The currency of costs."""
+        return prices_of(self.request).currency
 
     @property
     def rollout_id(self) -> str:
@@ -136,6 +145,7 @@ class Looked:
             "rollout": {name: getattr(rollout, name) for name in _HEAD} | {"config": rollout.config},
             "summary": summary,
             "invalid_rewards": self.invalid_rewards,
+            "usage": self.usage,
             "attempts": self.attempts,
             "attempt": None if self.attempt is None else self.attempt.attempt_id,
             "at": self.at,
@@ -207,6 +217,7 @@ async def look(request: PageRequest) -> Looked:
         lanes_of(attempts, turns, _until(rollout, event)),
         await annotations_of(request, rollout_id, at),
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
+        usage=None if at is not None else await rollout_cost(request, rollout_id),
     )
     if columns["last_reward"] is not None or not columns["spans"]:
         return looked

@@ -98,6 +98,7 @@ async def run(request: PageRequest) -> PageContent:
         "attempts": branches(lineage),
         "scopes": drawing.scopes,
         "left_out": drawing.left_out,
+        "tokens": drawing.tokens,
         "chosen": chosen,
         "phases": [] if phases is None else [phase.name for phase in phases.phases],
     }

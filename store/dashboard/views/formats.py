@@ -11,6 +11,8 @@ from typing import Any, Final
 import orjson
 from markupsafe import Markup, escape
 
+from store.domain.usage import has_usage
+from store.models.prices import cost_text
 from store.runtime.clock import MICROSECONDS, system_clock
 
 NOTHING: Final = "–"  # noqa: RUF001 - the placeholder for a missing value
@@ -48,6 +50,18 @@ def number(value: float | None) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def cost(value: float | None, currency: str) -> str:
+    """Return a cost with its currency: `12.34 USD`."""
+    return cost_text(value, currency)
+
+
+def tokens(tokens_in: float, tokens_out: float | None = None) -> str:
+    """Return sums of tokens, in and out, or of one kind: `1.2k / 340` or `340`; a dash if no span reported tokens."""
+    if not has_usage(tokens_in, tokens_out or 0):
+        return NOTHING
+    return short(tokens_in) if tokens_out is None else f"{short(tokens_in)} / {short(tokens_out)}"
 
 
 def percent(value: float | None) -> str:
@@ -162,6 +176,8 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "count": count,
     "short": short,
     "number": number,
+    "cost": cost,
+    "tokens": tokens,
     "percent": percent,
     "size": size,
     "duration": duration,

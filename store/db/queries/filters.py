@@ -17,7 +17,15 @@ from sqlalchemy.types import Text
 from store.db.dialect import Dialect
 from store.db.tables.core import attempts, labels, resources, rollouts, spans, workers
 from store.errors import Invalid
-from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
+from store.models.queries import (
+    AttemptQuery,
+    PageQuery,
+    ResourcesQuery,
+    RolloutQuery,
+    SpanQuery,
+    UsageQuery,
+    WorkerQuery,
+)
 from store.validation import arguments
 from store.validation.conditions import condition as check_condition
 from store.validation.scores import VersionKey, version_key
@@ -194,6 +202,7 @@ WORKERS = Noun(
 
 _NOUNS: Final[Mapping[type[PageQuery], Noun]] = {
     RolloutQuery: ROLLOUTS,
+    UsageQuery: ROLLOUTS,
     AttemptQuery: ATTEMPTS,
     SpanQuery: SPANS,
     ResourcesQuery: RESOURCES,

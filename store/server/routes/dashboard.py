@@ -27,6 +27,7 @@ from store.dashboard.pages import live
 from store.dashboard.request import PageRequest, Visitor
 from store.dashboard.site import NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
+from store.models.prices import PriceTable
 from store.runtime import context
 from store.server.auth.admission import Admission, while_admitted
 from store.server.auth.keyring import KeyRing
@@ -99,6 +100,7 @@ class DashboardLayer:
         partitions: the partitions to which pages link.
         ring: the keys of visitors; None if no keys are required.
         scheduler: the scheduler of the server's operations; None if the server runs no operations.
+        prices: the prices from which pages compute costs.
         is_read_only: whether pages offer no actions.
     """
 
@@ -110,6 +112,7 @@ class DashboardLayer:
         ring: KeyRing | None = None,
         *,
         scheduler: Scheduler | None = None,
+        prices: PriceTable | None = None,
         is_read_only: bool = False,
     ) -> None:
         self._app = app
@@ -117,6 +120,7 @@ class DashboardLayer:
         self._partitions = partitions
         self._ring = ring
         self._scheduler = scheduler
+        self._prices = prices
         self._is_read_only = is_read_only
         self._routes = RouteIndex(DASHBOARD_ROUTES)
 
@@ -238,6 +242,7 @@ class DashboardLayer:
                 "keys_url": None if self._ring is None else self._ring.url,
                 "key_partition": None if admission is None else admission.key.partition,
                 "scheduler": self._scheduler,
+                "prices": self._prices,
                 "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )

@@ -23,8 +23,9 @@ from store.models import (
     Seal,
     VerifyReport,
 )
-from store.models.queries import PastQuery, SearchQuery
+from store.models.queries import PastQuery, SearchQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.usage import UsageReport
 from store.server.api_schema import STREAMED
 from store.server.auth.keyring import KeyRing
 from store.server.call import Call
@@ -136,6 +137,13 @@ async def log_position(call: Call, query: Annotated[PastQuery, Query()]) -> byte
 async def search_texts(call: Call, query: SearchQuery) -> bytes:
     """Search the texts of rollouts, and return a page of rollouts with excerpts."""
     return dumps(await call.store.log.search_texts(query))
+
+
+@log.post(paths.USAGE_SEARCH, response_model=UsageReport)
+@needs("reader")
+async def search_usage(call: Call, query: UsageQuery) -> bytes:
+    """Return the calls of models, their tokens and their reported costs, summed over the matching rollouts."""
+    return dumps(await call.store.log.usage(query))
 
 
 @log.post(paths.VERIFY, response_model=VerifyReport)

@@ -44,7 +44,8 @@ _FEW_REWARDS = 4
 # The values of a span's summary are the last fields of its fact, in the same order.
 _SUMMARY = semconv.SpanSummary._fields
 assert tuple(field.name for field in fields(SpanRecorded))[-len(_SUMMARY) :] == _SUMMARY
-_SUMMARY_TEXTS = _SUMMARY[3:]
+# The first three fields and the last four are not texts.
+_SUMMARY_TEXTS = _SUMMARY[3:-4]
 # The beginning of each body.
 _ATTRIBUTES = b'{"attributes":{'
 
@@ -115,7 +116,8 @@ def new_span(span: Span, path: str) -> NewSpan:
         raise TooLarge(f"{path}sequence_id", abs(sequence_id), MAX_SEQUENCE_ID, "in size")
     rollout_id, attempt_id, parent_id = span.rollout_id, span.attempt_id, span.parent_id
     trace_id, span_id, message = span.trace_id, span.span_id, status.description
-    rewards, tokens_in, tokens_out, *texts = summary = semconv.summarise(name, span.attributes)
+    summary = semconv.summarise(name, span.attributes)
+    rewards, texts = summary.rewards, summary[3:-4]
     ids = (rollout_id, attempt_id, trace_id, span_id, "" if parent_id is None else parent_id, name)
     payload = _payload_of(span)
     raw = dumps_plain(payload, (*ids, *filter(None, texts), *(name for name, _ in rewards)))
@@ -140,9 +142,7 @@ def new_span(span: Span, path: str) -> NewSpan:
         end,
         None,
         [[name, value] for name, value in rewards] if rewards else None,
-        tokens_in,
-        tokens_out,
-        *texts,
+        *summary[1:],
     )
     if len(rewards) > _FEW_REWARDS and (size := len(encode(fact))) > MAX_DATA_BYTES:
         raise TooLarge(f"{path}attributes", size, MAX_DATA_BYTES)
@@ -234,7 +234,8 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         return None
     name, message, parent_id = span.name, span.message, span.parent_id
     trace_id, span_id = span.trace_id, span.span_id
-    rewards, tokens_in, tokens_out, *texts = semconv.summarise(name, span.attributes)
+    summary = semconv.summarise(name, span.attributes)
+    rewards, texts = summary.rewards, summary[3:-4]
     ids = (span.rollout_id, span.attempt_id, trace_id, span_id, parent_id or "", name)
     attributes = dumps_plain(span.attributes, (*ids, *filter(None, texts)))
     events = dumps_plain(span.events) if span.events else b"[]"
@@ -271,9 +272,7 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         span.end_time,
         None,
         None,
-        tokens_in,
-        tokens_out,
-        *texts,
+        *summary[1:],
     )
     body = encode_body(raw)
     content = SpanContent(

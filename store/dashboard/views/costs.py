@@ -1,0 +1,24 @@
+"""Costs on pages: the prices of the server, and the cost of one rollout."""
+
+from __future__ import annotations
+
+from store.dashboard.request import PageRequest
+from store.models.prices import CostLine, PriceTable
+from store.models.queries import UsageQuery
+from store.sql.usage import indexed_usage
+
+
+def prices_of(request: PageRequest) -> PriceTable:
+    """Return the prices of the server that shows the page."""
+    return request.extra.get("prices") or PriceTable()
+
+
+async def rollout_cost(request: PageRequest, rollout_id: str) -> CostLine | None:
+    """Return the usage and the cost of a rollout as the index has them; None if it has no calls of the rollout yet.
+
+    Pages that no server shows have no costs, because they must not depend on the state of an index.
+    """
+    if "prices" not in request.extra:
+        return None
+    report = await indexed_usage(request.store.core, UsageQuery(rollout_id_in=[rollout_id]))
+    return None if report is None or not report.total else prices_of(request).costs(report).total

@@ -1,0 +1,146 @@
+"""Sums of the usage of models, from the tables of its index. Decision 109."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import ColumnElement, Double, Select, Table, and_, func, select
+from sqlalchemy import cast as cast_sql
+
+from store.db.dialect import NamedRow, ReadSession
+from store.db.queries import filters
+from store.db.queries.expressions import big
+from store.db.queries.pages import rollout_columns
+from store.db.tables import core as core_tables
+from store.db.tables.usage import usage_sums, usage_totals
+from store.domain.usage import UsageNumbers
+from store.models.queries import UsageQuery
+from store.models.usage import UsageKey, UsageSum
+
+_DIVISIONS: Final[Mapping[UsageKey, Mapping[str, str]]] = {
+    "all": {},
+    "step": {"step": "step"},
+    "group": {"group": "group_id"},
+    "version": {"resources_id": "resources_id", "resources_version": "resources_version"},
+    "model": {"model": "model"},
+    "mode": {"mode": "mode"},
+    "run": {"rollout_id": "rollout_id"},
+}
+"""The names of the columns of each division, by the names in `UsageSum.key`."""
+_LISTED: Final = ("group", "run")
+"""The divisions with so many keys that their sums are read in pages."""
+_IN_TOTALS: Final = frozenset({"step", "group", "mode", "resources_id", "resources_version"})
+"""The conditions that the table with the totals answers."""
+
+
+async def usage(session: ReadSession, query: UsageQuery) -> tuple[list[UsageSum], list[UsageSum], int]:
+    """Return the sums of a query, the sums of all its rollouts by model, and the number of all keys.
+
+    The session must see the tables of the index.
+    """
+    filter_query = filters.of(query)
+    source = _source(session, query, filter_query)
+    if query.by not in _LISTED:
+        rows = await source.sums(session, query.by)
+        distinct = list(dict.fromkeys(tuple(row.key.values()) for row in rows))
+        first, last = filter_query.offset_param, filter_query.offset_param + filter_query.limit_param
+        page = set(distinct[first:last])
+        return [row for row in rows if tuple(row.key.values()) in page], _joined(rows), len(distinct)
+    (name,) = _DIVISIONS[query.by].values()
+    column = source.table.c[name]
+    source = source.where(column.is_not(None))
+    listed = (
+        select(column.label("key"), func.count().over().label("total"))
+        .where(*source.conditions)
+        .group_by(column)
+        .order_by(_tokens(source.table).desc(), column)
+        .limit(big(filter_query.limit_param))
+        .offset(big(filter_query.offset_param))
+    )
+    keys = await session.fetch(session.dialect.sql(listed), source.params)
+    order = {row.key: number for number, row in enumerate(keys)}
+    of_page = source.where(session.dialect.any_of(column, "keys"), keys=session.dialect.list_param(list(order)))
+    rows = await of_page.sums(session, query.by)
+    rows.sort(key=lambda row: order[next(iter(row.key.values()))])
+    return rows, await source.sums(session, "all"), keys[0].total if keys else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The rows of the totals, or of the attempts, that a query selects."""
+
+    table: Table
+    conditions: Sequence[ColumnElement[bool]]
+    params: Mapping[str, Any]
+
+    def where(self, condition: ColumnElement[bool], **params: Any) -> _Source:
+        """Return the rows that also meet a condition."""
+        return _Source(self.table, [*self.conditions, condition], {**self.params, **params})
+
+    async def sums(self, session: ReadSession, by: UsageKey) -> list[UsageSum]:
+        """Return the sums by the columns of a division, by model and by basis."""
+        column = self.table.c
+        columns = {name: column[of] for name, of in _DIVISIONS[by].items()}
+        # Sums of 64-bit integers can exceed 64 bits; numbers up to 2^53 are exact as floats.
+        numbers = [func.sum(cast_sql(column[name], Double)).label(name) for name in UsageNumbers._fields]
+        calls = func.sum(cast_sql(column.calls, Double)).label("calls")
+        keys = [key.label(f"key_{name}") for name, key in columns.items()]
+        statement: Select[Any] = (
+            select(*keys, column.model, column.source, calls, *numbers)
+            .where(and_(*self.conditions))
+            .group_by(*columns.values(), column.model, column.source)
+            .order_by(*(key.asc().nulls_last() for key in columns.values() if key.name != "model"))
+            .order_by(_tokens(self.table).desc(), column.model)
+        )
+        rows = await session.fetch(session.dialect.sql(statement), self.params)
+        return [_sum_of(row, columns) for row in rows]
+
+
+def _source(session: ReadSession, query: UsageQuery, filter_query: filters.FilterQuery) -> _Source:
+    params = filters.params(session.dialect, filter_query)
+    if query.by != "run" and all(condition.field in _IN_TOTALS for condition in filter_query.conditions):
+        matching = filters.where(session.dialect, filter_query, dict(usage_totals.c))
+        return _Source(usage_totals, [usage_totals.c.calls > 0, matching], params)
+    source = _Source(usage_sums, [usage_sums.c.calls > 0], params)
+    rollout = core_tables.rollouts
+    if query.by == "run":
+        runs = select(rollout.c.rollout_id).where(rollout.c.run_version.is_not(None))
+        source = source.where(usage_sums.c.rollout_id.in_(runs))
+    if filter_query.conditions:
+        matching = filters.where(session.dialect, filter_query, rollout_columns(session.dialect, filter_query))
+        source = source.where(usage_sums.c.rollout_id.in_(select(rollout.c.rollout_id).where(matching)))
+    return source
+
+
+def _tokens(table: Table) -> ColumnElement[Any]:
+    """Return the sum of all tokens of a group of rows."""
+    tokens_in, tokens_out = (cast_sql(func.coalesce(table.c[name], 0), Double) for name in ("tokens_in", "tokens_out"))
+    return func.sum(tokens_in + tokens_out)
+
+
+def _sum_of(row: NamedRow, columns: Mapping[str, Any]) -> UsageSum:
+    tokens = {name: _count(getattr(row, name)) for name in UsageNumbers._fields if name != "cost"}
+    key = {name: getattr(row, f"key_{name}") for name in columns}
+    if "model" in key:
+        key["model"] = key["model"] or None
+    return UsageSum(key=key, model=row.model or None, source=row.source, calls=int(row.calls), cost=row.cost, **tokens)
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _joined(sums: Sequence[UsageSum]) -> list[UsageSum]:
+    """Return the sums by model and basis alone."""
+    joined: dict[tuple[str | None, str], tuple[int, UsageNumbers]] = defaultdict(lambda: (0, UsageNumbers()))
+    for item in sums:
+        calls, numbers = joined[item.model, item.source]
+        more = UsageNumbers(*(getattr(item, name) for name in UsageNumbers._fields))
+        joined[item.model, item.source] = (calls + item.calls, numbers.plus(more))
+    return [
+        UsageSum(key={}, model=model, source=cast("Any", source), calls=calls, **numbers._asdict())
+        for (model, source), (calls, numbers) in joined.items()
+    ]

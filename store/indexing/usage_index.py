@@ -1,0 +1,283 @@
+"""Index of usage: the calls of models of each attempt, by model. Decision 109."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+from sqlalchemy import Table, and_, select
+
+from store.db.dialect import NamedRow, ReadSession
+from store.db.index_place import IndexSession
+from store.db.tables.usage import USAGE, usage_calls, usage_rollouts, usage_sums, usage_totals
+from store.domain.events import AttemptStarted, RolloutAmended, RolloutEnqueued, RolloutStarted, SpanRecorded
+from store.domain.run_events import RunEvent
+from store.domain.usage import UsageNumbers
+from store.indexing.index import Index, IndexedEvent
+
+_LARGEST_COUNT: Final = 2**53
+
+
+class SumKey(NamedTuple):
+    """The key of a row of `usage_sums`."""
+
+    rollout_id: str
+    attempt_id: str
+    model: str
+    source: str
+    origin: str
+
+
+class CallKey(NamedTuple):
+    """The key of a row of `usage_calls`."""
+
+    rollout_id: str
+    attempt_id: str
+    response_id: str
+
+
+class RolloutKeys(NamedTuple):
+    """The values of a rollout by which sums are divided."""
+
+    step: int | None = None
+    group_id: str | None = None
+    mode: str | None = None
+    resources_id: str | None = None
+    resources_version: int | None = None
+
+
+class CallUsage(NamedTuple):
+    """The model and the numbers of one call."""
+
+    model: str
+    numbers: UsageNumbers
+
+
+class SumUsage(NamedTuple):
+    """The content of a row of `usage_sums`."""
+
+    rollout: RolloutKeys
+    calls: int
+    numbers: UsageNumbers
+
+
+class UsageIndex(Index):
+    """The index of usage."""
+
+    name = "usage"
+    version = 1
+    types = (
+        RolloutEnqueued.type,
+        RolloutStarted.type,
+        RolloutAmended.type,
+        AttemptStarted.type,
+        SpanRecorded.type,
+        RunEvent.type,
+    )
+    tables = USAGE
+
+    async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
+        rows = await _UsageRows.read(session, events)
+        for event in events:
+            rows.add(event)
+        await rows.write(session)
+
+    async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
+        rows = await _rows(session, usage_sums, rollout_id=rollout_ids)
+        sums = [
+            (_fields(SumKey, row), _fields(RolloutKeys, row), row.calls, _fields(UsageNumbers, row)) for row in rows
+        ]
+        await _add_to_totals(
+            session, [(key, SumUsage(rollout, -calls, numbers)) for key, rollout, calls, numbers in sums]
+        )
+        return await super().remove(session, rollout_ids)
+
+    async def problem(self, session: ReadSession, rollout_id: str, events: Sequence[IndexedEvent]) -> str | None:
+        expected = _UsageRows()
+        for event in events:
+            expected.add(event)
+        stored = await _rows(session, usage_sums, rollout_id=[rollout_id])
+        sums = {_fields(SumKey, row): (row.calls, row.tokens_in, row.tokens_out) for row in stored if row.calls}
+        of_events = {
+            key: (usage.calls, usage.numbers.tokens_in, usage.numbers.tokens_out)
+            for key, usage in expected.sums.items()
+            if usage.calls
+        }
+        return None if sums == of_events else f"the sums are {sums}, and those of the events are {of_events}"
+
+
+class _UsageRows:
+    """The rows that a sequence of events changes."""
+
+    def __init__(self) -> None:
+        self.rollouts: dict[str, RolloutKeys] = {}
+        self.sums: dict[SumKey, SumUsage] = {}
+        self.calls: dict[CallKey, CallUsage] = {}
+        self._stored: dict[SumKey, SumUsage] = {}
+        self._changes: set[str | SumKey | CallKey] = set()
+        self._origins: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        """The origins of the sums of each attempt, which is named by the ids of its rollout and of itself."""
+
+    @classmethod
+    async def read(cls, session: IndexSession, events: Sequence[IndexedEvent]) -> _UsageRows:
+        """Return the stored rows that the events may change."""
+        rows = cls()
+        ids = sorted({event.rollout_id for event in events})
+        responses = sorted({event.data["response_id"] for event in events if event.data.get("response_id")})
+        for row in await _rows(session, usage_rollouts, rollout_id=ids):
+            rows.rollouts[row.rollout_id] = _fields(RolloutKeys, row)
+        for row in await _rows(session, usage_sums, rollout_id=ids):
+            usage = SumUsage(_fields(RolloutKeys, row), row.calls, _fields(UsageNumbers, row))
+            rows._set_sum(_fields(SumKey, row), usage)
+        rows._stored = dict(rows.sums)
+        for row in await _rows(session, usage_calls, rollout_id=ids, response_id=responses) if responses else ():
+            rows.calls[_fields(CallKey, row)] = CallUsage(row.model, _fields(UsageNumbers, row))
+        return rows
+
+    def add(self, event: IndexedEvent) -> None:
+        """Add the effect of an event."""
+        data, rollout_id = event.data, event.rollout_id
+        match event.type:
+            case RolloutEnqueued.type | RolloutStarted.type:
+                rollout = RolloutKeys(data.get("step"), data.get("group"), data.get("mode"), data.get("resources_id"))
+                self._set_rollout(rollout_id, rollout._replace(resources_version=data.get("resources_version")))
+            case RolloutAmended.type:
+                changes = {name: data.get(name) for name in data["fields"] if name in {"mode", "resources_id"}}
+                self._amend(rollout_id, changes)
+            case AttemptStarted.type:
+                rollout = self.rollouts.get(rollout_id, RolloutKeys())
+                version = data.get("resources_version")
+                if version != rollout.resources_version:
+                    self._set_rollout(rollout_id, rollout._replace(resources_version=version))
+            case SpanRecorded.type:
+                self._add_span(rollout_id, data)
+            case _:
+                self._add_run_event(rollout_id, data)
+
+    def _set_rollout(self, rollout_id: str, rollout: RolloutKeys) -> None:
+        self.rollouts[rollout_id] = rollout
+        self._changes.add(rollout_id)
+
+    def _amend(self, rollout_id: str, changes: Mapping[str, Any]) -> None:
+        self._set_rollout(rollout_id, self.rollouts.get(rollout_id, RolloutKeys())._replace(**changes))
+        for key, usage in self.sums.items():
+            if key.rollout_id == rollout_id:
+                self.sums[key] = usage._replace(rollout=usage.rollout._replace(**changes))
+                self._changes.add(key)
+
+    def _add_span(self, rollout_id: str, data: Mapping[str, Any]) -> None:
+        numbers = UsageNumbers(*(data.get(name) for name in UsageNumbers._fields))
+        response_id: str | None = data.get("response_id")
+        if response_id is None and numbers == UsageNumbers():
+            return  # the span of a call has a response or reports usage
+        attempt_id: str = data["attempt_id"]
+        call = CallUsage(data.get("model") or "", numbers)
+        self._discard_run_events(rollout_id, attempt_id)
+        if response_id is not None:
+            place = CallKey(rollout_id, attempt_id, response_id)
+            earlier = self.calls.get(place)
+            if earlier is not None:
+                self._count(_key(place, earlier, "span"), -1, earlier.numbers)
+                call = CallUsage(earlier.model or call.model, earlier.numbers.merged(numbers))
+            self.calls[place] = call
+            self._changes.add(place)
+        self._count(_key(CallKey(rollout_id, attempt_id, ""), call, "span"), 1, call.numbers)
+
+    def _add_run_event(self, rollout_id: str, data: Mapping[str, Any]) -> None:
+        metrics: Mapping[str, Any] = data.get("metrics") or {}
+        numbers = UsageNumbers(*(_number(name, metrics.get(name)) for name in UsageNumbers._fields))
+        attempt_id: str = data["attempt_id"]
+        if numbers == UsageNumbers() or "span" in self._origins[rollout_id, attempt_id]:
+            return
+        model = metrics.get("model")
+        call = CallUsage(model if isinstance(model, str) else "", numbers)
+        self._count(_key(CallKey(rollout_id, attempt_id, ""), call, "event"), 1, numbers)
+
+    def _discard_run_events(self, rollout_id: str, attempt_id: str) -> None:
+        """Remove what the events of an attempt report, because its spans report the same calls."""
+        if "event" not in self._origins[rollout_id, attempt_id]:
+            return
+        for key, usage in self.sums.items():
+            if key.origin == "event" and (key.rollout_id, key.attempt_id) == (rollout_id, attempt_id):
+                self.sums[key] = usage._replace(calls=0, numbers=UsageNumbers())
+                self._changes.add(key)
+
+    def _count(self, key: SumKey, calls: int, numbers: UsageNumbers) -> None:
+        rollout = self.rollouts.get(key.rollout_id, RolloutKeys())
+        usage = self.sums.get(key, SumUsage(rollout, 0, UsageNumbers()))
+        total = usage.numbers.plus(numbers) if calls > 0 else usage.numbers.minus(numbers)
+        remaining = usage.calls + calls
+        self._set_sum(key, SumUsage(usage.rollout, remaining, total if remaining else UsageNumbers()))
+        self._changes.add(key)
+
+    def _set_sum(self, key: SumKey, usage: SumUsage) -> None:
+        self.sums[key] = usage
+        self._origins[key.rollout_id, key.attempt_id].add(key.origin)
+
+    async def write(self, session: IndexSession) -> None:
+        """Write the changed rows."""
+        rollouts = [(key, *self.rollouts[key]) for key in self._changes if isinstance(key, str)]
+        sums = [
+            (*key, *usage.rollout, usage.calls, *usage.numbers)
+            for key, usage in self.sums.items()
+            if key in self._changes
+        ]
+        calls = [(*key, call.model, *call.numbers) for key, call in self.calls.items() if key in self._changes]
+        removed = [
+            (key, usage._replace(calls=-usage.calls)) for key, usage in self._stored.items() if key in self._changes
+        ]
+        added = [(key, usage) for key, usage in self.sums.items() if key in self._changes]
+        await _add_to_totals(session, [*added, *removed])
+        await session.write(usage_rollouts, rollouts, "replace")
+        await session.write(usage_sums, sums, "replace")
+        await session.write(usage_calls, calls, "replace")
+
+
+async def _add_to_totals(session: IndexSession, sums: Sequence[tuple[SumKey, SumUsage]]) -> None:
+    """Add sums to the totals, or subtract those whose number of calls is negative."""
+    keys = {orjson.dumps((*usage.rollout, key.model, key.source)).decode(): (key, usage.rollout) for key, usage in sums}
+    totals = {key: SumUsage(rollout, 0, UsageNumbers()) for key, (_, rollout) in keys.items()}
+    for row in await _rows(session, usage_totals, key=keys) if keys else ():
+        totals[row.key] = SumUsage(_fields(RolloutKeys, row), row.calls, _fields(UsageNumbers, row))
+    for key, usage in sums:
+        name = orjson.dumps((*usage.rollout, key.model, key.source)).decode()
+        total = totals[name]
+        numbers = total.numbers.plus(usage.numbers) if usage.calls > 0 else total.numbers.minus(usage.numbers)
+        totals[name] = SumUsage(total.rollout, total.calls + usage.calls, numbers)
+    await session.write(
+        usage_totals,
+        [
+            (name, *total.rollout, keys[name][0].model, keys[name][0].source, total.calls)
+            + (total.numbers if total.calls else UsageNumbers())
+            for name, total in totals.items()
+        ],
+        "replace",
+    )
+
+
+def _key(place: CallKey, call: CallUsage, origin: str) -> SumKey:
+    return SumKey(place.rollout_id, place.attempt_id, call.model, call.numbers.source, origin)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a metric of a run event as tokens or as a cost; None if it is neither."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST_COUNT:
+        return None
+    if name == "cost":
+        return float(value)
+    return int(value) if value == int(value) else None
+
+
+def _fields(kind: Any, row: NamedRow) -> Any:
+    return kind(*(getattr(row, name) for name in kind._fields))
+
+
+async def _rows(session: IndexSession | ReadSession, table: Table, **values: Iterable[str]) -> Sequence[NamedRow]:
+    """Return the rows of a table whose columns have one of the values."""
+    dialect = session.dialect
+    conditions = [dialect.any_of(table.c[name], name) for name in values]
+    statement = select(*table.c).where(and_(*conditions))
+    params = {name: dialect.list_param(list(items)) for name, items in values.items()}
+    return await session.fetch(dialect.sql(statement), params)

@@ -1,0 +1,38 @@
+"""Usage of models in a SQL store, from its index. Decision 109."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.db.dialect import ReadSession
+from store.db.queries import usage as usage_queries
+from store.errors import Invalid, Unavailable
+from store.indexing.following import IndexLag
+from store.indexing.reading import fresh_lag, with_index
+from store.indexing.usage_index import UsageIndex
+from store.models.queries import UsageQuery
+from store.models.usage import UsageReport
+from store.sql.core import SQLCore
+
+_INDEX: Final = UsageIndex()
+
+
+async def usage_report(core: SQLCore, query: UsageQuery) -> UsageReport:
+    """Return the sums of a query. If the index is behind the log, it first follows the log for a limited time."""
+    await fresh_lag(core.dialect, core.read, _INDEX)
+    report = await indexed_usage(core, query)
+    if report is None:
+        raise Unavailable("the index of usage was dropped meanwhile; ask again")
+    return report
+
+
+async def indexed_usage(core: SQLCore, query: UsageQuery) -> UsageReport | None:
+    """Return the sums of a query as the index has them at present; None if there is no index."""
+    if query.as_at is not None:
+        raise Invalid("as_at", "usage is summed for the present only; leave as_at out")
+
+    async def read(session: ReadSession, lag: IndexLag) -> UsageReport:
+        sums, total, keys = await usage_queries.usage(session, query)
+        return UsageReport(by=query.by, sums=sums, total=total, keys=keys, position=lag.position, head=lag.end)
+
+    return await core.read(lambda session: with_index(session, _INDEX, read))
