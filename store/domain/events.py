@@ -204,14 +204,6 @@ class SpanRecorded:
     """The cost of the call as the provider or the tracer reported it, in US dollars."""
 
     @property
-    def first_shape(self) -> int:
-        """The first shape that has all fields of this span."""
-        details = (self.tokens_cached, self.tokens_written, self.tokens_reasoning, self.cost)
-        if details != (None, None, None, None):
-            return 3
-        return 1 if self.counted_before is None else 2
-
-    @property
     def counted(self) -> tuple[int, int]:
         """The numbers of tokens, in and out, that the span adds to those of its rollout."""
         before_in, before_out = self.counted_before or (0, 0)

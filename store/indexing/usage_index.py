@@ -145,7 +145,11 @@ class _UsageRows:
                 self._set_rollout(rollout_id, rollout._replace(resources_version=data.get("resources_version")))
             case RolloutAmended.type:
                 changes = {name: data.get(name) for name in data["fields"] if name in {"mode", "resources_id"}}
-                self._amend(rollout_id, changes)
+                self._set_rollout(rollout_id, self.rollouts.get(rollout_id, RolloutKeys())._replace(**changes))
+                for key, usage in self.sums.items():
+                    if key.rollout_id == rollout_id:
+                        self.sums[key] = usage._replace(rollout=usage.rollout._replace(**changes))
+                        self._changes.add(key)
             case AttemptStarted.type:
                 rollout = self.rollouts.get(rollout_id, RolloutKeys())
                 version = data.get("resources_version")
@@ -160,13 +164,6 @@ class _UsageRows:
         self.rollouts[rollout_id] = rollout
         self._changes.add(rollout_id)
 
-    def _amend(self, rollout_id: str, changes: Mapping[str, Any]) -> None:
-        self._set_rollout(rollout_id, self.rollouts.get(rollout_id, RolloutKeys())._replace(**changes))
-        for key, usage in self.sums.items():
-            if key.rollout_id == rollout_id:
-                self.sums[key] = usage._replace(rollout=usage.rollout._replace(**changes))
-                self._changes.add(key)
-
     def _add_span(self, rollout_id: str, data: Mapping[str, Any]) -> None:
         numbers = UsageNumbers(*(data.get(name) for name in UsageNumbers._fields))
         response_id: str | None = data.get("response_id")
@@ -174,7 +171,12 @@ class _UsageRows:
             return  # the span of a call has a response or reports usage
         attempt_id: str = data["attempt_id"]
         call = CallUsage(data.get("model") or "", numbers)
-        self._discard_run_events(rollout_id, attempt_id)
+        if "event" in self._origins[rollout_id, attempt_id]:
+            # The events of a run report the same calls as the spans of the attempt.
+            for key, usage in self.sums.items():
+                if (key.rollout_id, key.attempt_id, key.origin) == (rollout_id, attempt_id, "event"):
+                    self.sums[key] = usage._replace(calls=0, numbers=UsageNumbers())
+                    self._changes.add(key)
         if response_id is not None:
             place = CallKey(rollout_id, attempt_id, response_id)
             earlier = self.calls.get(place)
@@ -194,15 +196,6 @@ class _UsageRows:
         model = metrics.get("model")
         call = CallUsage(model if isinstance(model, str) else "", numbers)
         self._count(_key(CallKey(rollout_id, attempt_id, ""), call, "event"), 1, numbers)
-
-    def _discard_run_events(self, rollout_id: str, attempt_id: str) -> None:
-        """Remove what the events of an attempt report, because its spans report the same calls."""
-        if "event" not in self._origins[rollout_id, attempt_id]:
-            return
-        for key, usage in self.sums.items():
-            if key.origin == "event" and (key.rollout_id, key.attempt_id) == (rollout_id, attempt_id):
-                self.sums[key] = usage._replace(calls=0, numbers=UsageNumbers())
-                self._changes.add(key)
 
     def _count(self, key: SumKey, calls: int, numbers: UsageNumbers) -> None:
         rollout = self.rollouts.get(key.rollout_id, RolloutKeys())

@@ -153,7 +153,8 @@ def log_rows(
         fact, body = event.fact, event.body
         # The `data` of an event without the fields that later shapes add is the same in all shapes.
         if type(fact) is SpanRecorded:
-            shape = fact.first_shape
+            details = (fact.tokens_cached, fact.tokens_written, fact.tokens_reasoning, fact.cost)
+            shape = 3 if details != (None,) * 4 else 1 if fact.counted_before is None else 2
         else:
             shape = 1 if type(fact) is AttemptStatusChanged and fact.is_counted is None else fact.shape
         row = EventRow(

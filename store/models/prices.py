@@ -61,6 +61,14 @@ class CostLine(Frozen):
     priced_calls: int
     """The number of calls whose cost is known."""
 
+    @property
+    def name(self) -> str:
+        """The key as text, such as `300` or `prompts v2`; `total` for the sum over all keys."""
+        if not self.key:
+            return "total"
+        values = [str(value) for value in self.key.values() if value is not None]
+        return " v".join(values) or "–"  # noqa: RUF001 - the placeholder for a missing value
+
 
 class CostReport(Frozen):
     """Costs of the selected rollouts."""

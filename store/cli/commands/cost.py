@@ -57,7 +57,14 @@ def cost(
     if json:
         json_document(report.model_dump())
         return
-    _print(report)
+    total = report.total
+    print_table(_columns(report), [total, *report.lines])
+    if len(report.lines) < report.keys:
+        note(f"{len(report.lines):,} of {report.keys:,}; --limit and --offset choose which")
+    if total.priced_calls < total.calls:
+        note(f"the cost is that of {total.priced_calls:,} of {total.calls:,} calls")
+    if report.unpriced_models:
+        note(f"no price: {', '.join(report.unpriced_models)}; --prices names the file with prices")
 
 
 async def _usage(store: Store, query: UsageQuery) -> UsageReport:
@@ -69,17 +76,6 @@ async def _usage(store: Store, query: UsageQuery) -> UsageReport:
         if report.position >= head:
             return report
         note(f"{report.position:,} of {head:,} events read")
-
-
-def _print(report: CostReport) -> None:
-    total = report.total
-    print_table(_columns(report), [total, *report.lines])
-    if len(report.lines) < report.keys:
-        note(f"{len(report.lines):,} of {report.keys:,}; --limit and --offset choose which")
-    if total.priced_calls < total.calls:
-        note(f"the cost is that of {total.priced_calls:,} of {total.calls:,} calls")
-    if report.unpriced_models:
-        note(f"no price: {', '.join(report.unpriced_models)}; --prices names the file with prices")
 
 
 def _columns(report: CostReport) -> list[Column[CostLine]]:
@@ -95,7 +91,7 @@ def _columns(report: CostReport) -> list[Column[CostLine]]:
         return Column(title, exact, text, right=True)
 
     return [
-        Column(report.by, lambda line: _key(line, report)),
+        Column(report.by, lambda line: line.name),
         number("calls", "calls"),
         number("tokens_in", "tokens_in"),
         number("tokens_cached", "cached"),
@@ -110,11 +106,3 @@ def _columns(report: CostReport) -> list[Column[CostLine]]:
         number("priced_calls", "priced_calls"),
         Column("models", lambda line: ", ".join(line.models), shrinks=True),
     ]
-
-
-def _key(line: CostLine, report: CostReport) -> str:
-    if line is report.total:
-        return "total"
-    name, *versions = line.key.values() if line.key else ("all",)
-    text = _NOTHING if name is None else str(name)
-    return f"{text} v{versions[0]}" if versions and versions[0] is not None else text

@@ -47,32 +47,20 @@ async def cost(request: PageRequest) -> PageContent:
     )
     report = prices_of(request).costs(await request.store.log.usage(query))
     has_costs = report.total.cost is not None
+    amounts = [
+        line.cost or 0.0 if has_costs else (line.tokens_in or 0) + (line.tokens_out or 0) for line in report.lines
+    ]
+    most = max(amounts, default=0)
     values = {**vars(report), "limit": query.limit, "offset": query.offset}
     hidden = {
         "divisions": _DIVISIONS,
         "modes": get_args(RolloutMode),
         "query": query,
         "links": [_link(request, line) for line in report.lines],
-        "names": [_name(line) for line in report.lines],
-        "bars": _bars([(line.cost or 0.0) if has_costs else _tokens(line) for line in report.lines]),
+        # Widths of bars in percent of the longest.
+        "bars": [round(100 * amount / most, 2) if most else 0 for amount in amounts],
     }
     return PageContent("cost.html", values, "Cost", hidden=hidden)
-
-
-def _tokens(line: CostLine) -> int:
-    return (line.tokens_in or 0) + (line.tokens_out or 0)
-
-
-def _bars(amounts: list[float]) -> list[float]:
-    """Return the widths of bars, which are proportional to the amounts. The longest is 100."""
-    most = max(amounts, default=0)
-    return [round(100 * amount / most, 2) if most else 0 for amount in amounts]
-
-
-def _name(line: CostLine) -> str:
-    name, *versions = line.key.values()
-    text = "–" if name is None else str(name)  # noqa: RUF001 - the placeholder for a missing value
-    return f"{text} v{versions[0]}" if versions and versions[0] is not None else text
 
 
 def _link(request: PageRequest, line: CostLine) -> str | None:

@@ -122,15 +122,12 @@ def _tokens(table: Table) -> ColumnElement[Any]:
 
 
 def _sum_of(row: NamedRow, columns: Mapping[str, Any]) -> UsageSum:
-    tokens = {name: _count(getattr(row, name)) for name in UsageNumbers._fields if name != "cost"}
+    numbers: dict[str, float | None] = {name: getattr(row, name) for name in UsageNumbers._fields if name != "cost"}
+    tokens = {name: None if number is None else int(number) for name, number in numbers.items()}
     key = {name: getattr(row, f"key_{name}") for name in columns}
     if "model" in key:
         key["model"] = key["model"] or None
     return UsageSum(key=key, model=row.model or None, source=row.source, calls=int(row.calls), cost=row.cost, **tokens)
-
-
-def _count(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _joined(sums: Sequence[UsageSum]) -> list[UsageSum]:
