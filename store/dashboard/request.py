@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from store.errors import Invalid
+from store.models.missing_rewards import MissingReward
 from store.sql.api_keys import ROLES, Role
 from store.sql.store import SQLStore
 from store.validation.scores import VersionKey, version_key
@@ -116,6 +117,14 @@ class PageRequest:
         """
         text = self.one("reward_version")
         return version_key(text) if text else None
+
+    def missing_reward(self) -> MissingReward:
+        """Return how ended rollouts without a reward count: the parameter `unrewarded`, such as `out` or `failed:0`.
+
+        Raises:
+            Invalid: the value has another form.
+        """
+        return MissingReward.parse(self.one("unrewarded"))
 
     @property
     def rows(self) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from store.interface.store import Store
-from store.models import AttemptedRollout, Span, TraceStatus
+from store.models import AttemptedRollout, AttemptStatus, RolloutStatus, Span, TraceStatus
 
 START = 1_700_000_000.0
 
@@ -65,9 +65,16 @@ def answered(question: str, answer: str) -> dict[str, Any]:
 
 
 async def member(
-    store: Store, group: str, reward: float | None = None, answer: str = "42", *, step: int | None = None, **fields: Any
+    store: Store,
+    group: str,
+    reward: float | None = None,
+    answer: str = "42",
+    *,
+    step: int | None = None,
+    status: RolloutStatus = "succeeded",
+    **fields: Any,
 ) -> AttemptedRollout:
-    """Return a rollout of a group that succeeded, with a call to a model, and a reward if it has one."""
+    """Return a rollout of a group with a status, a call to a model, and a reward if it has one."""
     metadata: dict[str, Any] = {"rollbook.group": group} | ({} if step is None else {"rollbook.step": step})
     rollout = await store.start_rollout({"question": "6 times 7"}, metadata=metadata, **fields)
     spans = [
@@ -77,5 +84,9 @@ async def member(
     if reward is not None:
         spans.append(a_span(rollout, 3, "agentlightning.annotation", 1, attributes=rewarded(reward)))
     await store.add_many_spans(spans)
-    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    if status == "cancelled":
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+    elif status in {"succeeded", "failed"}:
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        await store.update_attempt(*ids, status=cast("AttemptStatus", status))
     return rollout
