@@ -77,6 +77,10 @@ class MissingReward:
         return self.substitute(status) if reward is None else reward
 
 
+FAILED_AS_ZERO: Final = MissingReward()
+"""The default of pages."""
+
+
 class RewardShare(NamedTuple):
     """The denominator of a mean of rewards."""
 

@@ -7,13 +7,14 @@ import statistics
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from store.dashboard.charts.curves import MOST_BINS, edges_for, histogram, quantile
 from store.dashboard.pages import rewards as rewards_page
 from store.db.queries.curves import MOST_BUCKETS, Cell
 from store.interface.store import Store
-from store.models import RolloutMode
+from store.models import PromptTemplate, RolloutMode
 from store.models.scores import NewScore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -28,10 +29,11 @@ async def _rewarded(
     mode: RolloutMode | None = "train",
     status: Any = "succeeded",
     names: tuple[str, ...] = (),
+    resources_id: str | None = None,
 ) -> str:
     """Return a rollout that gave rewards, of several dimensions at once where they are named, and ended."""
     metadata = {} if step is None else {"rollbook.step": step}
-    begun = await store.start_rollout({"question": 1}, mode=mode, metadata=metadata)
+    begun = await store.start_rollout({"question": 1}, mode=mode, metadata=metadata, resources_id=resources_id)
     if names:
         attributes: dict[str, Any] = {}
         for index, (name, reward) in enumerate(zip(names, rewards, strict=True)):
@@ -77,6 +79,32 @@ async def test_a_mean_is_of_the_last_rewards_of_the_rollouts_of_its_step_and_mod
     assert {line["mode"] for line in (await _curves(api, "?mode=val"))["charts"][0]["series"]} == {"val"}
 
 
+@ON_BOTH
+async def test_a_mean_and_its_interval_count_failed_rollouts_as_the_address_says(api: Api, store: Store) -> None:
+    drawn = random.Random(11)
+    rewards = [round(drawn.uniform(100, 101), 3) for _ in range(9)]
+    for reward in rewards:
+        await _rewarded(store, reward, step=1)
+    for status in ("failed", "failed", "succeeded"):
+        await _rewarded(store, step=1, status=status)
+    await store.add_span(make_span((await store.start_rollout(1, metadata={"rollbook.step": 1})).attempt))
+    for choice, missing in (("", [0.0, 0.0]), ("out", []), ("failed:-1", [-1.0, -1.0]), ("ended:50", [50.0] * 3)):
+        values = await _curves(api, f"?unrewarded={choice}")
+        line = _line(values, "reward", "train")
+        counted = [*rewards, *missing]
+        half = 1.959963984540054 * np.std(counted, ddof=1) / np.sqrt(len(counted))
+        assert line["mean_counted"] == [pytest.approx(np.mean(counted))]
+        assert line["band_low"] == [pytest.approx(np.mean(counted) - half)]
+        assert line["band_high"] == [pytest.approx(np.mean(counted) + half)]
+        assert (line["rewarded"], line["ended"], line["counted"]) == ([9], [12], [len(counted)])
+        assert (line["count"], line["mean"]) == ([9], [pytest.approx(np.mean(rewards))])
+        assert values["unrewarded"] == (choice or "failed:0")
+    assert (await api.get("//ui/rewards.json?unrewarded=0")).status == 422
+    page = Read((await api.get("//ui/rewards?unrewarded=out")).body)
+    assert "9 of 12 rewarded" in page.text
+    assert "rewarded only" in page.text
+
+
 async def test_the_band_holds_the_middle_four_fifths(api: Api, store: Store) -> None:
     for reward in range(11):
         await _rewarded(store, float(reward), step=1)
@@ -102,6 +130,50 @@ async def test_length_and_duration_are_means_over_rollouts(api: Api, store: Stor
     values = await _curves(api)
     assert _line(values, "length", "train")["mean"] == [200.0]
     assert _line(values, "duration", "train")["mean"] == [pytest.approx(3.0, abs=0.01)]
+
+
+@ON_BOTH
+async def test_length_is_of_ended_rollouts_with_known_usage(api: Api, store: Store) -> None:
+    for step, tokens, is_open in ((1, 100, False), (1, None, False), (2, None, False), (3, 300, True), (4, 200, False)):
+        begun = await store.start_rollout({"question": 1}, mode="train", metadata={"rollbook.step": step})
+        attributes = {} if tokens is None else {"gen_ai.usage.output_tokens": tokens}
+        await store.add_span(make_span(begun.attempt, attributes=attributes))
+        if not is_open:
+            await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
+    values = await _curves(api)
+    assert {tuple(chart["start"]) for chart in values["charts"]} == {(1, 2, 3, 4)}
+    line = _line(values, "length", "train")
+    assert (line["mean"], line["count"], line["ended"]) == ([100.0, None, None, 200.0], [1, 0, 0, 1], [2, 1, 0, 1])
+
+
+async def test_a_chart_without_data_is_left_out(api: Api, store: Store) -> None:
+    await _rewarded(store, 1.0, step=1)
+    assert [chart["id"] for chart in (await _curves(api))["charts"]] == ["reward", "duration", "failures"]
+
+
+@ON_BOTH
+async def test_versions_of_resources_are_marked_and_become_lines(api: Api, store: Store) -> None:
+    for version, steps in ((1, (1, 2)), (2, (3, 4))):
+        await store.update_resources("policy", {"p": PromptTemplate(template=f"v{version}", engine="f-string")})
+        for step in steps:
+            await _rewarded(store, version / 4, step=step, resources_id="policy")
+    await store.update_resources("other", {"p": PromptTemplate(template="a", engine="f-string")})
+    noted = await _rewarded(store, 1.0, step=4, resources_id="other")
+    await store.annotations.annotate(noted, note="temperature raised")
+    values = await _curves(api, "?resources=policy")
+    marks = [(mark["at"], mark["label"], mark["version"], mark["title"]) for mark in values["markers"]]
+    assert [mark[:3] for mark in marks] == [
+        (1, "policy v1", 1),
+        (3, "policy v2", 2),
+        (4, "note", None),
+        (4, "other v1", 1),
+    ]
+    assert marks[2][3] == "temperature raised"
+    lines = {line["version"]: line["mean_counted"] for line in values["charts"][0]["series"]}
+    assert lines == {1: [0.25, 0.25, None, None], 2: [None, None, 0.5, 0.5]}
+    page = Read((await api.get("//ui/rewards?resources=policy")).body)
+    assert "/ui/resources/policy?version=2" in page.links
+    assert "/ui/rollouts?mode=train&resources=policy&version=2&step=4" in page.links
 
 
 @ON_BOTH
@@ -184,6 +256,19 @@ async def test_every_row_under_a_chart_leads_to_the_rollouts_it_counts(api: Api,
     assert totals == [3, 2, 1]
 
 
+async def test_the_table_under_a_curve_can_show_all_buckets(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewards_page, "TABLE_ROWS", 2)
+    for step in range(4):
+        await _rewarded(store, 1.0, step=step)
+    page = Read((await api.get("//ui/rewards")).body)
+    (link,) = [link for link in page.links if "table=reward&" in link]
+    assert len([link for link in page.links if "step=" in link]) == 3 * 2
+    page = Read((await api.get(f"/{link.partition('#')[0]}")).body)
+    assert len([link for link in page.links if "step=" in link]) == 4 + 2 * 2
+
+
 @ON_BOTH
 async def test_far_steps_share_buckets_and_a_bucket_leads_to_all_of_its_steps(api: Api, store: Store) -> None:
     for step in (0, 1, 2_000):
@@ -244,7 +329,7 @@ def _cells(values: list[float], edges: list[float]) -> list[Cell]:
     for value in values:
         held.setdefault(sum(edge <= value for edge in edges), []).append(value)
     return [
-        Cell(0, None, index, len(rewards), sum(rewards), min(rewards), max(rewards), 0.0, 0, 0, 0, 0.0)
+        Cell(0, None, index, True, len(rewards), sum(rewards), 0.0, min(rewards), max(rewards), 0, 0.0, 0, 0, 0.0)
         for index, rewards in held.items()
     ]
 
@@ -267,6 +352,19 @@ def test_quantiles_of_many_values_are_near_even_beside_outliers() -> None:
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     for share, expected in ((0.1, deciles[0]), (0.5, deciles[4]), (0.9, deciles[8])):
         assert quantile(cells, share) == pytest.approx(expected, abs=0.02)
+
+
+def test_bins_have_round_edges_and_the_counts_of_numpy() -> None:
+    drawn = random.Random(4)
+    values = [drawn.random() for _ in range(500)]
+    edges = edges_for(values)
+    bins = histogram(_cells(values, edges), edges)
+    counts, _ = np.histogram(values, bins=[bins[0].low, *(bar.high for bar in bins)])
+    assert [bar.count for bar in bins] == list(counts)
+    assert [(bar.low, bar.high, bar.label) for bar in bins][:2] == [
+        (0.0, 0.05, "0 to 0.05"),
+        (0.05, 0.1, "0.05 to 0.1"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,11 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     # The pages of rewards and of rollouts.
     ({"charts", "histogram", "names"}, {"reward_version", "reward_versions"}),
     ({"by_status", "newer", "rollouts"}, {"reward_version"}),
+    # The curves, their lines and the bars of the page of rewards.
+    ({"charts", "histogram", "names"}, {"unrewarded", "markers", "resources_id", "resource_versions"}),
+    ({"mode", "count", "mean", "median"}, {"version", "ended", "rewarded", "counted", "mean_counted"}),
+    ({"mode", "count", "mean", "median"}, {"band_low", "band_high"}),
+    ({"least", "greatest", "label"}, {"low", "high"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]

@@ -1,7 +1,8 @@
-"""Charts of rollouts: curves with means and quantiles, and a histogram of rewards.
+"""Charts of rollouts: curves with means, bands and quantiles, and a histogram of rewards.
 
 A bucket is a range of the horizontal axis of a curve, which is a range of training steps or of time. A bin is a range
-of rewards. A cell contains the sums over all rollouts of one mode, bucket and bin.
+of rewards. A cell contains the sums over all rollouts of one line, bucket and bin. A line belongs to a mode, or to a
+mode and a version of resources.
 """
 
 from __future__ import annotations
@@ -14,27 +15,46 @@ from itertools import pairwise
 from typing import Final
 
 from store.db.queries.curves import Axis, Cell
+from store.models.missing_rewards import MissingReward, RewardShare
 
-MOST_BINS: Final = 32
+MOST_VALUES: Final = 12
 """With at most this many distinct rewards, each reward has its own bin. With more, each bin is a range."""
+MOST_BINS: Final = 32
+Z95: Final = 1.959963984540054
+"""The number of standard errors on each side of a mean in a band of 95 %."""
 _OUTLYING: Final = 3.0
 _ORDER: Final = ("train", "val", "test")
+
+Numbers = list[float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart, for the rollouts of one mode. Each list has one value per bucket."""
+    """One line of a chart. Each list has one value per bucket; None stands for an unknown value."""
 
     mode: str | None
     count: list[int]
-    """The number of rollouts in each mean."""
-    mean: list[float | None]
-    """The mean in each bucket; None for an empty bucket."""
-    low: list[float | None] = field(default_factory=list[float | None])
+    """The number of rollouts in each `mean`."""
+    mean: Numbers
+    """The mean in each bucket; None for an empty bucket. A mean of rewards is of the recorded rewards."""
+    low: Numbers = field(default_factory=list[float | None])
     """The 10th percentile. This list, `median` and `high` are empty in charts that show only means."""
-    median: list[float | None] = field(default_factory=list[float | None])
-    high: list[float | None] = field(default_factory=list[float | None])
+    median: Numbers = field(default_factory=list[float | None])
+    high: Numbers = field(default_factory=list[float | None])
     """The 90th percentile."""
+    version: int | None = None
+    """The version of resources; None if the lines of the chart are not separated by version."""
+    ended: list[int] = field(default_factory=list[int])
+    """The number of rollouts that have ended."""
+    rewarded: list[int] = field(default_factory=list[int])
+    """The number of ended rollouts with a reward. This list and the following are empty in other charts."""
+    counted: list[int] = field(default_factory=list[int])
+    """The number of rollouts in each `mean_counted`."""
+    mean_counted: Numbers = field(default_factory=list[float | None])
+    """The mean of the rewards of ended rollouts, in which those without a reward count as the request says."""
+    band_low: Numbers = field(default_factory=list[float | None])
+    """The lower end of the 95 % interval of `mean_counted`; None for fewer than two rollouts."""
+    band_high: Numbers = field(default_factory=list[float | None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,20 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """A point of the axis at which something changed: a version of resources was first used, or a note was written."""
+
+    at: float
+    """The number of a step, or a time in seconds since the epoch."""
+    label: str
+    title: str
+    resources_id: str | None = None
+    version: int | None = None
+    rollout_id: str | None = None
+    """The rollout of a note."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bin:
     """A bar of the histogram; both bounds are included."""
 
@@ -63,16 +97,20 @@ class Bin:
     greatest: float
     label: str
     count: int
+    low: float
+    """The lower edge."""
+    high: float
+    """The upper edge, which does not belong to the bin. It is equal to `low` if the bin is one value."""
 
 
 def edges_for(sample: Sequence[float]) -> list[float]:
-    """Return the starts of the bins: the distinct values if there are few of them, otherwise round numbers.
+    """Return the edges of the bins: the distinct values if there are few of them, otherwise round numbers.
 
     The first and the last bin also count the outliers.
     """
     ordered = sorted(sample)
     distinct = sorted(set(ordered))
-    if len(distinct) <= MOST_BINS:
+    if len(distinct) <= MOST_VALUES:
         return distinct
     lowest, highest = ordered[0], ordered[-1]
     inner_low, inner_high = ordered[len(ordered) // 100], ordered[-1 - len(ordered) // 100]
@@ -105,67 +143,150 @@ def histogram(cells: Iterable[Cell], edges: Sequence[float]) -> list[Bin]:
         greatest[cell.bin] = max(greatest.get(cell.bin, -math.inf), cell.reward_max)
     if not counts:
         return []
-    are_values = all(least[index] == greatest[index] for index in counts)
-    indexes = sorted(counts) if are_values else range(min(counts), max(counts) + 1)
+    if len(edges) <= MOST_VALUES and all(least[index] == greatest[index] for index in counts):
+        return [
+            Bin(least[index], least[index], f"{least[index]:.6g}", counts[index], least[index], least[index])
+            for index in sorted(counts)
+        ]
+    indexes = range(min(counts), max(counts) + 1)
     return [_bar(index, counts.get(index, 0), least.get(index), greatest.get(index), edges) for index in indexes]
 
 
 def _bar(index: int, count: int, least: float | None, greatest: float | None, edges: Sequence[float]) -> Bin:
-    if least is not None and least == greatest:
-        return Bin(least, least, f"{least:.6g}", count)
-    low = edges[index - 1] if index else least
-    # The first value of the next bin does not belong to this bin.
-    high = math.nextafter(edges[index], -math.inf) if index < len(edges) else greatest
-    assert low is not None
-    assert high is not None
-    end = f"{edges[index]:.6g}" if index < len(edges) else f"{high:.6g}"
-    return Bin(low, high, f"{low:.6g} to {end}", count)
+    """Return the bar of a range. The first and the last bin may have no edge on one side, and end with their values."""
+    width = edges[1] - edges[0] if len(edges) > 1 else 1.0
+    low = edges[index - 1] if index else min(least if least is not None else edges[0], edges[0] - width)
+    # The upper edge does not belong to the bin, so the last bin ends above its greatest value.
+    end = max(edges[-1] + width, math.nextafter(greatest, math.inf) if greatest is not None else -math.inf)
+    high = edges[index] if index < len(edges) else end
+    return Bin(low, math.nextafter(high, -math.inf), f"{low:.6g} to {high:.6g}", count, low, high)
 
 
 Group = list[Cell]
 Measure = Callable[[Group], float | None]
+Line = tuple[str | None, int | None]
 
 
-def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) -> Chart:
-    """Return the chart of the mean rewards, with their medians and their 10th and 90th percentiles."""
-    rewarded = [cell for cell in cells if cell.bin is not None]
-    starts, groups = _grouped(along, rewarded)
-    series = [
-        Series(
-            mode,
-            [sum(cell.rollouts for cell in group) for group in buckets],
-            [_mean_reward(group) for group in buckets],
-            [quantile(group, 0.1) for group in buckets],
-            [quantile(group, 0.5) for group in buckets],
-            [quantile(group, 0.9) for group in buckets],
+def reward_chart(
+    along: Axis, cells: Sequence[Cell], missing: MissingReward, chart_id: str, title: str, centre: float = 0.0
+) -> Chart:
+    """Return the chart of the mean rewards, with their bands, medians and 10th and 90th percentiles.
+
+    Args:
+        along: the axis.
+        cells: the cells of the rewards.
+        missing: how ended rollouts without a reward count in `mean_counted`.
+        chart_id: the id of the chart on its page.
+        title: the title of the chart.
+        centre: the centre of the source of the cells.
+    """
+    starts, groups = _grouped(along, cells)
+    series: list[Series] = []
+    for (mode, version), buckets in groups:
+        rewarded = [[cell for cell in group if cell.bin is not None] for group in buckets]
+        means = [counted_mean(group, missing, centre) for group in buckets]
+        series.append(
+            Series(
+                mode,
+                [sum(cell.rollouts for cell in group) for group in rewarded],
+                [_mean_reward(group) for group in rewarded],
+                [quantile(group, 0.1) for group in rewarded],
+                [quantile(group, 0.5) for group in rewarded],
+                [quantile(group, 0.9) for group in rewarded],
+                version,
+                ended=[mean.share.ended for mean in means],
+                rewarded=[mean.share.rewarded for mean in means],
+                counted=[mean.counted for mean in means],
+                mean_counted=[mean.mean for mean in means],
+                band_low=[mean.interval[0] if mean.interval else None for mean in means],
+                band_high=[mean.interval[1] if mean.interval else None for mean in means],
+            )
         )
-        for mode, buckets in groups
-    ]
-    return _chart(along, starts, series, chart_id, title, "mean, and the band from p10 to p90", "")
+    return _chart(along, starts, series, chart_id, title, f"mean, {missing.label}, with its 95 % interval", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedMean:
+    """A mean of rewards in which ended rollouts without a reward may count."""
+
+    share: RewardShare
+    counted: int
+    """The number of rollouts in the mean."""
+    mean: float | None
+    deviation: float | None
+    """The standard deviation of the sample; None for fewer than two rollouts."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean, from the normal distribution; None for fewer than two rollouts."""
+        if self.mean is None or self.deviation is None:
+            return None
+        half = Z95 * self.deviation / math.sqrt(self.counted)
+        return self.mean - half, self.mean + half
+
+
+def counted_mean(group: Iterable[Cell], missing: MissingReward, centre: float = 0.0) -> CountedMean:
+    """Return the mean of the rewards in some cells. `centre` is the centre of the source of the cells."""
+    rewarded = ended = substituted = 0
+    total = squares = 0.0
+    for cell in group:
+        ended += cell.ended
+        if not cell.is_ended:
+            continue
+        if cell.bin is not None:
+            rewarded += cell.rollouts
+            total += cell.reward_sum or 0.0
+            squares += cell.reward_squares or 0.0
+        elif missing.substituted != "out":
+            substituted += cell.failed if missing.substituted == "failed" else cell.rollouts
+    count = rewarded + substituted
+    share = RewardShare(rewarded, ended)
+    if not count:
+        return CountedMean(share, 0, None, None)
+    mean = (total + substituted * missing.value) / count
+    squares += substituted * (missing.value - centre) ** 2
+    deviation = None
+    if count > 1:
+        variance = (squares - count * (mean - centre) ** 2) / (count - 1) if abs(mean) < 1e140 else math.inf
+        deviation = math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else None
+    return CountedMean(share, count, mean, deviation)
 
 
 def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
-    """Return the charts of length, duration and failures, which show only means."""
+    """Return the charts of length, duration and failures, which show only means. A chart without a value is left out.
+
+    The means are of rollouts that ended. Length is of those with known usage.
+    """
     starts, groups = _grouped(along, cells)
 
     def lines(count: Callable[[Cell], int], measure: Measure) -> list[Series]:
         return [
-            Series(mode, [sum(map(count, group)) for group in buckets], [measure(group) for group in buckets])
-            for mode, buckets in groups
+            Series(
+                mode,
+                [sum(map(count, group)) for group in buckets],
+                [measure(group) for group in buckets],
+                version=version,
+                ended=[sum(cell.ended for cell in group) for group in buckets],
+            )
+            for (mode, version), buckets in groups
         ]
 
+    def measured(cell: Cell) -> int:
+        return cell.measured if cell.is_ended else 0
+
     def tokens(group: Group) -> float | None:
-        return _share(sum(cell.tokens_out for cell in group), sum(cell.rollouts for cell in group))
+        return _share(sum(cell.tokens_out for cell in group if cell.is_ended), sum(map(measured, group)))
 
     def seconds(group: Group) -> float | None:
-        return _share(sum(cell.seconds for cell in group), sum(cell.ended for cell in group))
+        ended = [cell for cell in group if cell.is_ended]
+        return _share(sum(cell.seconds for cell in ended), sum(cell.rollouts for cell in ended))
 
     def failures(group: Group) -> float | None:
         failed = sum(cell.failed for cell in group)
         return _share(failed, failed + sum(cell.succeeded for cell in group))
 
     shapes: tuple[tuple[str, str, str, str, list[Series]], ...] = (
-        ("length", "Length", "tokens out per rollout, mean", "tokens", lines(lambda cell: cell.rollouts, tokens)),
+        ("length", "Length", "tokens out, mean of ended with usage", "tokens", lines(measured, tokens)),
         ("duration", "Duration", "from enqueued to ended, mean", "s", lines(lambda cell: cell.ended, seconds)),
         (
             "failures",
@@ -176,7 +297,9 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
         ),
     )
     return [
-        _chart(along, starts, series, key, title, description, unit) for key, title, description, unit, series in shapes
+        _chart(along, starts, series, key, title, description, unit)
+        for key, title, description, unit, series in shapes
+        if any(value is not None for line in series for value in line.mean)
     ]
 
 
@@ -210,15 +333,19 @@ def _share(amount: float, count: float) -> float | None:
     return amount / count if count else None
 
 
-def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[str | None, list[Group]]]]:
-    """Return the starts of the buckets that are not empty and, for each mode, the cells in each of these buckets."""
-    by_mode: dict[str | None, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
+def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[Line, list[Group]]]]:
+    """Return the starts of the buckets that are not empty and, for each line, the cells in each of these buckets."""
+    by_line: dict[Line, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        by_mode[cell.mode][cell.bucket].append(cell)
-    buckets = sorted({bucket for groups in by_mode.values() for bucket in groups})
-    modes = sorted(by_mode, key=lambda mode: _ORDER.index(mode) if mode in _ORDER else len(_ORDER))
+        by_line[cell.mode, cell.version][cell.bucket].append(cell)
+    buckets = sorted({bucket for groups in by_line.values() for bucket in groups})
+
+    def place(line: Line) -> tuple[int, int]:
+        mode, version = line
+        return _ORDER.index(mode) if mode in _ORDER else len(_ORDER), version or 0
+
     return [along.low(bucket) for bucket in buckets], [
-        (mode, [by_mode[mode].get(bucket, []) for bucket in buckets]) for mode in modes
+        (line, [by_line[line].get(bucket, []) for bucket in buckets]) for line in sorted(by_line, key=place)
     ]
 
 

@@ -6,10 +6,12 @@ dimensions, which are named values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from store.dashboard.charts import curves
+from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
@@ -17,7 +19,6 @@ from store.db.queries import curves as curve_queries
 from store.db.queries import scores as score_queries
 from store.models import RolloutMode
 from store.models.scores import RewardVersion
-from store.validation.scores import VersionKey
 
 pages = Pages()
 
@@ -25,20 +26,11 @@ MOST_CHARTS: Final = 6
 """The maximum number of reward dimensions with a chart."""
 MANY: Final = 20_000
 """With more rollouts than this number, the page is rendered first, and loads the curves with a second request."""
-TABLE_ROWS: Final = 24
-"""The number of buckets in the tables below the charts. The JSON version of the page contains all buckets."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    by: curve_queries.By | None
-    names: list[str]
-    """The dimensions that get their own charts."""
-    modes: list[str]
-    version: VersionKey | None
-    """The version of the rewards; None for recorded rewards."""
-    at_once: bool
-    """Whether to compute the curves in this request even if there are more than `MANY` rollouts."""
+TABLE_ROWS: Final = 60
+"""The number of buckets in the tables below the charts, unless `table` names the chart."""
+SMOOTHINGS: Final = ("", "3", "5", "9", "21")
+CHOICES: Final = ("failed:0", "out", "ended:0")
+"""The choices of the form for ended rollouts without a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +39,7 @@ class _Figures:
     """All dimensions, each with its number of rewards; empty for a version of rewards."""
     versions: list[RewardVersion]
     """The versions of rewards that have scores."""
-    along: curve_queries.Axis | None
-    charts: list[curves.Chart]
-    bins: list[curves.Bin]
+    curves: RewardCurves
     uncounted: int = 0
     """The number of rollouts if the curves are not computed in this request, otherwise 0."""
 
@@ -58,113 +48,148 @@ class _Figures:
 async def rewards(request: PageRequest) -> PageContent:
     """Show the curves of all rollouts.
 
-    The parameters are `by` (the axis, `step` or `time`), `mode`, `name` (a dimension, which gets its own chart), and
-    `reward_version` (such as `helpful@v2`; without it, the recorded rewards are shown). With `whole=1`, the curves are
-    computed in this request even if there are more than `MANY` rollouts.
+    The parameters are `by` (the axis, `step` or `time`), `mode`, `name` (a dimension, which gets its own chart),
+    `reward_version` (such as `helpful@v2`; without it, the recorded rewards are shown), `unrewarded` (how ended
+    rollouts without a reward count), `resources` (an id of resources, whose versions become lines), and, for the HTML
+    page, `smooth` (a number of buckets), `scale` (`log` for lengths and durations) and `table` (the chart whose table
+    shows all buckets). With `whole=1`, the curves are computed in this request even if there are more than `MANY`
+    rollouts.
     """
     by = request.among("by", ("", *get_args(curve_queries.By)), "")
-    options = _Options(
+    options = CurveOptions(
         "step" if by == "step" else "time" if by == "time" else None,
-        [] if request.one("reward_version") else request.several("name")[:MOST_CHARTS],
         [mode for mode in request.several("mode") if mode in get_args(RolloutMode)],
+        [] if request.one("reward_version") else request.several("name")[:MOST_CHARTS],
         request.reward_version(),
-        request.is_twin or bool(request.one("whole")),
+        request.missing_reward(),
+        request.one("resources") or None,
     )
+    smooth, scale = request.among("smooth", SMOOTHINGS, ""), request.among("scale", ("", "log"), "")
+    at_once = request.is_twin or bool(request.one("whole"))
 
     async def work(session: ReadSession) -> _Figures:
-        return await _figures(session, options)
+        return await _figures(session, options, at_once=at_once)
 
     figures = await request.store.core.look(work, snapshot=True)
+    along, charts = figures.curves.along, figures.curves.charts
     values = {
-        "by": None if figures.along is None else figures.along.by,
+        "by": None if along is None else along.by,
         "modes": options.modes,
         "names": [{"name": name, "count": count} for name, count in figures.names],
         "chosen": options.names,
-        "reward_version": options.version and str(options.version),
+        "reward_version": options.reward_version and str(options.reward_version),
         "reward_versions": [f"{version.name}@{version.version}" for version in figures.versions],
-        "charts": figures.charts,
-        "histogram": figures.bins,
+        "charts": charts,
+        "histogram": figures.curves.bins,
+        "unrewarded": str(options.missing),
+        "markers": figures.curves.markers,
+        "resources_id": options.resources_id,
+        "resource_versions": figures.curves.uses,
     }
     hidden: dict[str, Any] = {
         "uncounted": figures.uncounted,
         "whole": request.here(whole="1"),
-        "bars": _bars(request, figures.bins, options.modes),
-        "latest": _latest(figures.charts),
-        "all_modes": get_args(RolloutMode),
+        "missing": options.missing,
+        "choices": dict.fromkeys([*CHOICES, str(options.missing)]),
+        "smooth": smooth,
+        "smoothings": SMOOTHINGS,
+        "scale": scale,
+        "bars": _bars(request, figures.curves.bins, options.modes),
         "table_rows": TABLE_ROWS,
-        "rows": {chart.id: _rows(request, chart) for chart in figures.charts},
+        "label_every": -(-len(figures.curves.bins) // 8) or 1,
+        "ticks": _ticks(figures.curves.bins),
+        "latest": _latest(charts),
+        "all_modes": get_args(RolloutMode),
+        "resources_ids": list(dict.fromkeys(use.resources_id for use in figures.curves.uses)),
+        "rows": {chart.id: _rows(request, chart) for chart in charts},
         "target": _rollouts(request),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
 
 
-async def _figures(session: ReadSession, options: _Options) -> _Figures:
-    version = options.version
-    names = [] if version else await curve_queries.reward_names(session)
+async def _figures(session: ReadSession, options: CurveOptions, *, at_once: bool) -> _Figures:
+    names = [] if options.reward_version else await curve_queries.reward_names(session)
     versions = await score_queries.versions(session, None)
-    along = None
-    for by in (options.by,) if options.by else get_args(curve_queries.By):
-        along = along or await curve_queries.axis(session, by, options.modes)
+    along = await axis(session, options)
     if along is None:
-        return _Figures(names, versions, None, [], [])
-    rollouts = 0 if options.at_once else await curve_queries.total(session)
+        return _Figures(names, versions, RewardCurves(None))
+    rollouts = 0 if at_once else await curve_queries.total(session)
     if rollouts > MANY:
-        return _Figures(names, versions, along, [], [], rollouts)
-    source = curve_queries.CurveSource(None, version, options.modes)
-    edges = curves.edges_for(await curve_queries.sample(session, source))
-    cells = await curve_queries.cells(session, source, along, edges)
-    charts = [curves.reward_chart(along, cells, "reward", f"Reward {version}" if version else "Reward")]
-    for index, name in enumerate(options.names):
-        source = curve_queries.CurveSource(name, None, options.modes)
-        dimension_edges = curves.edges_for(await curve_queries.sample(session, source))
-        dimension_cells = await curve_queries.cells(session, source, along, dimension_edges)
-        charts.append(curves.reward_chart(along, dimension_cells, f"reward-{index}", f"Reward “{name}”"))
-    charts += curves.other_charts(along, cells)
-    return _Figures(names, versions, along, charts, curves.histogram(cells, edges))
+        return _Figures(names, versions, RewardCurves(along), rollouts)
+    return _Figures(names, versions, await reward_curves(session, options, along))
 
 
-def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
-    most = max((bar.count for bar in bins), default=0)
+def _bars(request: PageRequest, bins: list[curves.Bin], modes: Sequence[str]) -> list[dict[str, Any]]:
+    top = _top(bins)
     return [
         {
             "bin": bar,
-            "height": round(100 * bar.count / most, 2) if most else 0,
-            "url": _rollouts(request, reward_min=bar.least, reward_max=bar.greatest, mode=modes or None),
+            "height": round(100 * bar.count / top, 2),
+            "url": _rollouts(
+                request,
+                reward_min=bar.low,
+                reward_max=bar.high if bar.high == bar.low else None,
+                reward_below=bar.high if bar.high > bar.low else None,
+                mode=list(modes) or None,
+            ),
         }
         for bar in bins
     ]
 
 
+def _top(bins: list[curves.Bin]) -> int:
+    """Return the round number at the top of the vertical axis of the histogram."""
+    most = max((bar.count for bar in bins), default=1)
+    power = 10 ** (len(str(most)) - 1)
+    return next(power * step for step in (1, 2, 4, 6, 8, 10) if power * step >= most)
+
+
+def _ticks(bins: list[curves.Bin]) -> list[int]:
+    """Return the numbers beside the vertical axis, the greatest first."""
+    top = _top(bins)
+    return [top, top // 2, 0] if top % 2 == 0 else [top, 0]
+
+
 def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
-    """Return the last mean of each mode, and the start of the bucket of this mean."""
-    if not charts:
-        return []
-    chart = charts[0]
+    """Return the last mean of each line, with its counts and the start of its bucket."""
     rows: list[dict[str, Any]] = []
-    for line in chart.series:
-        filled = [index for index, mean in enumerate(line.mean) if mean is not None]
-        if filled:
-            last = filled[-1]
+    for line in charts[0].series if charts else ():
+        last = next((index for index in reversed(range(len(line.counted))) if line.counted[index]), None)
+        if last is not None:
             rows.append(
-                {"mode": line.mode, "mean": line.mean[last], "count": line.count[last], "start": chart.start[last]}
+                {
+                    "mode": line.mode,
+                    "version": line.version,
+                    "mean": line.mean_counted[last],
+                    "rewarded": line.rewarded[last],
+                    "ended": line.ended[last],
+                    "start": charts[0].start[last],
+                }
             )
     return rows
 
 
 def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
-    """Return the newest buckets as table rows. A bucket has one row for each mode with rollouts in the bucket."""
+    """Return the buckets as table rows, newest first. A bucket has one row for each line with values in the bucket."""
+    count = len(chart.start)
+    last = count if request.one("table") == chart.id else min(count, TABLE_ROWS)
     rows: list[dict[str, Any]] = []
-    for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TABLE_ROWS), -1):
+    for index in range(count - 1, count - 1 - last, -1):
         rows += [
             {
                 "start": chart.start[index],
-                "mode": line.mode,
-                "count": line.count[index],
-                "values": [column[index] for column in (line.mean, line.low, line.median, line.high) if column],
-                "url": _rollouts(request, mode=line.mode, **place(chart, index)),
+                "line": line,
+                "index": index,
+                "url": _rollouts(
+                    request,
+                    mode=line.mode,
+                    resources=request.one("resources") or None,
+                    version=line.version,
+                    **place(chart, index),
+                ),
             }
             for line in chart.series
-            if line.mean[index] is not None
+            if line.mean[index] is not None or (line.counted and line.counted[index])
         ]
     return rows
 

@@ -1,4 +1,7 @@
 // Curves: each [data-chart] is drawn from the data in its attribute, and reloaded when there are new events.
+//
+// Further attributes: data-markers (points of the axis with labels), data-target (the list to which points lead),
+// data-smooth (a number of buckets) and data-scale ("log").
 
 import { isLocal, redrawTimes } from "./times.js";
 
@@ -6,6 +9,9 @@ const HEIGHT = 220;
 const PAUSE = 2000;
 const COLOURS = { train: "--accent", val: "--warn", test: "--good" };
 const DASHES = { val: [6, 3], test: [2, 3] };
+const PALETTE = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
+const FALLBACKS = ["--accent", "--warn", "--good", "--bad", "--soft", "--ink"];
+const VERSION_DASHES = [undefined, [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [8, 2]];
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000];
 
 const plots = new Map();
@@ -15,8 +21,7 @@ function colour(name) {
 }
 
 function faint(value) {
-  // The colours of the page have the form #rrggbb.
-  return /^#[0-9a-f]{6}$/i.test(value) ? `${value}22` : value;
+  return `color-mix(in srgb, ${value} 13%, transparent)`;
 }
 
 function short(value) {
@@ -40,43 +45,91 @@ function shown(value, unit) {
   return unit === "s" ? seconds(value) : short(value);
 }
 
+// -- lines ------------------------------------------------------------------------------------------------------------
+
+function values(line) {
+  return line.mean_counted.length ? line.mean_counted : line.mean;
+}
+
+// A bucket whose rollouts have no known value is a gap (null). A bucket without ended rollouts of this line is no gap
+// (undefined): validation every tenth step is one line.
+function gapped(line, numbers) {
+  return numbers.map((value, at) => (value === null && !line.ended[at] ? undefined : value));
+}
+
+function smoothed(line, size) {
+  const numbers = values(line);
+  const filled = numbers.flatMap((value, at) => (value === null ? [] : [at]));
+  const result = numbers.map(() => null);
+  filled.forEach((at, place) => {
+    const near = filled.slice(Math.max(0, place - (size >> 1)), place + (size >> 1) + 1);
+    result[at] = near.reduce((sum, other) => sum + numbers[other], 0) / near.length;
+  });
+  return result;
+}
+
 function columns(chart) {
-  const found = [chart.start];
+  const data = [chart.start];
   for (const line of chart.series) {
-    found.push(line.mean);
-    if (line.low.length) found.push(line.low, line.high);
+    data.push(gapped(line, chart.smooth ? smoothed(line, chart.smooth) : values(line)));
+    if (chart.smooth) data.push(gapped(line, values(line)));
+    else if (line.band_low.length) data.push(gapped(line, line.band_low), gapped(line, line.band_high));
   }
-  return found;
+  return data;
+}
+
+function described(chart, line, at) {
+  const value = shown(values(line)[at], chart.unit);
+  if (!line.counted.length) return `${value}, ${short(line.count[at])} rollouts`;
+  const low = line.band_low[at];
+  const half = low === null ? "" : ` ± ${shown((line.band_high[at] - low) / 2, chart.unit)}`;
+  return `${value}${half}, ${short(line.rewarded[at])} of ${short(line.ended[at])} rewarded`;
 }
 
 function legend(plot, index, at) {
-  const { series, unit } = plot.chart;
-  const line = series[index];
-  if (at === null || line.mean[at] === null) return "–";
-  const band = line.low.length ? `, p10 ${shown(line.low[at], unit)}, p90 ${shown(line.high[at], unit)}` : "";
-  return `${shown(line.mean[at], unit)}${band}, ${short(line.count[at])} rollouts`;
+  const { chart } = plot;
+  const line = chart.series[index];
+  const last = values(line).findLastIndex((value) => value !== null);
+  if (at === null) return last < 0 ? "no data" : `${described(chart, line, last)}, last`;
+  return values(line)[at] === null ? "–" : described(chart, line, at);
+}
+
+function look(line, chart) {
+  if (line.version === null) return { stroke: colour(COLOURS[line.mode] ?? "--soft"), dash: DASHES[line.mode] };
+  const versions = [...new Set(chart.series.map((other) => other.version))];
+  const place = versions.indexOf(line.version) % PALETTE.length;
+  const dash = line.mode === "val" ? DASHES.val : VERSION_DASHES[place];
+  return { stroke: colour(PALETTE[place]) || colour(FALLBACKS[place]), dash };
+}
+
+function label(line) {
+  const mode = line.mode ?? "no mode";
+  return line.version === null ? mode : `v${line.version} ${mode}`;
 }
 
 function lines(chart) {
-  const made = [{
+  const drawn = [{
     label: chart.by === "time" ? "Time" : "Step",
-    value: (plot, value) => (value === null ? "–" : chart.by === "time" ? moment(value) : String(value)),
+    value: (plot, value) => (value === null ? "last" : chart.by === "time" ? moment(value) : String(value)),
   }];
   const bands = [];
   chart.series.forEach((line, index) => {
-    const stroke = colour(COLOURS[line.mode] ?? "--soft");
-    made.push({
-      label: line.mode ?? "no mode",
-      stroke, width: 2, dash: DASHES[line.mode], spanGaps: true,
+    const { stroke, dash } = look(line, chart);
+    drawn.push({
+      label: label(line), stroke, dash, width: 2, spanGaps: false,
       points: { show: chart.start.length <= 60, size: 6, fill: stroke, stroke },
       value: (plot, value, series, at) => legend(plot, index, at),
     });
-    if (!line.low.length) return;
-    const edge = { class: "edge", stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
-    made.push({ ...edge, label: "p10" }, { ...edge, label: "p90" });
-    bands.push({ series: [made.length - 1, made.length - 2], fill: faint(stroke) });
+    const edge = { class: "edge", width: 1, spanGaps: false, points: { show: false } };
+    if (chart.smooth) drawn.push({ ...edge, label: "raw", stroke: faint(stroke), width: 2 });
+    else if (line.band_low.length) {
+      // Only one band is filled. Several filled bands would mix their colours to grey, so the others are outlines.
+      const outline = index ? { stroke: `color-mix(in srgb, ${stroke} 45%, transparent)`, dash: [1, 3] } : { stroke: "transparent" };
+      drawn.push({ ...edge, ...outline, label: "low" }, { ...edge, ...outline, label: "high" });
+      if (!index) bands.push({ series: [drawn.length - 1, drawn.length - 2], fill: faint(stroke) });
+    }
   });
-  return { series: made, bands };
+  return { series: drawn, bands };
 }
 
 function moment(value) {
@@ -116,6 +169,37 @@ function upright(chart) {
   };
 }
 
+function isLog(chart) {
+  const numbers = chart.series.flatMap(values).filter((value) => value !== null);
+  return chart.scale === "log" && ["tokens", "s"].includes(chart.unit) && numbers.every((value) => value > 0);
+}
+
+// Lines at the versions and notes. A label that would touch its neighbour is left out; the list below has all.
+function mark(plot) {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  let free = -Infinity;
+  ctx.save();
+  ctx.font = `${11 * ratio}px ${colour("--sans")}`;
+  ctx.lineWidth = ratio;
+  ctx.setLineDash([3 * ratio, 3 * ratio]);
+  for (const marker of plot.chart.markers) {
+    const x = plot.valToPos(marker.at, "x", true);
+    if (x < bbox.left - 1 || x > bbox.left + bbox.width + 1) continue;
+    ctx.strokeStyle = ctx.fillStyle = colour("--soft");
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top - 3 * ratio);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const { width } = ctx.measureText(marker.label);
+    const left = Math.min(x + 3 * ratio, bbox.left + bbox.width - width);
+    if (left < free) continue;
+    ctx.fillText(marker.label, left, bbox.top - 5 * ratio);
+    free = left + width + 6 * ratio;
+  }
+  ctx.restore();
+}
+
 function options(chart, width) {
   const { series, bands } = lines(chart);
   const axis = {
@@ -123,16 +207,19 @@ function options(chart, width) {
     grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1, size: 4 },
   };
   const along = chart.by === "time"
-    ? { values: (plot, splits, index, space, step) => clocks(splits, step), size: 46 }
+    ? { values: (plot, splits, index, space, step) => clocks(splits, step), size: 46, space: 88 }
     : { incrs: WHOLE_STEPS, values: (plot, splits) => splits.map(short), size: 32 };
-  const values = (plot, splits) => splits.map((value) => (value === null ? "" : shown(value, chart.unit)));
+  const upwards = (plot, splits) => splits.map((value) => (value === null ? "" : shown(value, chart.unit)));
   return {
-    width, height: HEIGHT, series, bands,
-    scales: { x: { time: chart.by === "time", range: around(chart) }, y: { range: upright(chart) } },
-    axes: [{ ...axis, ...along }, { ...axis, values, size: 64 }],
+    width, height: HEIGHT, series, bands, padding: [chart.markers.length ? 20 : null, null, null, null],
+    scales: {
+      x: { time: chart.by === "time", range: around(chart) },
+      y: isLog(chart) ? { distr: 3 } : { range: upright(chart) },
+    },
+    axes: [{ ...axis, ...along }, { ...axis, values: upwards, size: 64 }],
     cursor: { sync: { key: "rewards" }, points: { size: 8 } },
     tzDate: (at) => (isLocal() ? new Date(at * 1e3) : window.uPlot.tzDate(new Date(at * 1e3), "Etc/UTC")),
-    hooks: { setSelect: [(plot) => { plot.isZoomed ||= plot.select.width > 0; }] },
+    hooks: { draw: [mark], setSelect: [(plot) => { plot.isZoomed ||= plot.select.width > 0; }] },
   };
 }
 
@@ -140,7 +227,7 @@ function options(chart, width) {
 
 function nearest(plot, at) {
   const { series } = plot.chart;
-  const distance = (line) => (line.mean[at] === null ? Infinity : Math.abs(plot.valToPos(line.mean[at], "y") - plot.cursor.top));
+  const distance = (line) => (values(line)[at] === null ? Infinity : Math.abs(plot.valToPos(values(line)[at], "y") - plot.cursor.top));
   return series.reduce((best, line) => (distance(line) < distance(best) ? line : best), series[0]);
 }
 
@@ -153,10 +240,10 @@ function place(chart, at) {
 
 function follow(plot) {
   const at = plot.cursor.idx;
-  const target = new URL(document.getElementById("figures").dataset.target, location.href);
+  const target = new URL(plot.chart.target, location.href);
   if (at === null || at === undefined) return;
   const line = nearest(plot, at);
-  const filters = { ...place(plot.chart, at), ...(line.mode && { mode: line.mode }) };
+  const filters = { ...place(plot.chart, at), ...(line.mode && { mode: line.mode }), ...(line.version !== null && { version: line.version }) };
   for (const [name, value] of Object.entries(filters)) target.searchParams.set(name, value);
   location.assign(target);
 }
@@ -173,7 +260,8 @@ function listen(plot) {
 // -- drawing ---------------------------------------------------------------------------------------------------------
 
 function shape(chart) {
-  return JSON.stringify([chart.by, chart.width, chart.start.length <= 60, chart.series.map((line) => line.mode)]);
+  const drawn = chart.series.map((line) => [line.mode, line.version]);
+  return JSON.stringify([chart.by, chart.width, chart.start.length <= 60, chart.smooth, isLog(chart), chart.markers.length > 0, drawn]);
 }
 
 const sizes = new ResizeObserver((entries) => {
@@ -185,7 +273,8 @@ const sizes = new ResizeObserver((entries) => {
 });
 
 function draw(host) {
-  const chart = JSON.parse(host.dataset.chart);
+  const { markers, smooth, scale, target } = host.dataset;
+  const chart = { ...JSON.parse(host.dataset.chart), markers: JSON.parse(markers || "[]"), smooth: Number(smooth), scale, target };
   const known = plots.get(host.id);
   if (known && shape(known.chart) === shape(chart)) {
     known.chart = chart;
@@ -225,6 +314,7 @@ let isAsking = false;
 let isStale = false;
 
 async function refresh() {
+  if (!document.getElementById("figures")) return;
   if (isAsking || document.hidden) { isStale = true; return; }
   isAsking = true;
   isStale = false;
@@ -258,6 +348,7 @@ drawAll();
 // With many rollouts, the page loads the curves by a second request.
 if (document.querySelector("#figures[data-awaited]")) refresh();
 document.addEventListener("rollbook:news", refresh);
+document.addEventListener("rollbook:drawn", drawAll);
 document.addEventListener("rollbook:theme", redrawAll);
 document.addEventListener("click", (event) => {
   // The theme changes only after this event has reached the document.

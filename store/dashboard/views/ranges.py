@@ -9,7 +9,8 @@ from store.dashboard.request import PageRequest
 from store.db.queries.rollout_list import RANGED, Range
 from store.errors import Invalid
 
-RANGE_PARAMETERS: Final = tuple(f"{name}_{end}" for name in RANGED for end in ("min", "max"))
+RANGE_PARAMETERS: Final = (*(f"{name}_{end}" for name in RANGED for end in ("min", "max")), "reward_below")
+"""The parameters. `reward_below` is an upper bound that does not belong to the range, as of a bar of a histogram."""
 _MOST: Final = {"step": 2.0**53, "ended": 1e12}
 
 
@@ -20,12 +21,14 @@ def ranges_of(request: PageRequest) -> list[Range]:
         Invalid: a bound is not a number, or is outside the range of values that the column can have.
     """
     ranges = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
+    if (below := _number(request, "reward", "below")) is not None:
+        ranges.append(Range("reward", None, math.nextafter(below, -math.inf)))
     return [bounds for bounds in ranges if bounds.least is not None or bounds.most is not None]
 
 
 def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
     """Return the parameter, the label and the text of each given bound, so that a form can send the bounds again."""
-    labels = {"min": "from", "max": "to"}
+    labels = {"min": "from", "max": "to", "below": "below"}
     fields: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:
         name, _, end = parameter.partition("_")

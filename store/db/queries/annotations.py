@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
@@ -143,6 +144,31 @@ async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -
     params = _params(rollout_id) | {"until": until, "most": most}
     rows = await session.fetch(compiled(session, "notes", build), params)
     return [_note(row) for row in reversed(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteOfRollout:
+    """A note, and the place of its rollout in the training."""
+
+    rollout_id: str
+    step: int | None
+    end_at: int | None
+    """The end of the rollout in microseconds since the epoch; None if it has not ended."""
+    text: str | None
+    """The text; None if it was removed."""
+
+
+async def last_notes(session: ReadSession, limit: int) -> list[NoteOfRollout]:
+    """Return the last notes of all rollouts, newest first."""
+    note, rollout, body = core_tables.notes.c, core_tables.rollouts.c, core_tables.bodies.c
+    columns: list[ColumnElement[Any]] = [note.rollout_id, rollout.step, rollout.end_at, body.codec, body.body]
+    joined = core_tables.notes.join(core_tables.rollouts, rollout.rollout_id == note.rollout_id)
+    statement = select(*columns).select_from(joined.outerjoin(core_tables.bodies, body.position == note.position))
+    rows = await session.fetch(session.dialect.sql(statement.order_by(note.position.desc()).limit(big(limit))), {})
+    return [
+        NoteOfRollout(row.rollout_id, row.step, row.end_at, (payload(row.codec, row.body) or {}).get("note"))
+        for row in rows
+    ]
 
 
 def _note(row: NamedRow) -> Note:

@@ -30,9 +30,10 @@ from sqlalchemy import (
 
 from store.db.columns import Number, Str
 from store.db.dialect import NamedRow, ReadSession
+from store.db.queries.counted_rewards import has_ended, squares_of
 from store.db.queries.expressions import ONE, big, bounded, one_of
 from store.db.queries.pages import rollouts_recorded
-from store.db.queries.records import columns_of
+from store.db.queries.records import columns_of, records
 from store.db.queries.scores import scored_rewards
 from store.db.tables import core as core_tables
 from store.models import RolloutMode
@@ -73,7 +74,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The rollouts of one mode in one bucket whose rewards are in one bin."""
+    """The rollouts of one line in one bucket whose rewards are in one bin, and which have ended or are all open."""
 
     bucket: int
     """The number of the bucket, from 0."""
@@ -81,19 +82,29 @@ class Cell:
     """The mode of the rollouts; None for rollouts without a mode."""
     bin: int | None
     """The number of edges that are less than or equal to the reward; None for rollouts without a reward."""
+    is_ended: bool
     rollouts: int
     reward_sum: float | None
     """The sum of the rewards; None for rollouts without a reward."""
+    reward_squares: float | None
+    """The sum of the squares of the distances of the rewards from the centre of the source."""
     reward_min: float | None
     reward_max: float | None
+    measured: int
+    """The number of rollouts with known usage, which is a sum of tokens above 0."""
     tokens_out: float
-    """The sum of the output tokens of the rollouts."""
+    """The sum of the output tokens of these rollouts."""
     succeeded: int
     failed: int
-    ended: int
-    """The number of rollouts that have an end time."""
     seconds: float
-    """The total time from enqueue to end of the rollouts that ended, in seconds."""
+    """The total time from enqueue to end of rollouts that ended, in seconds."""
+    version: int | None = None
+    """The version of the resources, if the source separates versions."""
+
+    @property
+    def ended(self) -> int:
+        """The number of rollouts that have ended."""
+        return self.rollouts if self.is_ended else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,41 @@ class CurveSource:
     """The version of the rewards. If it is not None, `name` must be None."""
     modes: Sequence[str] = ()
     """Only rollouts with one of these modes; an empty sequence means all rollouts."""
+    resources_id: str | None = None
+    """Only rollouts with this id of resources, separated by version; None for all rollouts, not separated."""
+    centre: float = 0.0
+    """A number near the rewards, so that sums of squares keep their digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionUse:
+    """A version of resources, and the place of its first rollout on the axes."""
+
+    resources_id: str
+    version: int
+    rollouts: int
+    first_step: int | None
+    first_end_at: int | None
+    """The end of the first rollout that ended, in microseconds since the epoch."""
+
+
+async def version_uses(session: ReadSession, modes: Sequence[str] = ()) -> list[VersionUse]:
+    """Return the versions of resources that rollouts with these modes use, by id and version."""
+    rollout = core_tables.rollouts.c
+    figures = {
+        "version": rollout.resources_version,
+        "rollouts": func.count(),
+        "first_step": func.min(rollout.step),
+        "first_end_at": func.min(rollout.end_at),
+    }
+    keys = (rollout.resources_id, rollout.resources_version)
+    statement = (
+        select(*columns_of(VersionUse, dict(rollout), figures))
+        .where(rollout.resources_id.is_not(None), rollout.resources_version.is_not(None), _of_modes(modes))
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    return records(VersionUse, await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def reward_names(session: ReadSession) -> list[tuple[str, int]]:
@@ -156,47 +202,61 @@ async def sample(session: ReadSession, source: CurveSource) -> list[float]:
 
 
 async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]) -> list[Cell]:
-    """Return the figures of the rollouts that have a value on an axis, by bucket, mode and bin."""
+    """Return the figures of the rollouts that have a value on an axis, by bucket, line and bin."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     column = _along(along.by)
+    terms = [column.is_not(None), _of_modes(source.modes)]
+    if source.resources_id is not None:
+        terms.append(rollout.resources_id == literal(source.resources_id, Str))
     # Rows are grouped by the column `cell` of a subquery, because Postgres would consider an expression with parameters
-    # in GROUP BY and the same expression in the SELECT list different. The column combines bucket, mode and bin in one
-    # number, because SQLite sorts one number twice as fast as three.
+    # in GROUP BY and the same expression in the SELECT list different. The column combines its parts in one number,
+    # because SQLite sorts one number twice as fast as three.
     bucket = (column - big(along.start)) // big(along.width)
+    line = (bucket * _digits(len(_MODES)) + _mode()) * _digits(2) + case((has_ended(), ONE), else_=_digits(0))
     rollout_cells = (
         select(
-            ((bucket * _digits(len(_MODES)) + _mode()) * _digits(_MOST_EDGES + 2) + _bin(value, edges)).label("cell"),
+            (line * _digits(_MOST_EDGES + 2) + _bin(value, edges)).label("cell"),
             value.label("value"),
+            (rollout.tokens_in + rollout.tokens_out).label("tokens"),
             rollout.tokens_out,
             rollout.status,
+            rollout.resources_version,
             (rollout.end_at - rollout.start_at).label("lasted"),
         )
         .select_from(table)
-        .where(column.is_not(None), _of_modes(source.modes))
+        .where(*terms)
         .subquery("placed")
     )
     rollouts = rollout_cells.c
+    distance = bounded(rollouts.value) - literal(source.centre, Number)
     figures = {
         "rollouts": func.count(),
         "reward_sum": func.sum(bounded(rollouts.value)),
+        "reward_squares": func.sum(squares_of(distance)),
         "reward_min": func.min(rollouts.value),
         "reward_max": func.max(rollouts.value),
+        "measured": func.count(case((rollouts.tokens > _digits(0), ONE))),
         "tokens_out": func.sum(cast(rollouts.tokens_out, Double)),
         "succeeded": func.count(case((rollouts.status == "succeeded", ONE))),
         "failed": func.count(case((rollouts.status == "failed", ONE))),
-        "ended": func.count(rollouts.lasted),
         "seconds": func.coalesce(func.sum(cast(rollouts.lasted, Double)), _digits(0)) / float(_SECOND),
     }
-    statement = select(rollouts.cell, *columns_of(Cell, figures)).group_by(rollouts.cell)
+    keys: list[ColumnElement[Any]] = [rollouts.cell]
+    if source.resources_id is not None:
+        keys.append(rollouts.resources_version)
+    statement = select(*keys, *[figure.label(name) for name, figure in figures.items()]).group_by(*keys)
     return [_cell(row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
 def _cell(row: NamedRow) -> Cell:
     figures = row._asdict()
     rest, bin_ = divmod(figures.pop("cell"), _MOST_EDGES + 2)
+    rest, is_ended = divmod(rest, 2)
     bucket, mode = divmod(rest, len(_MODES))
-    return Cell(bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_, **figures)
+    version = figures.pop("resources_version", None)
+    index = None if bin_ > _MOST_EDGES else bin_
+    return Cell(bucket, _MODES[mode], index, bool(is_ended), version=version, **figures)
 
 
 def _mode() -> ColumnElement[int]:
@@ -232,11 +292,8 @@ def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
     )
     name = literal(source.name, Str)
     is_last = ~exists().where(later.c.rollout_id == reward.rollout_id, later.c.name == name, is_later)
-    table = core_tables.rollouts.join(
-        core_tables.rewards,
-        and_(reward.rollout_id == core_tables.rollouts.c.rollout_id, reward.name == name, is_last),
-    )
-    return reward.value, table
+    last = select(reward.rollout_id, reward.value).where(reward.name == name, is_last).subquery("last_of_name")
+    return last.c.value, core_tables.rollouts.outerjoin(last, last.c.rollout_id == core_tables.rollouts.c.rollout_id)
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
