@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import numpy as np
 import pytest
 
 from store.dashboard.pages.groups import WIDTH, Scale
@@ -120,6 +122,50 @@ async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_
     assert "/ui/compare" in page.marked("action")
     oldest_first = (await api.get("//ui/groups/g.json?sort=started&desc=0")).ok()["rollouts"]
     assert [row["rollout_id"] for row in oldest_first] == [rollout.rollout_id for rollout in rollouts]
+
+
+@ON_BOTH
+async def test_group_states_deviation_advantages_ranks_and_pass_at_k(api: Api, store: Store) -> None:
+    rewards = [0.0, 0.25, 1.0, 1.0, 0.75, None, None]
+    for reward in rewards:
+        await member(store, "g", reward, status="succeeded" if reward is not None else "failed")
+    await member(store, "g", None)
+    await member(store, "g", 0.5, status="running")
+    for choice, counted in (("", [*rewards[:5], 0.0, 0.0]), ("out", rewards[:5]), ("ended:1", [*rewards[:5], 1, 1, 1])):
+        page = (await api.get(f"//ui/groups/g.json?unrewarded={choice}&threshold=0.75")).ok()
+        group = page["group"]
+        values = np.array(counted, dtype=float)
+        assert (group["rewarded_ended"], group["ended"], group["counted"]) == (5, 8, len(values))
+        assert group["mean_counted"] == pytest.approx(values.mean())
+        assert group["deviation"] == pytest.approx(values.std(ddof=1))
+        signals = [signal for signal in page["signals"] if signal["counted"] is not None]
+        assert sorted(signal["counted"] for signal in signals) == sorted(values)
+        for signal in signals:
+            advantage = signal["counted"] - values.mean()
+            assert signal["advantage"] == pytest.approx(advantage)
+            assert signal["normalised"] == pytest.approx(advantage / values.std(ddof=1))
+            assert signal["rank"] == 1 + np.sum(values > signal["counted"])
+        for k, chance in page["pass_at_k"].items():
+            choices = list(combinations(values, int(k)))
+            assert chance == pytest.approx(np.mean([max(chosen) >= 0.75 for chosen in choices]))
+        (row,) = (await api.get(f"//ui/groups.json?unrewarded={choice}&threshold=0.75")).ok()["groups"]
+        assert row == group
+    page = Read((await api.get("//ui/groups/g?threshold=0.75")).body)
+    assert "5 of 8" in page.text
+    assert "counts as 0" in page.text
+    assert "6 times 7" in page.text
+    assert "6 times 7" in Read((await api.get("//ui/groups")).body).text
+    assert (await api.get("//ui/groups/g.json?threshold=inf")).status == 422
+
+
+async def test_failed_rollouts_give_a_group_of_equal_rewards_a_signal(api: Api, store: Store) -> None:
+    for _ in range(3):
+        await member(store, "g", 0.3)
+    await member(store, "g", status="failed")
+    assert await ids(api, spread="none") == []
+    assert await ids(api, spread="none", unrewarded="out") == ["g"]
+    signals = (await api.get("//ui/groups/g.json?unrewarded=out")).ok()["signals"]
+    assert [signal["advantage"] for signal in signals] == [0.0, 0.0, 0.0, None]
 
 
 async def test_group_with_equal_rewards_shows_no_training_signal(api: Api, store: Store) -> None:

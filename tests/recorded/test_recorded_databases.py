@@ -174,6 +174,11 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"mode", "count", "mean", "median"}, {"version", "ended", "rewarded", "counted", "mean_counted"}),
     ({"mode", "count", "mean", "median"}, {"band_low", "band_high"}),
     ({"least", "greatest", "label"}, {"low", "high"}),
+    # The pages of groups.
+    ({"groups", "total", "limit"}, {"unrewarded", "threshold", "tasks"}),
+    ({"group", "rollouts", "limit"}, {"unrewarded", "threshold", "task", "signals", "pass_at_k"}),
+    ({"group_id", "open", "newest_at"}, {"input_sha256", "rollout_id", "ended", "rewarded_ended", "counted"}),
+    ({"group_id", "open", "newest_at"}, {"mean_counted", "passed", "has_variance", "deviation"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]

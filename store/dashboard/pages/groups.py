@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,9 +11,11 @@ from typing import Final
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.views.pass_at_k import KS, pass_at_k
 from store.db.dialect import ReadSession
 from store.db.queries.groups import (
     MEMBER_SORTS,
+    PASS,
     SORTS,
     SPREADS,
     GroupQuery,
@@ -20,12 +24,17 @@ from store.db.queries.groups import (
     MemberRow,
     group_row,
     group_rows,
+    group_values,
     member_rows,
 )
-from store.errors import NotFound
+from store.db.queries.input_starts import input_starts
+from store.errors import Invalid, NotFound
+from store.models.missing_rewards import MissingReward
 
 pages = Pages()
 
+TITLE: Final = 160
+"""The maximum number of characters of the beginning of an input."""
 WIDTH: Final = 100
 """The width of the drawing that contains a bar, in SVG units."""
 
@@ -80,12 +89,50 @@ async def groups(request: PageRequest) -> PageContent:
         is_descending=request.among("desc", ("0", "1"), "1") == "1",
         limit=request.rows,
         offset=request.whole("offset", 0),
+        missing=request.missing_reward(),
+        threshold=_threshold(request),
     )
-    rows, total = await request.store.core.look(partial(group_rows, query=query))
+    (rows, total), titles = await request.store.core.look(partial(_groups, query=query), snapshot=True)
     scale = Scale.of([value for row in rows for value in (row.least, row.most)])
-    values = {"groups": rows, "total": total, "limit": query.limit, "offset": query.offset}
-    hidden = {"query": query, "spreads": SPREADS, "ranges": [_range(row, scale) for row in rows]}
+    values = {
+        "groups": rows,
+        "total": total,
+        "limit": query.limit,
+        "offset": query.offset,
+        "unrewarded": str(query.missing),
+        "threshold": query.threshold,
+        "tasks": titles,
+    }
+    hidden = {
+        "query": query,
+        "missing": query.missing,
+        "spreads": SPREADS,
+        "ranges": [_range(row, scale) for row in rows],
+    }
     return PageContent("groups.html", values, "Groups", hidden=hidden)
+
+
+async def _groups(session: ReadSession, query: GroupQuery) -> tuple[tuple[list[GroupRow], int], dict[str, str]]:
+    """Return a page of groups with the number of all matching groups, and the beginnings of their inputs."""
+    rows, total = await group_rows(session, query)
+    return (rows, total), await _titles(session, rows)
+
+
+async def _titles(session: ReadSession, rows: Sequence[GroupRow]) -> dict[str, str]:
+    """Return the beginning of the input of a rollout of each group, by group id."""
+    starts = await input_starts(session, [row.rollout_id for row in rows], TITLE)
+    return {row.group_id: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
+
+
+def _threshold(request: PageRequest) -> float:
+    text = request.one("threshold")
+    try:
+        threshold = float(text or PASS)
+    except ValueError:
+        raise Invalid("threshold", f"{text[:80]!r} is not a number; write the least reward that passes") from None
+    if not math.isfinite(threshold):
+        raise Invalid("threshold", f"{text[:80]!r} is not a finite number; write the least reward that passes")
+    return threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +169,75 @@ async def group(request: PageRequest) -> PageContent:
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    summary, rows = await request.store.core.look(partial(_group, query=query), snapshot=True)
-    if summary is None:
+    missing, threshold = request.missing_reward(), _threshold(request)
+    members = await request.store.core.look(
+        partial(_members, query=query, missing=missing, threshold=threshold), snapshot=True
+    )
+    if members is None:
         raise NotFound("group", query.group_id, f"No rollout belongs to a group {query.group_id!r}")
+    summary, rows, counted = members.group, members.rows, members.values
     scale = Scale.of([summary.least, summary.most])
     bars = [None if row.reward is None else scale.bar(row.reward) for row in rows]
     first, second = _extremes(rows)
-    values = {"group": summary, "rollouts": rows, "limit": query.limit, "offset": query.offset}
-    hidden = {"query": query, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second}
+    signals = [_signal(row, summary, missing, counted) for row in rows]
+    passes = {k: pass_at_k(summary.counted, summary.passed, k) for k in KS if k <= summary.counted}
+    values = {
+        "group": summary,
+        "rollouts": rows,
+        "limit": query.limit,
+        "offset": query.offset,
+        "unrewarded": str(missing),
+        "threshold": threshold,
+        "task": members.title,
+        "signals": signals,
+        "pass_at_k": passes,
+    }
+    hidden = {"query": query, "bars": bars, "zero": scale.at(0.0), "a": first, "b": second, "missing": missing}
     return PageContent("group.html", values, f"Group {summary.group_id}", hidden=hidden)
 
 
-async def _group(session: ReadSession, query: MemberQuery) -> tuple[GroupRow | None, list[MemberRow]]:
-    row = await group_row(session, query.group_id)
-    return row, [] if row is None else await member_rows(session, query)
+@dataclass(frozen=True, slots=True)
+class _Members:
+    group: GroupRow
+    rows: list[MemberRow]
+    values: list[float]
+    """The values of all rollouts that count in the mean, in ascending order."""
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The place of a rollout in its group. All values are None for a rollout that is left out of the mean."""
+
+    counted: float | None
+    """The value as which the rollout counts."""
+    rank: int | None
+    """1 for the greatest value; equal values have equal ranks."""
+    advantage: float | None
+    """The distance of the value from the mean of the group."""
+    normalised: float | None
+    """The advantage in standard deviations of the sample; 0 if all values are equal."""
+
+
+async def _members(
+    session: ReadSession, query: MemberQuery, missing: MissingReward, threshold: float
+) -> _Members | None:
+    row = await group_row(session, query.group_id, missing, threshold)
+    if row is None:
+        return None
+    titles = await _titles(session, [row])
+    values = await group_values(session, query.group_id, missing)
+    return _Members(row, await member_rows(session, query), values, titles.get(row.group_id))
+
+
+def _signal(row: MemberRow, group: GroupRow, missing: MissingReward, values: Sequence[float]) -> Signal:
+    counted = missing.counted(row.status, row.reward)
+    if counted is None or group.mean_counted is None:
+        return Signal(None, None, None, None)
+    # Equal rewards have a mean that differs in the last digit.
+    advantage = counted - group.mean_counted if group.has_variance else 0.0
+    normalised = advantage / group.deviation if group.deviation else 0.0
+    return Signal(counted, len(values) - bisect_right(values, counted) + 1, advantage, normalised)
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from store.models.prices import cost_text
 from store.runtime.clock import MICROSECONDS, system_clock
 
 NOTHING: Final = "–"  # noqa: RUF001 - the placeholder for a missing value
+MINUS: Final = "\N{MINUS SIGN}"
 
 
 def count(value: float | None) -> str:
@@ -144,6 +145,38 @@ def stamp(at: int | None, *, absolute: bool = False) -> Markup:
     return when(None if at is None else at / MICROSECONDS, absolute=absolute)
 
 
+def clock(at: int | None) -> Markup:
+    """Return a `<time>` element that shows the time of day of a time in microseconds since the epoch.
+
+    If the time is more than 12 hours ago or ahead, the date is shown too.
+    """
+    if at is None:
+        return escape(NOTHING)
+    try:
+        moment = datetime.fromtimestamp(at / MICROSECONDS, UTC)
+    except (OverflowError, ValueError, OSError):
+        return escape(f"{at / MICROSECONDS:g} s")
+    is_near = abs(system_clock() - at) < 12 * 3600 * MICROSECONDS
+    return Markup('<time datetime="{}" data-time="clock" title="{}">{}</time>').format(
+        moment.isoformat(),
+        f"{moment:%Y-%m-%d %H:%M:%S} UTC",
+        f"{moment:%H:%M:%S}" if is_near else f"{moment:%m-%d %H:%M}",
+    )
+
+
+def reward(value: float | None) -> str:
+    """Return a reward with three decimals and a real minus sign; a large reward as `number` does."""
+    if value is None:
+        return NOTHING
+    text = f"{value:.3f}" if abs(value) < 1000 else number(value)
+    return text.replace("-", MINUS)
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign and three decimals: `+0.028`."""
+    return f"{'' if value < 0 else '+'}{reward(value)}"
+
+
 def status(name: str | None) -> Markup:
     """Return a status as a coloured badge."""
     if name is None:
@@ -184,6 +217,9 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "ago": ago,
     "when": when,
     "stamp": stamp,
+    "clock": clock,
+    "reward": reward,
+    "signed": signed,
     "status": status,
     "brief": brief,
     "pretty": pretty,

@@ -6,19 +6,23 @@ The values come from the summary columns of the table `rollouts`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
+from sqlalchemy import ColumnElement, Select, and_, case, cast, false, func, literal, select
 from sqlalchemy.types import BigInteger
 
-from store.db.dialect import ReadSession
+from store.db.columns import Number
+from store.db.dialect import NamedRow, ReadSession
+from store.db.queries.counted_rewards import counted_figures, counted_reward, squares_of
 from store.db.queries.expressions import big, bounded, mean_of, one_of
 from store.db.queries.filters import FilterCondition, FilterQuery
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import read_rows
-from store.db.queries.records import columns_of, records
+from store.db.queries.records import records
 from store.db.queries.rollout_list import LISTED, listed_rollouts
 from store.db.tables import core as core_tables
+from store.models.missing_rewards import FAILED_AS_ZERO, MissingReward
 from store.validation.json_limits import check_text
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
@@ -28,6 +32,8 @@ SPREADS: Final = ("any", "some", "none")
 
 Some training algorithms learn nothing from a group with equal rewards.
 """
+PASS: Final = 0.5
+"""The default of the least reward that passes."""
 _OPEN: Final = ("queuing", "preparing", "running", "requeuing")
 
 
@@ -57,6 +63,23 @@ class GroupRow:
     tokens_out: int
     newest_at: int
     """The time at which the newest rollout of the group began, in microseconds since the epoch."""
+    input_sha256: str
+    """The hash of the input of one of the rollouts."""
+    rollout_id: str
+    """One of the rollouts."""
+    ended: int
+    rewarded_ended: int
+    """The number of ended rollouts that have a reward."""
+    counted: int
+    """The number of rollouts in `mean_counted`."""
+    mean_counted: float | None
+    """The mean reward of ended rollouts, in which those without a reward count as the query says."""
+    passed: int
+    """The number of these rollouts whose value is at least the threshold of the query."""
+    has_variance: bool
+    """Whether these values differ, so that the group gives a training signal."""
+    deviation: float | None
+    """The standard deviation of the sample of these values; None for fewer than two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +99,16 @@ class GroupQuery:
     is_descending: bool = True
     limit: int = 50
     offset: int = 0
+    missing: MissingReward = FAILED_AS_ZERO
+    """How ended rollouts without a reward count in the mean and the spread."""
+    threshold: float = PASS
+    """The least value that passes."""
 
 
 async def group_rows(session: ReadSession, query: GroupQuery) -> tuple[list[GroupRow], int]:
     """Return a page of groups, and the number of all matching groups."""
     rollout = core_tables.rollouts.c
-    columns = _columns()
+    columns = _columns(query.missing, query.threshold)
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
     if query.id_contains:
         matching.append(session.dialect.contains(rollout.group_id, query.id_contains))
@@ -91,7 +118,7 @@ async def group_rows(session: ReadSession, query: GroupQuery) -> tuple[list[Grou
         of_step = select(rollout.group_id).where(rollout.step == big(query.step), rollout.group_id.is_not(None))
         matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)
-    order = {"newest": newest}.get(query.sort, columns.get(query.sort, newest))
+    order = {"newest": newest, "mean": columns["mean_counted"]}.get(query.sort, columns.get(query.sort, newest))
     ordered = order.desc().nulls_last() if query.is_descending else order.asc().nulls_last()
     # The groups of the page are selected first, and their sums are computed afterwards. To sort all groups together
     # with their sums would take twice as long.
@@ -111,9 +138,9 @@ async def group_rows(session: ReadSession, query: GroupQuery) -> tuple[list[Grou
         matches = matches.having(and_(True, *_having(query)))
         return [], await _count(session, matches) if query.offset else 0
     ids = [group.group_id for group in groups]
-    sums = _sums(session.dialect.any_of(rollout.group_id, "ids"))
+    sums = _sums(session.dialect.any_of(rollout.group_id, "ids"), query.missing, query.threshold)
     rows = await session.fetch(session.dialect.sql(sums), {"ids": session.dialect.list_param(ids)})
-    by_id = {row.group_id: row for row in records(GroupRow, rows)}
+    by_id = {row.group_id: row for row in map(_group, rows)}
     return [by_id[group_id] for group_id in ids if group_id in by_id], groups[0].total
 
 
@@ -123,20 +150,46 @@ async def _count(session: ReadSession, groups: Select[Any]) -> int:
     return rows[0].total
 
 
-async def group_row(session: ReadSession, group_id: str) -> GroupRow | None:
+async def group_row(
+    session: ReadSession, group_id: str, missing: MissingReward = FAILED_AS_ZERO, threshold: float = PASS
+) -> GroupRow | None:
     """Return one group; None if no rollout belongs to a group with this id."""
     check_text(group_id, "group_id", LONGEST_ID)
-    rows = await session.fetch(session.dialect.sql(_sums(core_tables.rollouts.c.group_id == group_id)), {})
-    return next(iter(records(GroupRow, rows)), None)
+    sums = _sums(core_tables.rollouts.c.group_id == group_id, missing, threshold)
+    return next(map(_group, await session.fetch(session.dialect.sql(sums), {})), None)
 
 
-def _sums(condition: ColumnElement[bool]) -> Select[Any]:
-    return select(*columns_of(GroupRow, _columns())).where(condition).group_by(core_tables.rollouts.c.group_id)
+async def group_values(session: ReadSession, group_id: str, missing: MissingReward) -> list[float]:
+    """Return the values of the rollouts that count in the mean of a group, in ascending order."""
+    value = counted_reward(missing)
+    statement = select(value.label("value")).where(core_tables.rollouts.c.group_id == group_id, value.is_not(None))
+    return sorted(row.value for row in await session.fetch(session.dialect.sql(statement), {}))
 
 
-def _columns() -> dict[str, ColumnElement[Any]]:
+def _sums(condition: ColumnElement[bool], missing: MissingReward, threshold: float) -> Select[Any]:
+    rollout, value = core_tables.rollouts.c, counted_reward(missing)
+    means = select(rollout.group_id, mean_of(value).label("mean")).where(condition).group_by(rollout.group_id)
+    mean = means.subquery("means").c
+    columns = _columns(missing, threshold)
+    columns["squares"] = func.sum(squares_of(bounded(value) - mean.mean))
+    return (
+        select(*[column.label(name) for name, column in columns.items()])
+        .select_from(core_tables.rollouts.join(mean.mean.table, mean.group_id == rollout.group_id))
+        .where(condition)
+        .group_by(rollout.group_id)
+    )
+
+
+def _group(row: NamedRow) -> GroupRow:
+    figures = row._asdict()
+    squares, figures["has_variance"] = figures.pop("squares"), bool(figures["has_variance"])
+    deviation = sqrt(squares / (row.counted - 1)) if row.counted > 1 and squares is not None else None
+    return GroupRow(**figures, deviation=deviation)
+
+
+def _columns(missing: MissingReward, threshold: float) -> dict[str, ColumnElement[Any]]:
     """Return the aggregates of a group's rollouts, by the field names of `GroupRow`."""
-    rollout = core_tables.rollouts.c
+    rollout, value = core_tables.rollouts.c, counted_reward(missing)
     return {
         "group_id": rollout.group_id,
         "rollouts": func.count(),
@@ -153,18 +206,23 @@ def _columns() -> dict[str, ColumnElement[Any]]:
         # On Postgres, the sum of 64-bit integers has the type numeric, so it is converted.
         "tokens_out": cast(func.coalesce(func.sum(rollout.tokens_out), 0), BigInteger),
         "newest_at": func.max(rollout.start_at),
+        "input_sha256": func.max(rollout.input_sha256),
+        "rollout_id": func.min(rollout.rollout_id),
+        **counted_figures(missing),
+        "passed": _how_many(value >= literal(threshold, Number)),
+        "has_variance": func.coalesce(func.max(value) > func.min(value), false()),
     }
 
 
 def _having(query: GroupQuery) -> list[ColumnElement[bool]]:
-    reward = core_tables.rollouts.c.last_reward
+    value = counted_reward(query.missing)
     demands: list[ColumnElement[bool]] = []
     if query.has_siblings:
         demands.append(func.count() > 1)
     if query.spread == "some":
-        demands.append(func.max(reward) > func.min(reward))
+        demands.append(func.max(value) > func.min(value))
     elif query.spread == "none":
-        demands += [func.count(reward) > 1, func.max(reward) == func.min(reward)]
+        demands += [func.count(value) > 1, func.max(value) == func.min(value)]
     return demands
 
 
