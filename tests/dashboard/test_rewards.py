@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,8 @@ import pytest
 
 from store.dashboard.charts.curves import MOST_BINS, edges_for, histogram, quantile
 from store.dashboard.pages import rewards as rewards_page
+from store.db.dialect import ReadSession
+from store.db.queries import curves as curve_queries
 from store.db.queries.curves import MOST_BUCKETS, Cell
 from store.interface.store import Store
 from store.models import PromptTemplate, RolloutMode
@@ -295,6 +298,27 @@ async def test_of_many_rollouts_the_page_stands_before_they_are_counted(
     assert "Counting" not in Read(there).text
     assert b"data-chart=" in there
     assert _line(await _curves(api, "?by=step&mode=train"), "reward", "train")["mean"] == [0.375, 0.75]
+
+
+async def test_curves_are_computed_once_for_a_state_of_the_store(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read_axis = curve_queries.axis
+
+    async def axis(session: ReadSession, by: curve_queries.By, modes: Sequence[str]) -> curve_queries.Axis | None:
+        reads.append(by)
+        return await read_axis(session, by, modes)
+
+    monkeypatch.setattr(curve_queries, "axis", axis)
+    await _rewarded(store, 0.25, step=1)
+    for _ in range(3):
+        assert _line(await _curves(api), "reward", "train")["mean"] == [0.25]
+    assert reads == ["step"]
+    await _rewarded(store, 0.75, step=1)
+    assert _line(await _curves(api), "reward", "train")["mean"] == [0.5]
+    assert _line(await _curves(api, "?unrewarded=out"), "reward", "train")["mean"] == [0.5]
+    assert reads == ["step"] * 3
 
 
 @ON_BOTH

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, get_args
 
 from store.dashboard.charts import curves
+from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
@@ -58,8 +60,8 @@ async def rewards(request: PageRequest) -> PageContent:
     by = request.among("by", ("", *get_args(curve_queries.By)), "")
     options = CurveOptions(
         "step" if by == "step" else "time" if by == "time" else None,
-        [mode for mode in request.several("mode") if mode in get_args(RolloutMode)],
-        [] if request.one("reward_version") else request.several("name")[:MOST_CHARTS],
+        tuple(mode for mode in request.several("mode") if mode in get_args(RolloutMode)),
+        () if request.one("reward_version") else tuple(request.several("name")[:MOST_CHARTS]),
         request.reward_version(),
         request.missing_reward(),
         request.one("resources") or None,
@@ -67,8 +69,10 @@ async def rewards(request: PageRequest) -> PageContent:
     smooth, scale = request.among("smooth", SMOOTHINGS, ""), request.among("scale", ("", "log"), "")
     at_once = request.is_twin or bool(request.one("whole"))
 
+    cache = cache_of(request.store.core)
+
     async def work(session: ReadSession) -> _Figures:
-        return await _figures(session, options, at_once=at_once)
+        return await cache.read(session, (options, at_once), partial(_figures, options=options, at_once=at_once))
 
     figures = await request.store.core.look(work, snapshot=True)
     along, charts = figures.curves.along, figures.curves.charts

@@ -5,8 +5,10 @@ The values come from the summary columns of the table `rollouts`.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, case, cast, false, func, literal, select
@@ -14,12 +16,12 @@ from sqlalchemy.types import BigInteger
 
 from store.db.columns import Number
 from store.db.dialect import NamedRow, ReadSession
-from store.db.queries.counted_rewards import counted_figures, counted_reward, squares_of
+from store.db.queries.counted_rewards import counted_figures, counted_reward
 from store.db.queries.expressions import big, bounded, mean_of, one_of
 from store.db.queries.filters import FilterCondition, FilterQuery
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import read_rows
-from store.db.queries.records import records
+from store.db.queries.records import columns_of, records
 from store.db.queries.rollout_list import LISTED, listed_rollouts
 from store.db.tables import core as core_tables
 from store.models.missing_rewards import FAILED_AS_ZERO, MissingReward
@@ -140,7 +142,8 @@ async def group_rows(session: ReadSession, query: GroupQuery) -> tuple[list[Grou
     ids = [group.group_id for group in groups]
     sums = _sums(session.dialect.any_of(rollout.group_id, "ids"), query.missing, query.threshold)
     rows = await session.fetch(session.dialect.sql(sums), {"ids": session.dialect.list_param(ids)})
-    by_id = {row.group_id: row for row in map(_group, rows)}
+    deviations = await _deviations(session, ids, query.missing)
+    by_id = {row.group_id: _group(row, deviations.get(row.group_id)) for row in rows}
     return [by_id[group_id] for group_id in ids if group_id in by_id], groups[0].total
 
 
@@ -156,7 +159,15 @@ async def group_row(
     """Return one group; None if no rollout belongs to a group with this id."""
     check_text(group_id, "group_id", LONGEST_ID)
     sums = _sums(core_tables.rollouts.c.group_id == group_id, missing, threshold)
-    return next(map(_group, await session.fetch(session.dialect.sql(sums), {})), None)
+    deviations = await _deviations(session, [group_id], missing)
+    rows = await session.fetch(session.dialect.sql(sums), {})
+    return next((_group(row, deviations.get(group_id)) for row in rows), None)
+
+
+def _group(row: NamedRow, deviation: float | None) -> GroupRow:
+    figures = row._asdict()
+    figures["has_variance"] = bool(figures["has_variance"])
+    return GroupRow(**figures, deviation=deviation)
 
 
 async def group_values(session: ReadSession, group_id: str, missing: MissingReward) -> list[float]:
@@ -167,24 +178,25 @@ async def group_values(session: ReadSession, group_id: str, missing: MissingRewa
 
 
 def _sums(condition: ColumnElement[bool], missing: MissingReward, threshold: float) -> Select[Any]:
-    rollout, value = core_tables.rollouts.c, counted_reward(missing)
-    means = select(rollout.group_id, mean_of(value).label("mean")).where(condition).group_by(rollout.group_id)
-    mean = means.subquery("means").c
     columns = _columns(missing, threshold)
-    columns["squares"] = func.sum(squares_of(bounded(value) - mean.mean))
-    return (
-        select(*[column.label(name) for name, column in columns.items()])
-        .select_from(core_tables.rollouts.join(mean.mean.table, mean.group_id == rollout.group_id))
-        .where(condition)
-        .group_by(rollout.group_id)
-    )
+    return select(*columns_of(GroupRow, columns)).where(condition).group_by(core_tables.rollouts.c.group_id)
 
 
-def _group(row: NamedRow) -> GroupRow:
-    figures = row._asdict()
-    squares, figures["has_variance"] = figures.pop("squares"), bool(figures["has_variance"])
-    deviation = sqrt(squares / (row.counted - 1)) if row.counted > 1 and squares is not None else None
-    return GroupRow(**figures, deviation=deviation)
+async def _deviations(session: ReadSession, ids: Sequence[str], missing: MissingReward) -> dict[str, float | None]:
+    """Return the standard deviations of the values that count in groups, by group id."""
+    rollout, value = core_tables.rollouts.c, bounded(counted_reward(missing))
+    of_groups = session.dialect.any_of(rollout.group_id, "ids")
+    statement = select(rollout.group_id, value.label("value")).where(of_groups, value.is_not(None))
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for row in await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))}):
+        values[row.group_id].append(row.value)
+    return {group_id: _deviation(numbers) for group_id, numbers in values.items()}
+
+
+def _deviation(numbers: Sequence[float]) -> float | None:
+    mean = sum(numbers) / len(numbers)
+    squares = sum((number - mean) * (number - mean) for number in numbers)
+    return sqrt(squares / (len(numbers) - 1)) if len(numbers) > 1 and isfinite(squares) else None
 
 
 def _columns(missing: MissingReward, threshold: float) -> dict[str, ColumnElement[Any]]:
