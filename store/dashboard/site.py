@@ -24,6 +24,7 @@ from store.dashboard.pages import (
     run_actions,
     runs,
     search,
+    tasks,
     waterfall,
     workers,
 )
@@ -47,6 +48,7 @@ _MODULES: Final = (
     search,
     compare,
     groups,
+    tasks,
     waterfall,
     cost,
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
+from store.db.queries.groups import group_row
 from store.models import (
     AttemptedRollout,
     AttemptError,
@@ -46,6 +48,8 @@ class Filled:
     """Of the same group."""
     run_id: str
     """A pipeline, run again from a phase."""
+    task: str
+    """The hash of an input."""
 
     def ids(self) -> dict[str, str]:
         """Return what stands for the placeholders of paths."""
@@ -56,6 +60,7 @@ class Filled:
             "worker_id": WORKER,
             "span_id": f"{2:016x}",
             "key_id": "none",
+            "task": self.task,
         }
 
 
@@ -73,7 +78,9 @@ async def fill(store: SQLStore) -> Filled:
         await store.enqueue_rollout({HOSTILE: number}, metadata=_metadata(10 + number))
     await store.dequeue_rollout(worker_id=WORKER)
     await store.update_worker(WORKER, {HOSTILE: HOSTILE, "cpu": 0.5})
-    return Filled(members[0], members[1], run.rollout_id)
+    group = await store.core.look(partial(group_row, group_id=GROUP))
+    assert group is not None
+    return Filled(members[0], members[1], run.rollout_id, group.input_sha256)
 
 
 def _metadata(number: int) -> dict[str, Any]:

@@ -306,9 +306,11 @@ async def test_curves_are_computed_once_for_a_state_of_the_store(
     reads: list[str] = []
     read_axis = curve_queries.axis
 
-    async def axis(session: ReadSession, by: curve_queries.By, modes: Sequence[str]) -> curve_queries.Axis | None:
+    async def axis(
+        session: ReadSession, by: curve_queries.By, modes: Sequence[str], task: str | None
+    ) -> curve_queries.Axis | None:
         reads.append(by)
-        return await read_axis(session, by, modes)
+        return await read_axis(session, by, modes, task)
 
     monkeypatch.setattr(curve_queries, "axis", axis)
     await _rewarded(store, 0.25, step=1)

@@ -189,6 +189,8 @@ _YOUNGER_PAGES = {
     "/ui/admin/checks",
     "/ui/cost",
     "/ui/admin/payload",
+    "/ui/tasks",
+    "/ui/tasks/{task}",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
     "/ui/search",

@@ -36,6 +36,8 @@ class CurveOptions:
     missing: MissingReward = FAILED_AS_ZERO
     resources_id: str | None = None
     """Only rollouts with this id of resources, with one line per version; None for lines by mode only."""
+    task: str | None = None
+    """Only rollouts whose input has this SHA-256 hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class RewardCurves:
 async def axis(session: ReadSession, options: CurveOptions) -> Axis | None:
     """Return the axis of the charts; None if no rollout has a value on it."""
     for by in (options.by,) if options.by else get_args(By):
-        if along := await curve_queries.axis(session, by, options.modes):
+        if along := await curve_queries.axis(session, by, options.modes, options.task):
             return along
     return None
 
@@ -88,12 +90,13 @@ async def _cells(
     session: ReadSession, options: CurveOptions, along: Axis, name: str | None
 ) -> tuple[list[curve_queries.Cell], list[float], float]:
     """Return the cells of the rewards or of a dimension, the edges of their bins, and the centre of the rewards."""
-    source = CurveSource(name, options.reward_version, options.modes, options.resources_id)
+    version, task = options.reward_version, options.task
+    source = CurveSource(name, version, options.modes, options.resources_id, task)
     sample = await curve_queries.sample(session, source)
     edges = curves.edges_for(sample)
     middle = sorted(sample)[len(sample) // 2] if sample else 0.0
     centre = middle if abs(middle) < 1e140 else 0.0
-    source = CurveSource(name, options.reward_version, options.modes, options.resources_id, centre)
+    source = CurveSource(name, version, options.modes, options.resources_id, task, centre)
     cells = await curve_queries.cells(session, source, along, edges)
     if options.resources_id is not None:
         last = sorted({cell.version for cell in cells if cell.version is not None})[-MOST_LINES:]

@@ -19,8 +19,10 @@ from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scores as score_queries
+from store.db.queries.pages import LONGEST_ID
 from store.models import RolloutMode
 from store.models.scores import RewardVersion
+from store.validation.json_limits import check_text
 
 pages = Pages()
 
@@ -64,7 +66,7 @@ async def rewards(request: PageRequest) -> PageContent:
         () if request.one("reward_version") else tuple(request.several("name")[:MOST_CHARTS]),
         request.reward_version(),
         request.missing_reward(),
-        request.one("resources") or None,
+        _text(request.one("resources"), "resources"),
     )
     smooth, scale = request.among("smooth", SMOOTHINGS, ""), request.among("scale", ("", "log"), "")
     at_once = request.is_twin or bool(request.one("whole"))
@@ -109,6 +111,11 @@ async def rewards(request: PageRequest) -> PageContent:
         "target": _rollouts(request),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
+
+
+def _text(value: str, name: str) -> str | None:
+    """Return a text that a database can compare with; None for an empty text."""
+    return check_text(value, name, LONGEST_ID) if value else None
 
 
 async def _figures(session: ReadSession, options: CurveOptions, *, at_once: bool) -> _Figures:

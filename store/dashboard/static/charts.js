@@ -182,6 +182,8 @@ function mark(plot) {
   ctx.save();
   ctx.font = `${11 * ratio}px ${colour("--sans")}`;
   ctx.lineWidth = ratio;
+  ctx.textAlign = "left";
+  ctx.textBaseline = "bottom";
   ctx.setLineDash([3 * ratio, 3 * ratio]);
   for (const marker of plot.chart.markers) {
     const x = plot.valToPos(marker.at, "x", true);
@@ -194,7 +196,7 @@ function mark(plot) {
     const { width } = ctx.measureText(marker.label);
     const left = Math.min(x + 3 * ratio, bbox.left + bbox.width - width);
     if (left < free) continue;
-    ctx.fillText(marker.label, left, bbox.top - 5 * ratio);
+    ctx.fillText(marker.label, left, bbox.top - 2 * ratio);
     free = left + width + 6 * ratio;
   }
   ctx.restore();

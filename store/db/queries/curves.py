@@ -119,6 +119,8 @@ class CurveSource:
     """Only rollouts with one of these modes; an empty sequence means all rollouts."""
     resources_id: str | None = None
     """Only rollouts with this id of resources, separated by version; None for all rollouts, not separated."""
+    task: str | None = None
+    """Only rollouts whose input has this SHA-256 hash."""
     centre: float = 0.0
     """A number near the rewards, so that sums of squares keep their digits."""
 
@@ -169,13 +171,14 @@ async def total(session: ReadSession) -> int:
     return rows[0].total if rows else 0
 
 
-async def axis(session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
-    """Return an axis with at most `MOST_BUCKETS` buckets for the rollouts with these modes.
+async def axis(session: ReadSession, by: By, modes: Sequence[str], task: str | None = None) -> Axis | None:
+    """Return an axis with at most `MOST_BUCKETS` buckets for the rollouts with these modes, or of one task.
 
     Return None if no rollout has a value on the axis.
     """
     column = _along(by)
-    statement = select(func.min(column).label("lowest"), func.max(column).label("highest")).where(_of_modes(modes))
+    statement = select(func.min(column).label("lowest"), func.max(column).label("highest"))
+    statement = statement.where(_of_modes(modes), _of_task(task))
     ends = (await session.fetch(session.dialect.sql(statement), {}))[0]
     lowest, highest = ends.lowest, ends.highest
     if lowest is None:
@@ -195,7 +198,7 @@ async def sample(session: ReadSession, source: CurveSource) -> list[float]:
     """Return at most `SAMPLE` rewards, from the rollouts with the smallest ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
-    terms = (value.is_not(None), _of_modes(source.modes))
+    terms = (value.is_not(None), _of_modes(source.modes), _of_task(source.task))
     statement: Select[Any] = select(value.label("reward")).select_from(table).where(*terms)
     rows = await session.fetch(session.dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
     return [row.reward for row in rows]
@@ -206,7 +209,7 @@ async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: S
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     column = _along(along.by)
-    terms = [column.is_not(None), _of_modes(source.modes)]
+    terms = [column.is_not(None), _of_modes(source.modes), _of_task(source.task)]
     if source.resources_id is not None:
         terms.append(rollout.resources_id == literal(source.resources_id, Str))
     # Rows are grouped by the column `cell` of a subquery, because Postgres would consider an expression with parameters
@@ -274,6 +277,10 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
     if not modes:
         return true()
     return one_of(core_tables.rollouts.c.mode, modes)
+
+
+def _of_task(task: str | None) -> ColumnElement[bool]:
+    return true() if task is None else core_tables.rollouts.c.input_sha256 == literal(task, Str)
 
 
 def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
