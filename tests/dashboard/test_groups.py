@@ -158,6 +158,38 @@ async def test_group_states_deviation_advantages_ranks_and_pass_at_k(api: Api, s
     assert (await api.get("//ui/groups/g.json?threshold=inf")).status == 422
 
 
+@ON_BOTH
+async def test_steps_state_their_groups_without_variance_and_pass_at_k(api: Api, store: Store) -> None:
+    groups: dict[int, list[list[float | None]]] = {
+        1: [[0.0, 1.0, 1.0], [1.0, 1.0, 1.0], [0.25, None, 0.75], [0.5]],
+        2: [[0.0, None], [0.2, 0.2]],
+    }
+    for step, of_step in groups.items():
+        for number, rewards in enumerate(of_step):
+            for reward in rewards:
+                status = "failed" if reward is None else "succeeded"
+                await member(store, f"g{step}-{number}", reward, step=step, status=status)
+    for choice, threshold in (("", 0.5), ("out", 0.9)):
+        page = (await api.get(f"//ui/tasks.json?unrewarded={choice}&threshold={threshold}")).ok()
+        for signal in page["signals"]:
+            counted = [
+                [0.0 if value is None else value for value in rewards if choice == "" or value is not None]
+                for rewards in groups[signal["step"]]
+            ]
+            several = [values for values in counted if len(values) > 1]
+            assert signal["groups"] == len(several)
+            assert signal["equal"] == sum(len(set(values)) == 1 for values in several)
+            for k, chance in signal["pass_at_k"].items():
+                chances = [
+                    np.mean([max(chosen) >= threshold for chosen in combinations(values, int(k))])
+                    for values in counted
+                    if len(values) >= int(k)
+                ]
+                assert chance == pytest.approx(np.mean(chances))
+                assert signal["groups_at_k"][k] == len(chances)
+    assert "/ui/groups?step=2&spread=none" in Read((await api.get("//ui/tasks")).body).links
+
+
 async def test_failed_rollouts_give_a_group_of_equal_rewards_a_signal(api: Api, store: Store) -> None:
     for _ in range(3):
         await member(store, "g", 0.3)

@@ -90,7 +90,7 @@ async def groups(request: PageRequest) -> PageContent:
         limit=request.rows,
         offset=request.whole("offset", 0),
         missing=request.missing_reward(),
-        threshold=_threshold(request),
+        threshold=threshold_of(request),
     )
     (rows, total), titles = await request.store.core.look(partial(_groups, query=query), snapshot=True)
     scale = Scale.of([value for row in rows for value in (row.least, row.most)])
@@ -124,7 +124,12 @@ async def _titles(session: ReadSession, rows: Sequence[GroupRow]) -> dict[str, s
     return {row.group_id: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
 
 
-def _threshold(request: PageRequest) -> float:
+def threshold_of(request: PageRequest) -> float:
+    """Return the parameter `threshold`, the least value that passes.
+
+    Raises:
+        Invalid: the value is not a finite number.
+    """
     text = request.one("threshold")
     try:
         threshold = float(text or PASS)
@@ -169,7 +174,7 @@ async def group(request: PageRequest) -> PageContent:
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    missing, threshold = request.missing_reward(), _threshold(request)
+    missing, threshold = request.missing_reward(), threshold_of(request)
     members = await request.store.core.look(
         partial(_members, query=query, missing=missing, threshold=threshold), snapshot=True
     )

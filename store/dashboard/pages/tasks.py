@@ -10,9 +10,12 @@ from typing import Any, Final, get_args
 from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, reward_curves
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.groups import threshold_of
 from store.dashboard.request import PageRequest
+from store.dashboard.views.pass_at_k import KS, StepSignal, step_signals
 from store.db.dialect import ReadSession
 from store.db.queries.curves import Axis
+from store.db.queries.groups import signal_cells
 from store.db.queries.input_starts import input_starts
 from store.db.queries.tasks import TaskCell, TaskRollout, TaskRow, recurring_tasks, task_cells, task_rollouts
 from store.errors import NotFound
@@ -35,17 +38,22 @@ class _HeatMap:
     cells: list[TaskCell]
     titles: dict[str, str]
     """The beginnings of the inputs, by hash."""
+    signals: list[StepSignal]
 
 
 @pages.get("/ui/tasks")
 async def tasks(request: PageRequest) -> PageContent:
-    """Show the rewards of recurring tasks by step. The parameters are `mode` and `unrewarded`."""
-    missing = request.missing_reward()
+    """Show the rewards of recurring tasks by step, and the training signal of the groups of each step.
+
+    The parameters are `mode`, `unrewarded` and `threshold`, the least value that passes.
+    """
+    missing, threshold = request.missing_reward(), threshold_of(request)
     modes = tuple(mode for mode in request.several("mode") if mode in get_args(RolloutMode))
     cache = cache_of(request.store.core)
 
     async def work(session: ReadSession) -> _HeatMap:
-        return await cache.read(session, ("tasks", missing, modes), partial(_heat_map, missing=missing, modes=modes))
+        compute = partial(_heat_map, missing=missing, threshold=threshold, modes=modes)
+        return await cache.read(session, ("tasks", missing, threshold, modes), compute)
 
     heat = await request.store.core.look(work, snapshot=True)
     along = heat.along
@@ -58,8 +66,11 @@ async def tasks(request: PageRequest) -> PageContent:
         "width": 1 if along is None else along.width,
         "modes": modes,
         "unrewarded": str(missing),
+        "threshold": threshold,
+        "signals": heat.signals,
     }
     hidden = {
+        "ks": [k for k in KS if any(k in signal.pass_at_k for signal in heat.signals)],
         "starts": starts,
         "rows": [_row(request, task, heat, modes) for task in heat.tasks],
         "missing": missing,
@@ -68,10 +79,11 @@ async def tasks(request: PageRequest) -> PageContent:
     return PageContent("tasks.html", values, "Tasks", hidden=hidden)
 
 
-async def _heat_map(session: ReadSession, missing: MissingReward, modes: Sequence[str]) -> _HeatMap:
+async def _heat_map(session: ReadSession, missing: MissingReward, threshold: float, modes: Sequence[str]) -> _HeatMap:
+    signals = step_signals(await signal_cells(session, missing, threshold, modes))
     rows = await recurring_tasks(session, missing, modes)
     if not rows:
-        return _HeatMap(None, [], [], {})
+        return _HeatMap(None, [], [], {}, signals)
     first, last = min(row.first_step for row in rows), max(row.last_step for row in rows)
     cells = await task_cells(session, [row.input_sha256 for row in rows], Axis("step", first, 1, 1), missing, modes)
     width = 1
@@ -82,7 +94,7 @@ async def _heat_map(session: ReadSession, missing: MissingReward, modes: Sequenc
         cells = await task_cells(session, [row.input_sha256 for row in rows], along, missing, modes)
     starts = await input_starts(session, [row.rollout_id for row in rows], TITLE)
     titles = {row.input_sha256: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
-    return _HeatMap(along, rows, cells, titles)
+    return _HeatMap(along, rows, cells, titles, signals)
 
 
 def _row(request: PageRequest, task: TaskRow, heat: _HeatMap, modes: Sequence[str]) -> list[dict[str, Any] | None]:

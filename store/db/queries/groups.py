@@ -243,6 +243,48 @@ def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalCell:
+    """The groups of one step with equal counts."""
+
+    step: int
+    counted: int
+    """The number of rollouts of each group that count in its mean."""
+    passed: int
+    """The number of these rollouts whose value is at least the threshold."""
+    has_variance: bool
+    groups: int
+
+
+async def signal_cells(
+    session: ReadSession, missing: MissingReward, threshold: float, modes: Sequence[str]
+) -> list[SignalCell]:
+    """Return the numbers of groups by step and counts. A group that has rollouts of two steps is a group of each."""
+    rollout, value = core_tables.rollouts.c, counted_reward(missing)
+    terms: list[ColumnElement[bool]] = [
+        rollout.group_id.is_not(None),
+        rollout.step.is_not(None),
+        value.is_not(None),
+    ]
+    if modes:
+        terms.append(one_of(rollout.mode, modes))
+    group = (
+        select(
+            rollout.step,
+            func.count(value).label("counted"),
+            _how_many(value >= literal(threshold, Number)).label("passed"),
+            case((func.max(value) > func.min(value), 1), else_=0).label("has_variance"),
+        )
+        .where(*terms)
+        .group_by(rollout.group_id, rollout.step)
+        .subquery("of_group")
+    ).c
+    keys = (group.step, group.counted, group.passed, group.has_variance)
+    statement = select(*keys, func.count().label("groups")).group_by(*keys)
+    rows = await session.fetch(session.dialect.sql(statement.order_by(group.step)), {})
+    return [SignalCell(row.step, row.counted, row.passed, bool(row.has_variance), row.groups) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRow:
     """One rollout of a group, with its latest attempt. Times are microseconds since the epoch."""
 
