@@ -54,17 +54,25 @@ _MODULES: Final = (
 )
 ROUTES: Final[tuple[Route, ...]] = tuple(route for module in _MODULES for route in module.pages.routes)
 
-NAVIGATION: Final[tuple[tuple[str, str], ...]] = (
-    ("", "Overview"),
-    ("rollouts", "Rollouts"),
-    ("failures", "Failures"),
-    ("groups", "Groups"),
-    ("rewards", "Rewards"),
-    ("resources", "Resources"),
-    ("cost", "Cost"),
-    ("workers", "Workers"),
-    ("runs", "Runs"),
-    ("audit", "Audit"),
-    ("admin", "Admin"),
+_GROUPS: Final = (
+    ("Observe", (("", "Overview"), ("rollouts", "Rollouts"), ("failures", "Failures"))),
+    (
+        "Learn",
+        (
+            ("rewards", "Rewards"),
+            ("groups", "Groups"),
+            ("effects", "Effects"),
+            ("cost", "Cost"),
+            ("resources", "Resources"),
+        ),
+    ),
+    ("Operate", (("runs", "Pipelines"), ("workers", "Workers"), ("audit", "Audit"), ("admin", "Admin"))),
 )
-"""The first path segment and the title of each entry."""
+_PAGES: Final = frozenset(route.path for route in ROUTES if route.method == "GET")
+NAVIGATION: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = tuple(
+    (group, tuple((segment, title) for segment, title in entries if f"/ui/{segment}" in _PAGES))
+    for group, entries in _GROUPS
+)
+"""By group, the first path segment and the title of each page that this program has."""
+HAS_SEARCH: Final = "/ui/search" in _PAGES
+"""Whether there is a page of results for the search field of all pages."""

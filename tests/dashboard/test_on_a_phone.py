@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
 from playwright.async_api import Page, ViewportSize, expect
 
 from store.dashboard.request import segment
@@ -17,12 +16,17 @@ pytestmark = BROWSER
 PHONE: Final[ViewportSize] = {"width": 400, "height": 800}
 
 
-@pytest.mark.parametrize("path", ["", "resources", "admin"])
-async def test_the_section_that_is_open_is_in_sight(page: Page, site: Site, path: str) -> None:
+async def test_menu_shows_the_pages_and_marks_the_open_one(page: Page, site: Site) -> None:
     await page.set_viewport_size(PHONE)
-    await page.goto(site.at(path))
+    await page.goto(site.at("resources"))
     await expect(page.locator("#live-state")).to_have_text("live")
-    await expect(page.locator(".sections [aria-current]")).to_be_in_viewport(ratio=1)
+    await expect(page.get_by_role("link", name="Overview")).to_be_hidden()
+    await page.get_by_role("button", name="Menu").click()
+    await expect(page.locator(".rail [aria-current]")).to_have_text("Resources")
+    await expect(page.locator(".rail [aria-current]")).to_be_in_viewport(ratio=1)
+    assert await violations(page) == []
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".rail")).to_be_hidden()
 
 
 async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybody(page: Page, site: Site) -> None:
@@ -32,10 +36,10 @@ async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybo
     problems = dict[str, list[str]]()
     for path in ("admin", f"rollouts/{rollout}", f"runs/{run}"):
         await page.goto(site.at(path))
-        for number in range(await page.locator("[data-opens], details.copies > summary").count()):
+        for number in range(await page.locator("main :is([data-opens], details.copies > summary)").count()):
             await page.goto(site.at(path))
             await expect(page.locator("#live-state")).to_have_text("live")
-            await page.locator("[data-opens], details.copies > summary").nth(number).click()
+            await page.locator("main :is([data-opens], details.copies > summary)").nth(number).click()
             opened = page.locator("dialog[open], details.copies[open] > ul")
             await expect(opened).to_be_in_viewport(ratio=1)
             problems[f"{path} {number}"] = await violations(page)

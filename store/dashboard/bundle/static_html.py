@@ -12,8 +12,8 @@ Locate = Callable[[str], str | None]
 
 _DROPPED: Final = frozenset({"script", "noscript", "form", "dialog", "button", "input", "footer", "template"})
 """Elements that need a server or a script. They are left out with their content."""
-_DROPPED_CLASSES: Final = frozenset({"sections", "tools", "actions", "slider"})
-"""Classes of elements that are left out with their content: navigation, switches, menus of copies."""
+_DROPPED_CLASSES: Final = frozenset({"actions", "slider"})
+"""Classes of elements that are left out with their content."""
 _VOID: Final = frozenset(
     {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 )

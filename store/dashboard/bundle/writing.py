@@ -34,7 +34,7 @@ FORMAT: Final = "rollbook-bundle"
 VERSION: Final = 1
 _MANIFEST: Final = "bundle.json"
 _INDEX: Final = "index.html"
-_ASSETS: Final = ("app.css", "icon.svg", "bundle.js")
+_ASSETS: Final = ("tokens.css", "app.css", "icon.svg", "bundle.js")
 _MOST_PAGES: Final = 2_000
 """The maximum number of pages of one rollout. Links to further pages are left out."""
 _PREVIEWS_AT_ONCE: Final = 100

@@ -57,9 +57,9 @@ function onClick(event) {
   else if (target.dataset.closes !== undefined) target.closest("dialog")?.close();
 }
 
-// Scroll to the open section or tab if they are wider than the page.
+// Scroll to the open tab if the tabs are wider than the page.
 function showWhereWeAre() {
-  for (const link of document.querySelectorAll(".sections [aria-current], .tabs [aria-current]")) {
+  for (const link of document.querySelectorAll(".tabs [aria-current]")) {
     const row = link.parentElement;
     row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
   }

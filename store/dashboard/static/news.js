@@ -30,14 +30,14 @@ function isInUse(part) {
 export function put(part, fresh) {
   if (part.innerHTML === fresh.innerHTML) return;
   const open = new Set([...part.querySelectorAll("details[open][id]")].map((element) => element.id));
-  const chosen = part.querySelector("tr.chosen")?.id;
   const places = [...part.querySelectorAll(SCROLLED)].map((element) => [element.scrollLeft, element.scrollTop]);
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  const row = part.contains(document.activeElement) && !focused ? document.activeElement.closest("tr[id]")?.id : "";
   part.replaceWith(fresh);
   fresh.querySelectorAll(SCROLLED).forEach((element, number) => element.scrollTo(...(places[number] ?? [0, 0])));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (row) document.getElementById(row)?.querySelector("a")?.focus({ preventScroll: true });
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
-  if (chosen) document.getElementById(chosen)?.classList.add("chosen");
   window.htmx?.process(fresh);
   fresh.dispatchEvent(new CustomEvent("rollbook:drawn", { bubbles: true }));
 }
@@ -104,6 +104,7 @@ function listen(base) {
     const news = JSON.parse(event.data);
     position = news.position;
     document.body.dataset.heard = String(position);
+    for (const element of document.querySelectorAll("[data-position-now]")) element.textContent = position.toLocaleString("en-US");
     document.dispatchEvent(new CustomEvent("rollbook:news", { detail: news }));
     refresh(news.streams);
   });

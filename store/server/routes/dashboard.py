@@ -25,7 +25,7 @@ from store.dashboard import rendering
 from store.dashboard.page import Done, File, PageContent, Route
 from store.dashboard.pages import live
 from store.dashboard.request import PageRequest, Visitor
-from store.dashboard.site import NAVIGATION, ROUTES
+from store.dashboard.site import HAS_SEARCH, NAVIGATION, ROUTES
 from store.errors import StoreError, Unauthorized, Unsupported
 from store.models.prices import PriceTable
 from store.runtime import context
@@ -207,7 +207,7 @@ class DashboardLayer:
 
     def _drawn(self, call: Call, page: PageContent, request: PageRequest, **frame: Any) -> _Answer:
         message = unquote(_cookies(call.scope).get(MESSAGE, ""))
-        body = rendering.html(page, request, navigation=NAVIGATION, message=message, **frame)
+        body = rendering.html(page, request, navigation=NAVIGATION, has_search=HAS_SEARCH, message=message, **frame)
         forget = (_cookie(MESSAGE, "", call.scope, seconds=0),) if message else ()
         return _Answer(page.status, body, headers=forget)
 
