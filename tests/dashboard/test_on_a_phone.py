@@ -10,6 +10,7 @@ from store.dashboard.request import segment
 from tests.dashboard.browsing import BROWSER, Site
 from tests.dashboard.filled import fill
 from tests.dashboard.test_every_page import violations
+from tests.dashboard.traces import member
 
 pytestmark = BROWSER
 
@@ -47,10 +48,21 @@ async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybo
     assert not any(problems.values()), problems
 
 
-async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:
-    rollout = await site.store.enqueue_rollout({"question": 1})
+async def test_a_rollout_is_a_card_that_shows_its_reward(page: Page, site: Site) -> None:
+    rollout = await member(site.store, "g-1", 0.75, step=3)
     await page.set_viewport_size(PHONE)
     await page.goto(site.at("rollouts"))
+    row = page.locator(f"#row-{rollout.rollout_id}")
+    await expect(row.get_by_role("cell", name="0.750")).to_be_in_viewport(ratio=1)
+    await expect(row.locator(".meta")).to_contain_text("step 3 · ")
+    assert await page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:
+    rollout = await site.store.enqueue_rollout({"question": 1})
+    await page.set_viewport_size({"width": 740, "height": 800})
+    columns = ("rollout", "reward", "tokens", "duration", "worker", "started", "ended", "attempts", "spans")
+    await page.goto(site.at(f"rollouts?{'&'.join(f'col={name}' for name in columns)}"))
     await expect(page.locator("#live-state")).to_have_text("live")
     await page.evaluate("() => { document.querySelector('#rollouts .scroll').scrollLeft = 120; }")
     await site.store.dequeue_rollout(worker_id="w-1")

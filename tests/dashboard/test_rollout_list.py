@@ -1,15 +1,18 @@
-"""The list of rollouts: no row is lost or repeated during changes, filters, and no reads of bodies."""
+"""The list of rollouts: no row is lost or repeated during changes, filters, columns and figures of the matches."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 
 from store.interface.store import Store
-from store.models import AttemptError, EnqueueRolloutRequest
+from store.models import AttemptedRollout, AttemptError, EnqueueRolloutRequest
+from store.testing import ManualClock
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.dashboard.traces import a_span
 from tests.server.api import Api
 
 
@@ -27,6 +30,19 @@ async def enqueued(store: Store, count: int) -> list[str]:
     """Return the ids of new rollouts, the newest first."""
     rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(count)])
     return [rollout.rollout_id for rollout in reversed(rollouts)]
+
+
+async def rewarded(store: Store, values: dict[str, float], **fields: Any) -> AttemptedRollout:
+    """Return a rollout that succeeded with a reward of several named values."""
+    begun = await store.start_rollout({"question": 1}, **fields)
+    attributes = {
+        f"agentlightning.reward.{number}.{part}": value
+        for number, (name, reward) in enumerate(values.items())
+        for part, value in (("name", name), ("value", reward))
+    }
+    await store.add_span(a_span(begun, 1, "agentlightning.annotation", attributes=attributes))
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
+    return begun
 
 
 async def linked(api: Api, path: str, rel: str) -> str | None:
@@ -160,6 +176,96 @@ async def test_invalid_list_parameters_are_refused_by_name(api: Api) -> None:
         assert answer.json["field"] == name
 
 
+async def test_form_marks_the_wrong_filters_and_keeps_the_others(api: Api, store: Store) -> None:
+    await enqueued(store, 2)
+    answer = await api.get("//ui/rollouts?mode=val&step=abc&reward_min=x&label=odd+one&sort=reward")
+    assert answer.status == 422
+    page = Read(answer.body)
+    assert "step : 'abc' is not an integer" in page.text
+    assert [mark["name"] for mark in page.marks if mark.get("aria-invalid")] == ["step", "reward_min"]
+    assert {"error-step", "error-reward_min"} <= set(page.marked("id"))
+    values = {mark["name"]: mark["value"] for mark in page.marks if "name" in mark and "value" in mark}
+    assert (values["step"], values["reward_min"]) == ("abc", "x")
+    assert (values["label"], values["sort"]) == ("odd one", "reward")
+    assert not [mark for mark in page.marked("id") if mark.startswith("row-")]
+
+
+async def test_each_applied_filter_can_be_removed_alone(api: Api, store: Store) -> None:
+    await enqueued(store, 1)
+    filters = "mode=val&step_min=300&step_max=315&reward_min=0.9499999999999998&duration_min=5&ended_min=1000"
+    page = Read((await api.get(f"//ui/rollouts?{filters}&sort=reward")).body)
+    for text in ("Mode val", "Steps 300 to 315", "Reward from 0.95", "Duration from 5 s", "1970-01-01 00:16:40"):
+        assert text in page.text
+    assert "/ui/rollouts?mode=val&reward_min=0.9499999999999998&duration_min=5&ended_min=1000&sort=reward" in page.links
+
+
+@ON_BOTH
+async def test_ranges_of_tokens_durations_and_end_times_leave_out_what_is_unknown(
+    api: Api, store: Store, clock: ManualClock
+) -> None:
+    slow = await store.start_rollout({"question": 1})
+    await store.add_span(a_span(slow, 1, attributes={"gen_ai.usage.output_tokens": 500}))
+    clock.advance(30)
+    await store.update_attempt(slow.rollout_id, slow.attempt.attempt_id, status="succeeded")
+    quick = await succeeded(store)
+    again = await succeeded(store)
+    await store.update_rollout(again.rollout_id, status="requeuing")
+    assert await ids(api, tokens_max=10_000) == [slow.rollout_id]
+    assert await ids(api, tokens_min=501) == []
+    assert await ids(api, duration_min=29.5) == [slow.rollout_id]
+    # The rollout that waits again has not ended.
+    assert await ids(api, duration_max=1) == [quick.rollout_id]
+    assert (await ids(api, sort="duration"))[:2] == [slow.rollout_id, quick.rollout_id]
+    ended = datetime.fromtimestamp(clock() / 1e6 - 1, UTC)
+    assert quick.rollout_id in await ids(api, ended_min=f"{ended:%Y-%m-%dT%H:%M:%S}")
+    assert await ids(api, ended_max=f"{ended:%Y-%m-%dT%H:%M:%S}") == []
+
+
+@ON_BOTH
+async def test_mean_of_the_matches_names_its_denominator(api: Api, store: Store) -> None:
+    for reward in (1.0, 0.5):
+        await rewarded(store, {"tests_pass": reward, "format": 1.0})
+    await failed(store)
+    await store.enqueue_rollout({"question": 1})
+    summary = (await listed(api))["summary"]
+    assert summary == {"rollouts": 4, "ended": 3, "rewarded": 2, "mean_reward": 0.5, "unrewarded": "failed:0"}
+    assert "2 of 3 ended rewarded · mean 0.500 , failed as 0" in Read((await api.get("//ui/rollouts")).body).text
+    assert (await listed(api, unrewarded="out"))["summary"]["mean_reward"] == 0.75
+    assert (await listed(api, status="failed"))["summary"]["mean_reward"] == 0.0
+    assert (await listed(api, status="queuing"))["summary"]["mean_reward"] is None
+
+
+async def test_columns_are_chosen_in_the_address_and_show_dimensions_by_default(api: Api, store: Store) -> None:
+    await rewarded(store, {"tests_pass": 0.25, "format": 1.0}, metadata={"repo": "flask", "rollbook.step": 3})
+    page = Read((await api.get("//ui/rollouts")).body)
+    headings = page.text[page.text.index("Task") :]
+    assert "Reward format tests_pass Tokens out Duration" in headings
+    assert "1.000" in headings
+    assert {"dim:format", "meta:repo", "worker"} <= set(page.marked("value"))
+    assert "meta:rollbook.step" not in page.marked("value")
+    chosen = await api.get("//ui/rollouts?col=meta:repo&col=dim:tests_pass&sort=reward")
+    text = Read(chosen.body).text
+    assert "Task repo tests_pass" in text
+    assert "flask 0.250" in text
+    # The choice stays in the links to other orders and pages.
+    assert [
+        link for link in Read(chosen.body).links if "col=meta%3Arepo&col=dim%3Atests_pass" in link and "status=" in link
+    ]
+    values = await listed(api, col="meta:repo")
+    assert list(values["metadata"].values()) == [{"repo": "flask"}]
+    assert next(iter(values["dimensions"].values()))["format"] == 1.0
+    assert (await api.get("//ui/rollouts.json?col=size")).json["field"] == "col"
+
+
+async def test_links_to_resources_name_the_version_of_the_rollout(api: Api, store: Store) -> None:
+    for _ in range(2):
+        await store.update_resources("prompts", {})
+    await succeeded(store, resources_id="prompts")
+    await store.update_resources("prompts", {})
+    (link,) = [link for link in Read((await api.get("//ui/rollouts")).body).links if "/resources/prompts" in link]
+    assert link.endswith("?version=2")
+
+
 async def test_empty_form_fields_are_neither_filters_nor_in_links(api: Api, store: Store) -> None:
     await enqueued(store, 2)
     page = Read((await api.get("//ui/rollouts?q=&mode=&group=&step=&limit=1")).body)
@@ -225,4 +331,4 @@ async def test_texts_of_rollouts_are_escaped_in_lists(api: Api, store: Store) ->
         page = Read((await api.get(path)).body)
         assert "img" not in page.tags[page.tags.index("main") :]
         assert begun.rollout_id in str(page.links)
-    assert f"/ui/groups/{quote(HOSTILE, safe='')}" in Read((await api.get("//ui/rollouts")).body).links
+    assert f"/ui/groups/{quote(HOSTILE, safe='')}" in Read((await api.get("//ui/rollouts?col=group")).body).links

@@ -179,6 +179,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"group", "rollouts", "limit"}, {"unrewarded", "threshold", "task", "signals", "pass_at_k"}),
     ({"group_id", "open", "newest_at"}, {"input_sha256", "rollout_id", "ended", "rewarded_ended", "counted"}),
     ({"group_id", "open", "newest_at"}, {"mean_counted", "passed", "has_variance", "deviation"}),
+    ({"by_status", "newer", "rollouts"}, {"reward_version", "summary", "titles", "dimensions", "metadata"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]

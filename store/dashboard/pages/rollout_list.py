@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
@@ -11,95 +11,157 @@ import orjson
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.dashboard.views.ranges import RANGE_PARAMETERS, given_ranges, ranges_of
-from store.db.queries.failures import FAILED
+from store.dashboard.views.rollout_columns import FIELDS, METADATA, ColumnChoice, choose_columns
+from store.dashboard.views.rollout_filters import (
+    NARROWING,
+    RolloutFilters,
+    chips,
+    form_fields,
+    range_fields,
+    read_filters,
+)
+from store.db.dialect import ReadSession
 from store.db.queries.input_starts import input_starts
-from store.db.queries.rollout_list import SORTS, RolloutListQuery, RolloutRow, rollout_page
-from store.errors import Invalid
-from store.models import RolloutMode, RolloutStatus
+from store.db.queries.list_details import dimensions_of, metadata_of
+from store.db.queries.rollout_list import RolloutListQuery, RolloutPage, RolloutRow, StatusFigures, rollout_page
+from store.models import RolloutStatus
 
 pages = Pages()
 
 _PREVIEW_CHARACTERS: Final = 120
 _MOST_PREVIEWS: Final = 100
-_FILTERS: Final = (
-    ("label", "Label"),
-    ("group", "Group"),
-    ("step", "Step"),
-    ("resources", "Resources"),
-    ("worker", "Worker"),
-    ("error", "Error type"),
-)
-"""The parameters of the text fields in the filter form, and their labels."""
-_NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
-"""The parameters that exclude some rollouts from the list."""
 _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
 """The parameters that select one page of the list. The other parameters select or sort the rollouts of the list."""
+_CARRIED: Final = ("status", "id", "q", "task", "sort", "desc", "limit", "unrewarded", "col")
+"""The parameters without a field in the form, which the form sends again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures of the rollouts that match all filters."""
+
+    rollouts: int
+    ended: int
+    rewarded: int
+    """The number of ended rollouts with a reward."""
+    mean_reward: float | None
+    unrewarded: str
+    """How ended rollouts without a reward count in the mean, such as `failed:0`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRead:
+    """A page of the list with the values that its columns show."""
+
+    query: RolloutListQuery
+    page: RolloutPage
+    rows: list[RolloutRow]
+    titles: dict[str, str]
+    """The beginnings of the inputs, by rollout id."""
+    rewards: dict[str, dict[str, float]]
+    metadata: dict[str, dict[str, Any]]
 
 
 @pages.get("/ui/rollouts")
 async def rollouts(request: PageRequest) -> PageContent:
     """Show rollouts, newest first by default. The query parameters are filters."""
-    query = _query(request)
-    page = await request.store.core.look(partial(rollout_page, query=query), snapshot=True)
-    if query.before is not None and not page.has_more:
-        # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
-        query = replace(query, before=None)
-        page = await request.store.core.look(partial(rollout_page, query=query), snapshot=True)
-    rows = list(page.rows) if query.before is None else list(reversed(page.rows))
-    statuses = query.statuses or list(page.by_status)
+    filters = read_filters(request)
+    names = request.several("col")
+    is_shown = any(name.startswith(METADATA) for name in names)
+    # Forms also send empty fields, which are removed here.
+    plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
+    read = ListRead(filters.query, RolloutPage([], {}, 0, has_more=False, labels={}), [], {}, {}, {})
+    if not filters.errors:
+        read = await request.store.core.look(partial(_read, filters=filters, has_metadata=is_shown), snapshot=True)
+    choice = choose_columns(names, read.rewards, read.metadata)
+    query, page = read.query, read.page
     version = query.reward_version
+    keys = {name.removeprefix(METADATA) for name in names}
+    summary = _summary(filters, page.by_status)
     values = {
-        "rollouts": rows,
-        "total": sum(page.by_status.get(status, 0) for status in statuses),
-        "by_status": {name: page.by_status.get(name, 0) for name in get_args(RolloutStatus)},
+        "rollouts": read.rows,
+        "total": summary.rollouts,
+        "by_status": {
+            name: page.by_status[name].total if name in page.by_status else 0 for name in get_args(RolloutStatus)
+        },
         "labels": page.labels,
         "reward_version": version and str(version),
         "newer": page.newer,
         "limit": query.limit,
         "offset": query.offset,
+        "summary": summary,
+        "titles": read.titles,
+        "dimensions": read.rewards,
+        "metadata": {
+            rollout_id: {key: value for key, value in of_rollout.items() if key in keys}
+            for rollout_id, of_rollout in read.metadata.items()
+            if is_shown
+        },
     }
-    # Forms also send empty fields, which are removed here.
-    plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
-    hidden = {
-        "query": query,
-        "modes": get_args(RolloutMode),
-        "attempt_statuses": FAILED,
-        "filters": [*((name, label, request.one(name)) for name, label in _FILTERS), *given_ranges(request)],
-        "is_filtered": any(map(request.several, _NARROWING)),
-        "reasons": {row.rollout_id: _reason(row) for row in rows},
-        "plain": plain,
-        "beside": _beside(plain, query, rows, has_more=page.has_more),
+    hidden = _form(request, plain, filters, choice) | {
+        "metadata_values": read.metadata,
+        "reasons": {row.rollout_id: _reason(row) for row in read.rows},
+        "bars": _bars(read.rows),
+        "beside": _beside(plain, query, read.rows, has_more=page.has_more),
     }
-    return PageContent("rollout_list.html", values, "Rollouts", hidden=hidden)
+    return PageContent("rollout_list.html", values, "Rollouts", 422 if filters.errors else 200, hidden)
 
 
-def _query(request: PageRequest) -> RolloutListQuery:
-    attempt_status = request.one("attempt") or None
-    if attempt_status is not None and attempt_status not in FAILED:
-        raise Invalid("attempt", f"must be one of {', '.join(FAILED)}")
-    return RolloutListQuery(
-        statuses=request.several_among("status", get_args(RolloutStatus)),
-        modes=request.several_among("mode", get_args(RolloutMode)),
-        ids=request.several("id"),
-        group_id=request.one("group") or None,
-        step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
-        resources_id=request.one("resources") or None,
-        worker_id=request.one("worker") or None,
-        attempt_status=attempt_status,
-        error_type=request.one("error") or None,
-        label=request.one("label") or None,
-        reward_version=request.reward_version(),
-        ranges=ranges_of(request),
-        id_contains=request.one("q") or None,
-        sort=request.among("sort", list(SORTS), "started"),
-        is_descending=request.among("desc", ("0", "1"), "1") == "1",
-        limit=request.rows,
-        offset=request.whole("offset", 0),
-        after=request.maybe_whole("after"),
-        before=request.maybe_whole("before"),
-        upto=request.maybe_whole("upto"),
+async def _read(session: ReadSession, filters: RolloutFilters, *, has_metadata: bool) -> ListRead:
+    query = filters.query
+    page = await rollout_page(session, query, filters.missing)
+    if query.before is not None and not page.has_more:
+        # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
+        query = replace(query, before=None)
+        page = await rollout_page(session, query, filters.missing)
+    rows = list(page.rows) if query.before is None else list(reversed(page.rows))
+    ids = [row.rollout_id for row in rows]
+    return ListRead(
+        query,
+        page,
+        rows,
+        await input_starts(session, ids, _PREVIEW_CHARACTERS),
+        await dimensions_of(session, rows, query.reward_version),
+        await metadata_of(session, ids, only_small=not has_metadata),
     )
+
+
+def _form(request: PageRequest, plain: PageRequest, filters: RolloutFilters, choice: ColumnChoice) -> dict[str, Any]:
+    """Return the values of the form, of the chips and of the choice of columns."""
+    return {
+        "query": filters.query,
+        "missing": filters.missing,
+        "errors": filters.errors,
+        "fields": form_fields(request, filters.errors),
+        "range_fields": range_fields(request, filters.errors),
+        "chips": chips(plain),
+        "carried": [(name, value) for name in _CARRIED for value in plain.several(name)],
+        "params": [(name, value) for name in plain.params for value in plain.several(name)],
+        "choice": choice,
+        "all_columns": FIELDS,
+        "is_filtered": any(map(request.several, NARROWING)),
+        "plain": plain,
+    }
+
+
+def _summary(filters: RolloutFilters, by_status: Mapping[str, StatusFigures]) -> Summary:
+    figures = [by_status[status] for status in filters.query.statuses or by_status if status in by_status]
+    counted = sum(status.counted for status in figures)
+    total = sum(status.counted * status.mean_counted for status in figures if status.mean_counted is not None)
+    return Summary(
+        rollouts=sum(status.total for status in figures),
+        ended=sum(status.ended for status in figures),
+        rewarded=sum(status.rewarded_ended for status in figures),
+        mean_reward=total / counted if counted else None,
+        unrewarded=str(filters.missing),
+    )
+
+
+def _bars(rows: Sequence[RolloutRow]) -> dict[str, float]:
+    """Return the length of the bar of each reward, as a share of 1 or of the greatest reward of the page."""
+    rewards = {row.rollout_id: row.last_reward for row in rows if row.last_reward is not None}
+    most = max([1.0, *rewards.values()])
+    return {rollout_id: max(reward, 0.0) / most for rollout_id, reward in rewards.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,15 @@ export function startControls() {
   showZone();
   showWhereWeAre();
   document.addEventListener("click", onClick);
+  // The address of a filtered page contains the fields that have a value.
+  document.addEventListener("formdata", (event) => {
+    if (event.target.method !== "get") return;
+    for (const name of new Set(event.formData.keys())) {
+      const values = event.formData.getAll(name).filter(Boolean);
+      event.formData.delete(name);
+      for (const value of values) event.formData.append(name, value);
+    }
+  });
   // A select or checkbox in a filter form applies at once.
   document.addEventListener("change", (event) => {
     if (event.target.matches("form[data-applies] select, form[data-applies] input[type=checkbox]")) event.target.form.requestSubmit();

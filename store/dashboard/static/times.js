@@ -20,6 +20,14 @@ export function exact(date, local = isLocal()) {
   return `${day} ${time}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+const HALF_A_DAY = 12 * 3600e3;
+
+// The time of day, with the date if the time is not near.
+export function clock(date, now, local = isLocal()) {
+  const text = exact(date, local);
+  return Math.abs(now - date) < HALF_A_DAY ? text.slice(11, 19) : text.slice(5, 16);
+}
+
 export function redrawTimes(root = document) {
   const now = Date.now();
   for (const element of root.querySelectorAll("time[data-time]")) {
@@ -27,7 +35,8 @@ export function redrawTimes(root = document) {
     if (Number.isNaN(date.getTime())) continue;
     const text = exact(date);
     element.title = text;
-    const shown = element.dataset.time === "exact" ? text : ago((now - date) / 1000);
+    const kind = element.dataset.time;
+    const shown = kind === "exact" ? text : kind === "clock" ? clock(date, now) : ago((now - date) / 1000);
     if (element.textContent !== shown) element.textContent = shown;
   }
 }

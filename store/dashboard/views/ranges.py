@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
 from store.dashboard.request import PageRequest
@@ -11,41 +12,48 @@ from store.errors import Invalid
 
 RANGE_PARAMETERS: Final = (*(f"{name}_{end}" for name in RANGED for end in ("min", "max")), "reward_below")
 """The parameters. `reward_below` is an upper bound that does not belong to the range, as of a bar of a histogram."""
-_MOST: Final = {"step": 2.0**53, "ended": 1e12}
+_MOST: Final = {"step": 2.0**53, "tokens": 2.0**53, "duration": 1e12, "ended": 1e12}
 
 
-def ranges_of(request: PageRequest) -> list[Range]:
-    """Return the ranges that the parameters give.
+def range_bound(request: PageRequest, parameter: str) -> float | None:
+    """Return the bound that a parameter gives; None if it is missing. A time may be seconds or a date with a time.
 
     Raises:
-        Invalid: a bound is not a number, or is outside the range of values that the column can have.
+        Invalid: the bound is not a number, or is outside the range of values that the column can have.
     """
-    ranges = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
-    if (below := _number(request, "reward", "below")) is not None:
+    text, name = request.one(parameter), parameter.partition("_")[0]
+    if not text:
+        return None
+    try:
+        number = _seconds(text) if name == "ended" else float(text)
+    except ValueError:
+        raise Invalid(parameter, f"{text[:80]!r} is not a {'time' if name == 'ended' else 'number'}") from None
+    if not math.isfinite(number) or abs(number) > _MOST.get(name, math.inf):
+        raise Invalid(parameter, f"{text[:80]!r} is outside the range of the column")
+    return number
+
+
+def ranges_from(bounds: dict[str, float | None]) -> list[Range]:
+    """Return the ranges that the bounds of the parameters give."""
+    ranges = [Range(name, bounds[f"{name}_min"], bounds[f"{name}_max"]) for name in RANGED]
+    if (below := bounds["reward_below"]) is not None:
         ranges.append(Range("reward", None, math.nextafter(below, -math.inf)))
     return [bounds for bounds in ranges if bounds.least is not None or bounds.most is not None]
 
 
-def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
-    """Return the parameter, the label and the text of each given bound, so that a form can send the bounds again."""
-    labels = {"min": "from", "max": "to", "below": "below"}
-    fields: list[tuple[str, str, str]] = []
-    for parameter in RANGE_PARAMETERS:
-        name, _, end = parameter.partition("_")
-        if request.one(parameter):
-            fields.append((parameter, f"{name.capitalize()} {labels[end]}", request.one(parameter)))
-    return fields
-
-
-def _number(request: PageRequest, name: str, end: str) -> float | None:
-    parameter = f"{name}_{end}"
-    text = request.one(parameter)
-    if not text:
-        return None
+def field_text(parameter: str, text: str) -> str:
+    """Return a bound as the field of a form shows it: a number with at most 12 digits, or a time in UTC."""
     try:
-        number = float(text)
+        if parameter.startswith("ended"):
+            return f"{datetime.fromtimestamp(_seconds(text), UTC):%Y-%m-%dT%H:%M:%S}"
+        return f"{float(text):.12g}"
+    except (ValueError, OverflowError, OSError):
+        return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
     except ValueError:
-        raise Invalid(parameter, f"{text[:80]!r} is not a number") from None
-    if not math.isfinite(number) or abs(number) > _MOST.get(name, math.inf):
-        raise Invalid(parameter, f"{text[:80]!r} is outside the range of the column")
-    return number
+        moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

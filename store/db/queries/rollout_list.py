@@ -12,19 +12,20 @@ from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import orjson
-from sqlalchemy import ColumnElement, FromClause, Select, and_, or_, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, null, or_, select
 
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters
 from store.db.queries.annotations import labels_of
+from store.db.queries.counted_rewards import counted_figures, has_ended
 from store.db.queries.expressions import big
 from store.db.queries.filters import Columns, FilterCondition, FilterField, FilterQuery
-from store.db.queries.overview import rollouts_by_status
 from store.db.queries.pages import joins_latest
 from store.db.queries.paging import Listing, read_rows
 from store.db.queries.records import columns_of, records
 from store.db.queries.scores import scored_reward
 from store.db.tables import core as core_tables
+from store.models.missing_rewards import MissingReward
 from store.runtime.clock import MICROSECONDS
 from store.validation.scores import VersionKey
 
@@ -36,13 +37,13 @@ SORTS: Final = {
     "spans": FilterField("spans", "number"),
     "tokens": FilterField("tokens_out", "number"),
     "step": FilterField("step", "value"),
+    "duration": FilterField("duration", "value"),
 }
 """The supported sort orders, each with the field by which it sorts."""
-LISTED: Final = replace(
-    filters.ROLLOUTS, fields={**filters.ROLLOUTS.fields, "ended": FilterField("end_at", "time"), **SORTS}
-)
+_LIST_FIELDS: Final = {"ended": FilterField("end_at", "time"), "task": FilterField("input_sha256", "text")}
+LISTED: Final = replace(filters.ROLLOUTS, fields={**filters.ROLLOUTS.fields, **_LIST_FIELDS, **SORTS})
 """Rollouts with the fields of lists. The reward is the column with the last reward of any attempt."""
-Ranged = Literal["reward", "step", "ended"]
+Ranged = Literal["reward", "step", "tokens", "duration", "ended"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 NO_ERROR: Final = "(none)"
 """The value of `RolloutListQuery.error_type` that selects attempts whose error has no type, or that have no error."""
@@ -50,10 +51,10 @@ NO_ERROR: Final = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of rewards, of training steps, or of end times.
+    """A range of rewards, training steps, output tokens, durations or end times.
 
     `least` and `most` are optional. Both belong to the range, except that `most` does not belong to a range of end
-    times. End times are seconds since the epoch.
+    times. Durations are seconds, and end times are seconds since the epoch.
     """
 
     of: Ranged
@@ -63,12 +64,18 @@ class Range:
     def conditions(self) -> Iterator[FilterCondition]:
         """Yield the conditions that a rollout is in the range. A rollout without a value is not in the range."""
         least, most = self.least, self.most
-        if self.of == "step":
+        if self.of in {"step", "tokens"}:
             least = None if least is None else math.ceil(least)
             most = None if most is None else math.floor(most)
         elif self.of == "ended":
             least = None if least is None else round(least * MICROSECONDS)
             most = None if most is None else round(most * MICROSECONDS) - 1
+        elif self.of == "duration":
+            least = None if least is None else round(least * MICROSECONDS)
+            most = None if most is None else round(most * MICROSECONDS)
+        if self.of == "tokens" and (least is None or least < 1):
+            # An unknown number of tokens is stored as 0.
+            least = 1
         if least is not None:
             yield FilterCondition(self.of, "min", least)
         if most is not None:
@@ -105,7 +112,14 @@ class RolloutRow:
     worker_id: str | None
 
 
-_COLUMNS: Final[Columns] = dict(core_tables.rollouts.c)
+def _duration() -> ColumnElement[int]:
+    """Return an expression for the time from the start to the end of a rollout in µs; null if it has not ended."""
+    rollout = core_tables.rollouts.c
+    # The end of an earlier attempt remains when a rollout is put into the queue again.
+    return case((has_ended(), rollout.end_at - rollout.start_at), else_=null()).label("duration")
+
+
+_COLUMNS: Final[Columns] = {**core_tables.rollouts.c, "duration": _duration()}
 _CARRIED: Final = ("attempt_count", *(field.name for field in fields(RolloutRow) if field.name in _COLUMNS))
 
 
@@ -119,6 +133,10 @@ class RolloutListQuery:
     group_id: str | None = None
     step: int | None = None
     resources_id: str | None = None
+    resources_version: int | None = None
+    """Only rollouts that were given this version of their resources."""
+    task: str | None = None
+    """Only rollouts whose input has this SHA-256 hash."""
     worker_id: str | None = None
     """Only rollouts with an attempt of this worker."""
     attempt_status: str | None = None
@@ -158,12 +176,25 @@ class RolloutListQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusFigures:
+    """The number of rollouts in one status, and their rewards."""
+
+    total: int
+    ended: int
+    rewarded_ended: int
+    """The number of ended rollouts with a reward."""
+    counted: int
+    """The number of rollouts that count in the mean."""
+    mean_counted: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutPage:
     """A page of rollouts, and counts of the matches."""
 
     rows: Sequence[RolloutRow]
-    by_status: dict[str, int]
-    """By status, the number of rollouts that meet all conditions other than the condition on the status."""
+    by_status: dict[str, StatusFigures]
+    """By status, figures of the rollouts that meet all conditions other than the condition on the status."""
     newer: int
     """The number of matching rollouts whose first event is after the position `upto`."""
     has_more: bool
@@ -172,31 +203,44 @@ class RolloutPage:
     """The labels of rollouts on this page, by rollout id. Rollouts without labels are left out."""
 
 
-async def rollout_page(session: ReadSession, query: RolloutListQuery) -> RolloutPage:
-    """Return a page of rollouts with their latest attempts."""
+async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: MissingReward) -> RolloutPage:
+    """Return a page of rollouts with their latest attempts. `missing` says how rollouts without a reward count."""
     dialect = session.dialect
     # One more row than the page needs is read, to find out whether there is another page.
-    page = _listing(dialect, replace(query, limit=query.limit + 1), *_window(query))
+    page = listing_of(dialect, replace(query, limit=query.limit + 1), RolloutRow, *_window(query))
     rows = records(RolloutRow, await read_rows(session, page))
     newer = 0
     if query.upto is not None:
-        later = _listing(dialect, query, core_tables.rollouts.c.first_position > big(query.upto))
+        later = listing_of(dialect, query, RolloutRow, core_tables.rollouts.c.first_position > big(query.upto))
         counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
         newer = counts[0].total
-    any_status = _listing(dialect, replace(query, statuses=()))
-    by_status = await rollouts_by_status(session, any_status.matching(dialect), any_status.params(dialect))
+    any_status = listing_of(dialect, replace(query, statuses=()), RolloutRow)
+    by_status = await _figures(session, any_status, missing)
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
 
 
+async def _figures(session: ReadSession, listing: Listing, missing: MissingReward) -> dict[str, StatusFigures]:
+    status = core_tables.rollouts.c.status
+    figures = {"total": func.count(), **counted_figures(missing, listing.columns["last_reward"])}
+    columns: list[ColumnElement[Any]] = [status, *(figure.label(name) for name, figure in figures.items())]
+    statement = select(*columns).where(listing.matching(session.dialect)).group_by(status)
+    rows = await session.fetch(session.dialect.sql(statement), listing.params(session.dialect))
+    return {
+        row.status: StatusFigures(row.total, row.ended, row.rewarded_ended, row.counted, row.mean_counted)
+        for row in rows
+    }
+
+
 def matching_rollouts(dialect: Dialect, query: RolloutListQuery) -> tuple[ColumnElement[bool], dict[str, Any]]:
     """Return the condition on rollouts that a selection makes, and the parameters of the condition."""
-    listing = _listing(dialect, query)
+    listing = listing_of(dialect, query, RolloutRow)
     return listing.matching(dialect), listing.params(dialect)
 
 
-def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[bool]) -> Listing:
+def listing_of(dialect: Dialect, query: RolloutListQuery, kind: type[Any], *window: ColumnElement[bool]) -> Listing:
+    """Return the listing of the rollouts of a query that also meet the conditions `window`, with rows of `kind`."""
     is_descending = query.is_descending is not (query.before is not None)
     filter_query = FilterQuery(
         LISTED,
@@ -208,7 +252,7 @@ def _listing(dialect: Dialect, query: RolloutListQuery, *window: ColumnElement[b
         is_newest_first=is_descending or not query.is_keyed,
         reward_version=query.reward_version,
     )
-    return listed_rollouts(filter_query, RolloutRow, *window, *_of_attempts(dialect, query))
+    return listed_rollouts(filter_query, kind, *window, *_of_attempts(dialect, query))
 
 
 def listed_rollouts(filter_query: FilterQuery, kind: type[Any], *terms: ColumnElement[bool]) -> Listing:
@@ -257,7 +301,14 @@ def _conditions(query: RolloutListQuery) -> Iterator[FilterCondition]:
     for field, values in (("status", query.statuses), ("mode", query.modes), ("rollout_id", query.ids)):
         if values:
             yield FilterCondition(field, "in", list(values))
-    for field, value in (("group", query.group_id), ("resources_id", query.resources_id), ("step", query.step)):
+    values = {
+        "group": query.group_id,
+        "resources_id": query.resources_id,
+        "resources_version": query.resources_version,
+        "task": query.task,
+        "step": query.step,
+    }
+    for field, value in values.items():
         if value is not None:
             yield FilterCondition(field, "is", value)
     if query.label is not None:
