@@ -192,6 +192,8 @@ _YOUNGER_PAGES = {
     "/ui/admin/payload",
     "/ui/tasks",
     "/ui/tasks/{task}",
+    "/ui/bulk",
+    "/ui/rollouts.csv",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
     "/ui/search",

@@ -1,6 +1,8 @@
 // The list of rollouts: actions on selected rollouts.
 
 const picked = new Set();
+// Whether all rollouts that match the filters are selected, also those of other pages.
+let isAll = false;
 
 function boxes() {
   return [...document.querySelectorAll("[data-pick]")];
@@ -21,19 +23,23 @@ function showPicked() {
   const bar = document.getElementById("picked");
   bar.hidden = picked.size === 0;
   const ids = [...picked];
-  bar.querySelector("[data-picked-count]").textContent = `${ids.length} selected`;
+  const whole = bar.querySelector("[data-picked-all]");
+  const total = Number(whole?.dataset.pickedAll ?? 0);
+  if (whole) whole.hidden = isAll;
+  bar.querySelector("[data-picked-count]").textContent = `${(isAll ? total : ids.length).toLocaleString("en-US")} selected`;
   const compare = bar.querySelector("[data-picked-compare]");
-  compare.hidden = ids.length !== 2;
+  compare.hidden = isAll || ids.length !== 2;
   if (ids.length === 2) compare.href = `${compare.dataset.pickedCompare}?${new URLSearchParams({ a: ids[0], b: ids[1] })}`;
-  const download = bar.querySelector("[data-picked-download]");
-  const query = new URLSearchParams([...ids.map((id) => ["id", id]), ["limit", String(Math.min(ids.length, 500))]]);
-  download.href = `${download.dataset.pickedDownload}?${query}`;
+  bar.querySelector("[data-picked-filters]").disabled = !isAll;
+  bar.querySelector("[data-picked-ids]").replaceChildren(...(isAll ? [] : ids).map((id) =>
+    Object.assign(document.createElement("input"), { type: "hidden", name: "id", value: id })));
 }
 
 document.addEventListener("change", (event) => {
   const { pick, pickPage } = event.target.dataset;
   const changed = pickPage === undefined ? (pick === undefined ? [] : [event.target]) : boxes();
   if (!changed.length) return;
+  isAll = false;
   for (const box of changed) {
     if (event.target.checked) picked.add(box.dataset.pick);
     else picked.delete(box.dataset.pick);
@@ -41,8 +47,11 @@ document.addEventListener("change", (event) => {
   showPicked();
 });
 document.addEventListener("click", (event) => {
-  if (!event.target.closest("[data-picked-none]")) return;
-  picked.clear();
+  const button = event.target.closest("[data-picked-none], [data-picked-all]");
+  if (!button) return;
+  isAll = button.dataset.pickedAll !== undefined;
+  if (!isAll) picked.clear();
+  for (const box of isAll ? boxes() : []) picked.add(box.dataset.pick);
   showPicked();
 });
 document.addEventListener("rollbook:drawn", showPicked);
