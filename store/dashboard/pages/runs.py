@@ -38,7 +38,7 @@ async def runs(request: PageRequest) -> PageContent:
     page = rows[:limit]
     next_before = page[-1].rollout_id if len(rows) > limit else None
     values = {"runs": await _with_times(request, page), "next_before": next_before}
-    return PageContent("run_list.html", values, "Runs")
+    return PageContent("run_list.html", values, "Pipelines")
 
 
 async def _with_times(request: PageRequest, rows: Sequence[RunRow]) -> list[RunRow]:

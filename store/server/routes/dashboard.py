@@ -320,7 +320,7 @@ class DashboardLayer:
         try:
             key = self._ring.find(text)
         except Unauthorized as error:
-            return await self._login_page(call, str(error))
+            return await self._login_page(call, f"{error.reason[0].upper()}{error.reason[1:]}.")
         home = "/ui/" if key.partition in {None, self._partitions.root_name} else f"/p/{key.partition}/ui/"
         return _redirect(home if back == "/ui/" else back, _cookie(COOKIE, text, call.scope))
 
