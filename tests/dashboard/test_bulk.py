@@ -56,7 +56,7 @@ async def test_retry_of_a_selection_queues_its_ended_rollouts_with_one_event_eac
         assert history[-1].actor == "dashboard"
 
 
-async def test_cancel_leaves_what_has_ended_and_names_it_before(api: Api, store: Store) -> None:
+async def test_cancel_leaves_ended_rollouts_and_names_them_before(api: Api, store: Store) -> None:
     ended = await succeeded(store)
     waiting = await store.enqueue_rollout({"question": 1})
     query = f"id={ended.rollout_id}&id={waiting.rollout_id}"

@@ -200,7 +200,7 @@ async def test_each_applied_filter_can_be_removed_alone(api: Api, store: Store) 
 
 
 @ON_BOTH
-async def test_ranges_of_tokens_durations_and_end_times_leave_out_what_is_unknown(
+async def test_ranges_of_tokens_durations_and_end_times_leave_out_unknown_values(
     api: Api, store: Store, clock: ManualClock
 ) -> None:
     slow = await store.start_rollout({"question": 1})

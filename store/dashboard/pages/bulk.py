@@ -1,4 +1,4 @@
-"""Actions on several rollouts: a preview of the change, the change with one event for each rollout, and an export."""
+"""Actions on several rollouts: a preview, the change with one event for each rollout, and an export. Decision 115."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _SUGGESTED: Final = 50
 _TITLE_CHARACTERS: Final = 120
 _OWN_PARAMETERS: Final = frozenset({"action", "expected", "add", "remove", "note", "upto"})
 """The parameters that do not select rollouts."""
+_FIELDS: Final = ("rollout_id", "status", "mode", "step", "group_id", "worker_id", "resources_id", "resources_version")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -106,7 +107,7 @@ async def change(request: PageRequest) -> Done:
     count = len(changing) - len(errors)
     text = f"{verb} {count:,} rollout{'' if count == 1 else 's'}."
     if errors:
-        text += f" {len(errors):,} could not be changed, the first because: {errors[0]}"
+        text += f" {len(errors):,} could not be changed, the first because: {str(errors[0])[:300]}"
     return Done(back, text)
 
 
@@ -166,50 +167,39 @@ async def rollouts_csv(request: PageRequest) -> File:
     spreadsheets would take for a formula begins with an apostrophe.
     """
     filters = _filters(request)
-    rows, titles, rewards, metadata = await request.store.core.look(partial(_exported, filters=filters), snapshot=True)
-    dimensions = sorted({name for values in rewards.values() for name in values} - {PRIMARY})
-    keys = sorted({key for values in metadata.values() for key in values})
-    fields = ("rollout_id", "status", "mode", "step", "group_id", "worker_id", "resources_id", "resources_version")
+    missing = filters.missing
+
+    async def read(session: ReadSession) -> list[list[Any]]:
+        rows = await _selected(session, filters, filters.query.upto)
+        ids = [row.rollout_id for row in rows]
+        titles = await input_starts(session, ids, _TITLE_CHARACTERS)
+        rewards = await dimensions_of(session, rows, filters.query.reward_version)
+        metadata = await metadata_of(session, ids, only_small=False)
+        dimensions = sorted({name for values in rewards.values() for name in values} - {PRIMARY})
+        keys = sorted({key for values in metadata.values() for key in values})
+        heading = [*_FIELDS, "title", "attempts", "spans", "tokens_in", "tokens_out", "started", "seconds", "reward"]
+        heading += [f"counted_reward ({missing.label})", *(f"reward.{name}" for name in dimensions)]
+        lines: list[list[Any]] = [[*heading, *(f"metadata.{key}" for key in keys)]]
+        for row in rows:
+            values, content = rewards.get(row.rollout_id, {}), metadata.get(row.rollout_id, {})
+            has_tokens = bool(row.tokens_in or row.tokens_out)
+            end = row.end_at if row.status in TERMINAL else None
+            lines.append(
+                [
+                    *(getattr(row, name) for name in _FIELDS),
+                    *(titles.get(row.rollout_id), row.attempts, row.spans),
+                    *((row.tokens_in, row.tokens_out) if has_tokens else (None, None)),
+                    row.start_at / MICROSECONDS,
+                    None if end is None else (end - row.start_at) / MICROSECONDS,
+                    *(row.last_reward, missing.counted(row.status, row.last_reward)),
+                    *(values.get(name) for name in dimensions),
+                    *(content.get(key) for key in keys),
+                ]
+            )
+        return lines
+
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(
-        [*fields, "title", "attempts", "spans", "tokens_in", "tokens_out", "started", "seconds", "reward"]
-        + [f"counted_reward ({filters.missing.label})", *(f"reward.{name}" for name in dimensions)]
-        + [f"metadata.{key}" for key in keys]
-    )
-    for row in rows:
-        of_rollout, values = rewards.get(row.rollout_id, {}), metadata.get(row.rollout_id, {})
-        has_tokens = bool(row.tokens_in or row.tokens_out)
-        has_ended = row.status in TERMINAL and row.end_at is not None
-        cells = [
-            *(getattr(row, name) for name in fields),
-            titles.get(row.rollout_id),
-            *(row.attempts, row.spans),
-            *((row.tokens_in, row.tokens_out) if has_tokens else (None, None)),
-            row.start_at / MICROSECONDS,
-            ((row.end_at or 0) - row.start_at) / MICROSECONDS if has_ended else None,
-            *(row.last_reward, filters.missing.counted(row.status, row.last_reward)),
-            *(of_rollout.get(name) for name in dimensions),
-            *(values.get(key) for key in keys),
-        ]
-        writer.writerow(map(_cell, cells))
+    for line in await request.store.core.look(read, snapshot=True):
+        writer.writerow(f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in line)
     return File("rollouts.csv", text.getvalue().encode(), "text/csv; charset=utf-8")
-
-
-async def _exported(
-    session: ReadSession, filters: RolloutFilters
-) -> tuple[Sequence[RolloutRow], dict[str, str], dict[str, dict[str, float]], dict[str, dict[str, Any]]]:
-    rows = await _selected(session, filters, filters.query.upto)
-    ids = [row.rollout_id for row in rows]
-    return (
-        rows,
-        await input_starts(session, ids, _TITLE_CHARACTERS),
-        await dimensions_of(session, rows, filters.query.reward_version),
-        await metadata_of(session, ids, only_small=False),
-    )
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
-    return value

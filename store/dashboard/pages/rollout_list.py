@@ -11,7 +11,7 @@ import orjson
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.dashboard.views.rollout_columns import FIELDS, METADATA, ColumnChoice, choose_columns
+from store.dashboard.views.rollout_columns import FIELDS, METADATA, choose_columns
 from store.dashboard.views.rollout_filters import (
     NARROWING,
     RolloutFilters,
@@ -48,6 +48,20 @@ class Summary:
     unrewarded: str
     """How ended rollouts without a reward count in the mean, such as `failed:0`."""
 
+    @classmethod
+    def of(cls, filters: RolloutFilters, by_status: Mapping[str, StatusFigures]) -> Summary:
+        """Return the figures of the statuses that the filters select."""
+        figures = [by_status[status] for status in filters.query.statuses or by_status if status in by_status]
+        counted = sum(status.counted for status in figures)
+        total = sum(status.counted * status.mean_counted for status in figures if status.mean_counted is not None)
+        return cls(
+            rollouts=sum(status.total for status in figures),
+            ended=sum(status.ended for status in figures),
+            rewarded=sum(status.rewarded_ended for status in figures),
+            mean_reward=total / counted if counted else None,
+            unrewarded=str(filters.missing),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
@@ -61,6 +75,26 @@ class ListRead:
     rewards: dict[str, dict[str, float]]
     metadata: dict[str, dict[str, Any]]
 
+    @classmethod
+    async def read(cls, session: ReadSession, filters: RolloutFilters, *, has_metadata: bool) -> ListRead:
+        """Read the page of the list that the filters select."""
+        query = filters.query
+        page = await rollout_page(session, query, filters.missing)
+        if query.before is not None and not page.has_more:
+            # Paging back has reached the start of the list: a full first page replaces the few remaining rows.
+            query = replace(query, before=None)
+            page = await rollout_page(session, query, filters.missing)
+        rows = list(page.rows) if query.before is None else list(reversed(page.rows))
+        ids = [row.rollout_id for row in rows]
+        return cls(
+            query,
+            page,
+            rows,
+            await input_starts(session, ids, _PREVIEW_CHARACTERS),
+            await dimensions_of(session, rows, query.reward_version),
+            await metadata_of(session, ids, only_small=not has_metadata),
+        )
+
 
 @pages.get("/ui/rollouts")
 async def rollouts(request: PageRequest) -> PageContent:
@@ -72,12 +106,14 @@ async def rollouts(request: PageRequest) -> PageContent:
     plain = replace(request, params={name: request.several(name) for name in request.params if name not in _PLACE})
     read = ListRead(filters.query, RolloutPage([], {}, 0, has_more=False, labels={}), [], {}, {}, {})
     if not filters.errors:
-        read = await request.store.core.look(partial(_read, filters=filters, has_metadata=is_shown), snapshot=True)
+        read = await request.store.core.look(
+            partial(ListRead.read, filters=filters, has_metadata=is_shown), snapshot=True
+        )
     choice = choose_columns(names, read.rewards, read.metadata)
     query, page = read.query, read.page
     version = query.reward_version
     keys = {name.removeprefix(METADATA) for name in names}
-    summary = _summary(filters, page.by_status)
+    summary = Summary.of(filters, page.by_status)
     values = {
         "rollouts": read.rows,
         "total": summary.rollouts,
@@ -98,70 +134,25 @@ async def rollouts(request: PageRequest) -> PageContent:
             if is_shown
         },
     }
-    hidden = _form(request, plain, filters, choice) | {
-        "metadata_values": read.metadata,
-        "reasons": {row.rollout_id: _reason(row) for row in read.rows},
-        "bars": _bars(read.rows),
-        "beside": _beside(plain, query, read.rows, has_more=page.has_more),
-    }
-    return PageContent("rollout_list.html", values, "Rollouts", 422 if filters.errors else 200, hidden)
-
-
-async def _read(session: ReadSession, filters: RolloutFilters, *, has_metadata: bool) -> ListRead:
-    query = filters.query
-    page = await rollout_page(session, query, filters.missing)
-    if query.before is not None and not page.has_more:
-        # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
-        query = replace(query, before=None)
-        page = await rollout_page(session, query, filters.missing)
-    rows = list(page.rows) if query.before is None else list(reversed(page.rows))
-    ids = [row.rollout_id for row in rows]
-    return ListRead(
-        query,
-        page,
-        rows,
-        await input_starts(session, ids, _PREVIEW_CHARACTERS),
-        await dimensions_of(session, rows, query.reward_version),
-        await metadata_of(session, ids, only_small=not has_metadata),
-    )
-
-
-def _form(request: PageRequest, plain: PageRequest, filters: RolloutFilters, choice: ColumnChoice) -> dict[str, Any]:
-    """Return the values of the form, of the chips and of the choice of columns."""
-    return {
-        "query": filters.query,
+    hidden = {
+        "query": query,
         "missing": filters.missing,
         "errors": filters.errors,
         "fields": form_fields(request, filters.errors),
         "range_fields": range_fields(request, filters.errors),
-        "chips": chips(plain),
+        "chips": list(chips(plain)),
         "carried": [(name, value) for name in _CARRIED for value in plain.several(name)],
         "params": [(name, value) for name in plain.params for value in plain.several(name)],
         "choice": choice,
         "all_columns": FIELDS,
         "is_filtered": any(map(request.several, NARROWING)),
         "plain": plain,
+        "metadata_values": read.metadata,
+        "reasons": {row.rollout_id: _reason(row) for row in read.rows},
+        "longest_bar": max([1.0, *(row.last_reward for row in read.rows if row.last_reward is not None)]),
+        "beside": _beside(plain, query, read.rows, has_more=page.has_more),
     }
-
-
-def _summary(filters: RolloutFilters, by_status: Mapping[str, StatusFigures]) -> Summary:
-    figures = [by_status[status] for status in filters.query.statuses or by_status if status in by_status]
-    counted = sum(status.counted for status in figures)
-    total = sum(status.counted * status.mean_counted for status in figures if status.mean_counted is not None)
-    return Summary(
-        rollouts=sum(status.total for status in figures),
-        ended=sum(status.ended for status in figures),
-        rewarded=sum(status.rewarded_ended for status in figures),
-        mean_reward=total / counted if counted else None,
-        unrewarded=str(filters.missing),
-    )
-
-
-def _bars(rows: Sequence[RolloutRow]) -> dict[str, float]:
-    """Return the length of the bar of each reward, as a share of 1 or of the greatest reward of the page."""
-    rewards = {row.rollout_id: row.last_reward for row in rows if row.last_reward is not None}
-    most = max([1.0, *rewards.values()])
-    return {rollout_id: max(reward, 0.0) / most for rollout_id, reward in rewards.items()}
+    return PageContent("rollout_list.html", values, "Rollouts", 422 if filters.errors else 200, hidden)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,12 +164,8 @@ def range_fields(request: PageRequest, errors: dict[str, str]) -> list[RangeFiel
     ]
 
 
-def chips(plain: PageRequest) -> list[Chip]:
-    """Return the filters that are applied, except those on statuses, in the order of the form."""
-    return list(_chips(plain))
-
-
-def _chips(plain: PageRequest) -> Iterator[Chip]:
+def chips(plain: PageRequest) -> Iterator[Chip]:
+    """Yield the filters that are applied, except those on statuses, in the order of the form."""
     for name, label in (*_OTHER_CHIPS, *TEXT_FIELDS):
         values = plain.several(name)
         if values:
@@ -192,20 +188,12 @@ def _chips(plain: PageRequest) -> Iterator[Chip]:
 
 
 def _range_text(name: str, low: str, high: str, below: str = "") -> str:
-    start, end, edge = (_bound_text(name, text) for text in (low, high, below))
+    unit = " s" if name == "duration" else ""
+    start, end, edge = (
+        f"{field_text(name, text).replace('T', ' ')}{unit}" if text else "" for text in (low, high, below)
+    )
     if start and end:
         return start if start == end else f"{start} to {end}"
-    if start and edge:
-        return f"{start} to below {edge}"
     if edge:
-        return f"below {edge}"
+        return f"{start} to below {edge}" if start else f"below {edge}"
     return f"from {start}" if start else f"up to {end}"
-
-
-def _bound_text(name: str, text: str) -> str:
-    if not text:
-        return ""
-    shown = field_text(f"{name}_", text)
-    if name == "ended":
-        return shown.replace("T", " ")
-    return f"{shown} s" if name == "duration" else shown

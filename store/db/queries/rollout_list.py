@@ -215,22 +215,18 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: M
         counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
         newer = counts[0].total
     any_status = listing_of(dialect, replace(query, statuses=()), RolloutRow)
-    by_status = await _figures(session, any_status, missing)
+    status = core_tables.rollouts.c.status
+    figures = {"total": func.count(), **counted_figures(missing, any_status.columns["last_reward"])}
+    columns: list[ColumnElement[Any]] = [status, *(figure.label(name) for name, figure in figures.items())]
+    grouped = select(*columns).where(any_status.matching(dialect)).group_by(status)
+    statuses = await session.fetch(dialect.sql(grouped), any_status.params(dialect))
+    by_status = {
+        row.status: StatusFigures(row.total, row.ended, row.rewarded_ended, row.counted, row.mean_counted)
+        for row in statuses
+    }
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
-
-
-async def _figures(session: ReadSession, listing: Listing, missing: MissingReward) -> dict[str, StatusFigures]:
-    status = core_tables.rollouts.c.status
-    figures = {"total": func.count(), **counted_figures(missing, listing.columns["last_reward"])}
-    columns: list[ColumnElement[Any]] = [status, *(figure.label(name) for name, figure in figures.items())]
-    statement = select(*columns).where(listing.matching(session.dialect)).group_by(status)
-    rows = await session.fetch(session.dialect.sql(statement), listing.params(session.dialect))
-    return {
-        row.status: StatusFigures(row.total, row.ended, row.rewarded_ended, row.counted, row.mean_counted)
-        for row in rows
-    }
 
 
 def matching_rollouts(dialect: Dialect, query: RolloutListQuery) -> tuple[ColumnElement[bool], dict[str, Any]]:
