@@ -7,19 +7,17 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Final
 
 from store.models import Rollout
 from store.models.enums import Frozen
 from store.rescoring.reward_function import ScoreResult
+from store.runtime.statistics import Sample, mean_interval
 
 MOST_LISTED: Final = 1000
 """The maximum number of rollouts in each list of a report."""
 _BUCKETS: Final = 20
 _STEP: Final = "rollbook.step"
-_SMALL_QUANTILES: Final = (math.inf, 12.7062, 4.3027, 3.1824)
-"""The 97.5 % quantiles of Student's t with 0 to 3 degrees of freedom."""
 
 
 class FailedScore(Frozen):
@@ -156,11 +154,9 @@ class Pairs:
         if not count:
             return None
         differences = [after - before for before, after in zip(self.recorded, self.scored, strict=True)]
-        mean, half = math.fsum(differences) / count, None
-        if count > 1:
-            # `hypot` does not overflow where the squares of finite differences would.
-            deviation = math.hypot(*(difference - mean for difference in differences)) / math.sqrt(count - 1)
-            half = t_quantile(count - 1) * deviation / math.sqrt(count)
+        interval = mean_interval(Sample.of(differences))
+        assert interval is not None  # there is a pair
+        mean, half = interval.value, interval.margin
         return PairedDifference(
             rollouts=count,
             recorded=math.fsum(self.recorded) / count,
@@ -223,22 +219,6 @@ def determinism(pairs: Sequence[tuple[str, ScoreResult, ScoreResult]]) -> Determ
         if (first.value, first.dimensions) != (second.value, second.dimensions)
     ]
     return DeterminismCheck(rollouts=len(pairs), different=len(different), examples=different[:MOST_LISTED])
-
-
-def t_quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t distribution, with an error below 0.002."""
-    if degrees < len(_SMALL_QUANTILES):
-        return _SMALL_QUANTILES[degrees]
-    z = NormalDist().inv_cdf(0.975)
-    # The expansion of Cornish and Fisher.
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
 def _sign(value: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.models import Rollout, RolloutConfig
-from store.rescoring.report import Pairs, t_quantile
+from store.rescoring.report import Pairs
 
 
 def rollout(reward: float | None, step: int | None = None, *, created: float = 0) -> Rollout:
@@ -19,13 +19,6 @@ def rollout(reward: float | None, step: int | None = None, *, created: float = 0
         metadata=metadata,
         reward=reward,
     )
-
-
-@pytest.mark.parametrize(
-    "degrees, quantile", [(1, 12.706), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)]
-)
-def test_quantiles_of_t_are_those_of_the_tables(degrees: int, quantile: float) -> None:
-    assert t_quantile(degrees) == pytest.approx(quantile, abs=0.002)
 
 
 def test_only_rollouts_with_both_values_are_compared() -> None:

@@ -1,0 +1,135 @@
+"""Comparisons for programs: of a database of this process, or over HTTP through the JSON twins of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from store.comparing.reading import compared_selections, version_changes, version_effect
+from store.comparing.selections import parse_selection, text_of
+from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion
+from store.db.dialect import ReadSession
+from store.errors import Invalid, Unsupported
+from store.interface.store import Store
+from store.models.comparisons import SelectionComparison, VersionChange, VersionEffect
+from store.models.missing_rewards import MissingReward
+from store.sql.database import database_of
+
+T = TypeVar("T")
+
+
+async def compare_selections(
+    store: Store, a: str, b: str, *, unrewarded: str = "failed:0", pairs: bool = True
+) -> SelectionComparison:
+    """Compare the rollouts of two selections: rewards, dimensions, failures, lengths and durations, task by task.
+
+    Args:
+        store: a database, or the store of a server.
+        a: the first selection as the query string of a list of rollouts, such as `step_min=280&step_max=295&mode=train`
+            or `group=flask-1296`; a URL of such a list is accepted too.
+        b: the second selection. All differences are its values minus those of `a`.
+        unrewarded: how ended rollouts without a reward count: `out` (left out), `failed:0` (failed ones as 0), or
+            `ended:0` (all as 0).
+        pairs: whether rewards are paired by task (equal inputs) if at least two tasks are in both selections.
+
+    Raises:
+        Invalid: a selection or a choice is not valid.
+        TooLarge: a selection has more than 100,000 rollouts.
+    """
+    first, second, missing = parse_selection(a, "a"), parse_selection(b, "b"), MissingReward.parse(unrewarded)
+    return await _read(
+        store,
+        partial(compared_selections, a=first, b=second, missing=missing, pairs=pairs),
+        "/ui/cohorts.json",
+        {"a": text_of(first), "b": text_of(second), "unrewarded": str(missing), "pair": "task" if pairs else "nothing"},
+        lambda page: SelectionComparison.model_validate(page["comparison"]),
+    )
+
+
+async def effect(
+    store: Store,
+    version: str,
+    *,
+    mode: str | None = "train",
+    steps: int = STEPS,
+    unrewarded: str = "failed:0",
+    pairs: bool = True,
+) -> VersionEffect:
+    """Return the effect of a version of resources: its first steps against the last steps of the version before.
+
+    Args:
+        store: a database, or the store of a server.
+        version: the id of the resources and the version, such as `prompt@2`.
+        mode: only rollouts of this mode; None for all.
+        steps: the number of steps of each window.
+        unrewarded: see `compare_selections`.
+        pairs: see `compare_selections`.
+
+    Raises:
+        NotFound: no rollout used the version at a step, or none used an earlier version before.
+        Invalid: an argument is not valid.
+    """
+    of, missing = ResourcesVersion.parse(version), MissingReward.parse(unrewarded)
+    _check_steps(steps)
+    params = _params(mode, steps, missing) | {"version": of.version, "pair": "task" if pairs else "nothing"}
+    return await _read(
+        store,
+        partial(version_effect, of=of, missing=missing, mode=mode, steps=steps, pairs=pairs),
+        f"/ui/effects/{quote(of.resources_id, safe='')}.json",
+        params,
+        lambda page: VersionEffect.model_validate(page["effect"]),
+    )
+
+
+async def effects(
+    store: Store,
+    *,
+    mode: str | None = "train",
+    steps: int = STEPS,
+    unrewarded: str = "failed:0",
+    limit: int = 50,
+) -> list[VersionChange]:
+    """Return the effects of the latest versions of resources on the rewards, the latest first step first.
+
+    The arguments are those of `effect`, and `limit` is the maximum number of versions.
+    """
+    missing = MissingReward.parse(unrewarded)
+    _check_steps(steps)
+    return await _read(
+        store,
+        partial(version_changes, missing=missing, mode=mode, steps=steps, limit=limit),
+        "/ui/effects.json",
+        _params(mode, steps, missing) | {"limit": limit},
+        lambda page: [VersionChange.model_validate(row) for row in page["effects"]],
+    )
+
+
+def _check_steps(steps: int) -> None:
+    if not 1 <= steps <= MOST_STEPS:
+        raise Invalid("steps", f"must lie between 1 and {MOST_STEPS:,}")
+
+
+def _params(mode: str | None, steps: int, missing: MissingReward) -> dict[str, Any]:
+    return {"mode": mode or "any", "steps": steps, "unrewarded": str(missing)}
+
+
+async def _read(
+    store: Store,
+    work: Callable[[ReadSession], Awaitable[T]],
+    path: str,
+    params: dict[str, Any],
+    decode: Callable[[Any], T],
+) -> T:
+    """Return the result of a read of a database, or the same from a page of a server."""
+    database = database_of(store)
+    if database is not None:
+        return await database.core.look(work, snapshot=True)
+    core = getattr(store, "core", None)
+    if core is None:
+        raise Unsupported("comparisons", "the store is neither a database nor a server of one")
+    read: Callable[..., Awaitable[bytes]] = core.rollbook_read
+    return decode(orjson.loads(await read("comparisons", path, params, bytes)))
