@@ -213,7 +213,7 @@ def extremes(entries: list[Any], most: int) -> list[Any]:
 
 
 def moved_rollouts(a: SideRows, b: SideRows, value: Value) -> list[MovedRollout]:
-    """Return the rollouts of `b` that are farthest from the mean of their task in `a`, the lowest first."""
+    """Return the rollouts of `b` that are farthest below and above the mean of their task in `a`, the lowest first."""
     by_task = a.by_task(value)
     means = {task: Sample.of(values).mean for task, values in by_task.items()}
     all_of_a = Sample.of([number for values in by_task.values() for number in values]).mean
@@ -223,7 +223,7 @@ def moved_rollouts(a: SideRows, b: SideRows, value: Value) -> list[MovedRollout]
         number, expected = value(row), means.get(row.input_sha256) if recurs else all_of_a
         if number is not None and expected is not None and number != expected:
             moved.append((number - expected, expected, row))
-    moved.sort(key=lambda entry: (-abs(entry[0]), entry[2].rollout_id))
+    moved.sort(key=lambda entry: (entry[0], entry[2].rollout_id))
     return [
         MovedRollout(
             rollout_id=row.rollout_id,
@@ -236,7 +236,7 @@ def moved_rollouts(a: SideRows, b: SideRows, value: Value) -> list[MovedRollout]
             error_type=orjson.loads(row.error).get("type") if row.error and row.status == "failed" else None,
             labels=[],
         )
-        for difference, expected, row in sorted(moved[:MOST_MOVED], key=lambda entry: entry[0])
+        for difference, expected, row in extremes(moved, MOST_MOVED)
     ]
 
 

@@ -101,14 +101,15 @@ def _number(field: str, name: str, text: str, *, is_whole: bool = False) -> floa
     return number
 
 
-def params_of(query: RolloutListQuery) -> dict[str, Any]:
-    """Return the parameters that give a selection."""
-    params: dict[str, Any] = {name: getattr(query, key) for name, key in (_TEXTS | _WHOLE).items()}
-    params |= {name: list(getattr(query, key)) for name, (key, _) in _LISTS.items()}
-    params |= {"id": list(query.ids), "reward_version": query.reward_version and str(query.reward_version)}
+def params_of(query: RolloutListQuery) -> dict[str, list[str]]:
+    """Return the parameters that give a selection, each with at least one value."""
+    values: dict[str, Any] = {name: getattr(query, key) for name, key in (_TEXTS | _WHOLE).items()}
+    values["reward_version"] = query.reward_version
     for bounds in query.ranges:
-        params |= {f"{bounds.of}_min": plain(bounds.least), f"{bounds.of}_max": plain(bounds.most)}
-    return {name: value for name, value in params.items() if value not in (None, "", [])}
+        values |= {f"{bounds.of}_min": plain(bounds.least), f"{bounds.of}_max": plain(bounds.most)}
+    params = {name: [str(value)] for name, value in values.items() if value is not None}
+    lists = {"id": query.ids, **{name: getattr(query, key) for name, (key, _) in _LISTS.items()}}
+    return params | {name: list(items) for name, items in lists.items() if items}
 
 
 def text_of(query: RolloutListQuery) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import quote
 
 import orjson
@@ -15,6 +15,7 @@ from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion
 from store.db.dialect import ReadSession
 from store.errors import Invalid, Unsupported
 from store.interface.store import Store
+from store.models import RolloutMode
 from store.models.comparisons import SelectionComparison, VersionChange, VersionEffect
 from store.models.missing_rewards import MissingReward
 from store.sql.database import database_of
@@ -74,7 +75,7 @@ async def effect(
         Invalid: an argument is not valid.
     """
     of, missing = ResourcesVersion.parse(version), MissingReward.parse(unrewarded)
-    _check_steps(steps)
+    _check(mode, steps)
     params = _params(mode, steps, missing) | {"version": of.version, "pair": "task" if pairs else "nothing"}
     return await _read(
         store,
@@ -98,7 +99,7 @@ async def effects(
     The arguments are those of `effect`, and `limit` is the maximum number of versions.
     """
     missing = MissingReward.parse(unrewarded)
-    _check_steps(steps)
+    _check(mode, steps)
     return await _read(
         store,
         partial(version_changes, missing=missing, mode=mode, steps=steps, limit=limit),
@@ -108,7 +109,9 @@ async def effects(
     )
 
 
-def _check_steps(steps: int) -> None:
+def _check(mode: str | None, steps: int) -> None:
+    if mode is not None and mode not in get_args(RolloutMode):
+        raise Invalid("mode", f"{mode[:80]!r} must be one of {', '.join(get_args(RolloutMode))}, or None for all")
     if not 1 <= steps <= MOST_STEPS:
         raise Invalid("steps", f"must lie between 1 and {MOST_STEPS:,}")
 

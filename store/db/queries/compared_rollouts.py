@@ -10,12 +10,14 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from store.db.dialect import ReadSession
+from store.db.queries.counted_rewards import counted_figures
 from store.db.queries.expressions import big, one_of
 from store.db.queries.paging import read_rows
 from store.db.queries.records import columns_of, records
 from store.db.queries.rollout_list import RolloutListQuery, listing_of
 from store.db.tables import core as core_tables
 from store.errors import TooLarge
+from store.models.missing_rewards import MissingReward
 
 MOST_COMPARED: Final = 100_000
 """The maximum number of rollouts of one side of a comparison."""
@@ -51,6 +53,17 @@ class VersionStep:
     resources_version: int
     step: int
     rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepMean:
+    """The mean of the rewards of one step."""
+
+    step: int
+    ended: int
+    rewarded_ended: int
+    """The number of ended rollouts that have a reward."""
+    mean_counted: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,19 @@ async def version_steps(session: ReadSession, mode: str | None, resources_id: st
     columns = columns_of(VersionStep, dict(rollout), {"rollouts": func.count()})
     statement = select(*columns).where(*terms).group_by(*keys).order_by(*keys)
     return records(VersionStep, await session.fetch(session.dialect.sql(statement), {}))
+
+
+async def step_means(
+    session: ReadSession, missing: MissingReward, mode: str | None, resources_id: str
+) -> list[StepMean]:
+    """Return the mean of the rewards of the rollouts with any version of some resources, by step in ascending order."""
+    rollout = core_tables.rollouts.c
+    columns = columns_of(StepMean, {"step": rollout.step}, counted_figures(missing))
+    statement = select(*columns).where(rollout.step.is_not(None), one_of(rollout.resources_id, [resources_id]))
+    if mode is not None:
+        statement = statement.where(one_of(rollout.mode, [mode]))
+    statement = statement.group_by(rollout.step).order_by(rollout.step)
+    return records(StepMean, await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def window_rows(session: ReadSession, mode: str | None, windows: Sequence[StepWindow]) -> list[ComparedRow]:

@@ -1,0 +1,207 @@
+"""The pages of effects: versions of resources and what they changed, and any two selections of rollouts compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, get_args
+
+from store.comparing.reading import compared_selections, selections_of, version_changes, version_effect
+from store.comparing.selections import params_of, parse_selection, selection_of, text_of
+from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion, StepWindows, windows_of
+from store.dashboard.page import PageContent, Pages
+from store.dashboard.request import PageRequest
+from store.dashboard.views import compared
+from store.db.dialect import ReadSession
+from store.db.queries.compared_rollouts import StepMean, VersionStep, step_means, version_steps
+from store.db.queries.rollout_list import RolloutListQuery
+from store.errors import NotFound
+from store.models import RolloutMode
+from store.models.comparisons import SelectionComparison, VersionEffect
+from store.models.missing_rewards import MissingReward
+
+pages = Pages()
+
+ANY: Final = "any"
+MODES: Final = (*get_args(RolloutMode), ANY)
+PAIRS: Final = ("task", "nothing")
+FORM: Final = (
+    ("mode", "Mode"),
+    ("step_min", "Steps from"),
+    ("step_max", "to"),
+    ("resources", "Resources"),
+    ("version", "Version"),
+    ("group", "Group"),
+    ("worker", "Worker"),
+    ("label", "Label"),
+)
+"""The parameters of a selection that always have a field, and the labels of the fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The parameters that all pages of effects have."""
+
+    missing: MissingReward
+    mode: str | None
+    steps: int
+    pairs: bool
+
+    @classmethod
+    def of(cls, request: PageRequest) -> Choice:
+        """Return the parameters of a request.
+
+        Raises:
+            Invalid: one of them is not valid.
+        """
+        mode = request.among("mode", MODES, "train")
+        return cls(
+            request.missing_reward(),
+            None if mode == ANY else mode,
+            request.whole("steps", STEPS, least=1, most=MOST_STEPS),
+            request.among("pair", PAIRS, PAIRS[0]) == PAIRS[0],
+        )
+
+    def drawing(self, request: PageRequest, comparison: SelectionComparison | None = None) -> dict[str, Any]:
+        """Return the functions and the values by which templates draw a comparison."""
+        options = dict.fromkeys((MissingReward(), MissingReward("out"), self.missing))
+        return {
+            "draw": compared,
+            "scale": comparison and compared.interval_scale(comparison.reward, comparison.tasks),
+            "modes": MODES,
+            "choice": self,
+            "unrewarded_options": [
+                (option.label, request.here(unrewarded=option.param), option == self.missing) for option in options
+            ],
+        }
+
+
+@pages.get("/ui/effects")
+async def effects(request: PageRequest) -> PageContent:
+    """List the versions of resources with their effects on the rewards, the latest first.
+
+    The parameters are `mode` (`any` for all), `steps` (of each window), and `unrewarded`.
+    """
+    choice = Choice.of(request)
+    work = partial(version_changes, missing=choice.missing, mode=choice.mode, steps=choice.steps, limit=request.rows)
+    changes = await request.store.core.look(work, snapshot=True)
+    values = {"effects": changes, "mode": choice.mode, "steps": choice.steps, "unrewarded": str(choice.missing)}
+    scale = compared.IntervalScale.of([change.reward.difference for change in changes])
+    return PageContent("effects.html", values, "Effects", hidden=choice.drawing(request) | {"scale": scale})
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    effect: VersionEffect | None
+    windows: list[StepWindows]
+    """The windows of all versions that have an effect."""
+    used: list[VersionStep]
+    means: list[StepMean]
+
+
+@pages.get("/ui/effects/{resources_id}")
+async def effect(request: PageRequest) -> PageContent:
+    """Show the effect of one version of resources, by default of the latest version that has an effect.
+
+    The parameters are `version`, `mode`, `steps`, `unrewarded`, and `pair` (`task` or `nothing`).
+    """
+    choice, resources_id = Choice.of(request), request.ids["resources_id"]
+    version = request.maybe_whole("version", least=1)
+    if await request.store.get_resources_by_id(resources_id) is None:
+        raise NotFound("resources", resources_id)
+
+    async def work(session: ReadSession) -> _Figures:
+        used = await version_steps(session, choice.mode, resources_id)
+        windows = windows_of(used, choice.steps)
+        number = version or max((entry.of.version for entry in windows), default=None)
+        means = await step_means(session, choice.missing, choice.mode, resources_id)
+        if number is None:
+            return _Figures(None, windows, used, means)
+        options: dict[str, Any] = {"mode": choice.mode, "steps": choice.steps, "pairs": choice.pairs}
+        of = ResourcesVersion(resources_id, number)
+        return _Figures(await version_effect(session, of, choice.missing, **options), windows, used, means)
+
+    figures = await request.store.core.look(work, snapshot=True)
+    answer = figures.effect
+    values = {
+        "resources_id": resources_id,
+        "effect": answer,
+        "versions": [
+            {"version": entry.of.version, "against": entry.against, "step": entry.step} for entry in figures.windows
+        ],
+        "steps": figures.means,
+    }
+    title = f"Effect of {resources_id}{f' v{answer.version}' if answer else ''}"
+    hidden = choice.drawing(request, answer and answer.comparison) | {"curve": _curve(figures)}
+    if answer is not None:
+        windows = next(entry for entry in figures.windows if entry.of.version == answer.version)
+        a, b = (text_of(selection) for selection in selections_of(windows, choice.mode))
+        hidden |= {"cohorts": request.url("cohorts", a=a, b=b, unrewarded=choice.missing.param)}
+    return PageContent("effect.html", values, title, hidden=hidden)
+
+
+def _curve(figures: _Figures) -> compared.StepCurve | None:
+    if figures.effect is None:
+        return None
+    firsts: dict[int, int] = {}
+    for row in figures.used:
+        firsts.setdefault(row.resources_version, row.step)
+    return compared.step_curve(
+        [(mean.step, mean.mean_counted) for mean in figures.means],
+        [
+            ("a", figures.effect.a_steps[0], figures.effect.a_steps[-1]),
+            ("b", figures.effect.b_steps[0], figures.effect.b_steps[-1]),
+        ],
+        list(firsts.items()),
+    )
+
+
+@pages.get("/ui/cohorts")
+async def cohorts(request: PageRequest) -> PageContent:
+    """Compare two selections of rollouts.
+
+    The parameters `a` and `b` are query strings of the list of rollouts, such as `a=step%3D300%26mode%3Dtrain`. The
+    parameters `a.step`, `b.mode` and so on change one filter of a selection. The others are `unrewarded` and `pair`.
+    """
+    choice = Choice.of(request)
+    a, b = (_selection(request, side) for side in ("a", "b"))
+    comparison: SelectionComparison | None = None
+    if a is not None and b is not None:
+        work = partial(compared_selections, a=a, b=b, missing=choice.missing, pairs=choice.pairs)
+        comparison = await request.store.core.look(work, snapshot=True)
+    values = {
+        "a": None if a is None else text_of(a),
+        "b": None if b is None else text_of(b),
+        "comparison": comparison,
+    }
+    forms = [_form(side, selection or RolloutListQuery()) for side, selection in (("a", a), ("b", b))]
+    hidden = choice.drawing(request, comparison) | {"forms": forms}
+    return PageContent("cohorts.html", values, "Compare selections", hidden=hidden)
+
+
+def _selection(request: PageRequest, side: str) -> RolloutListQuery | None:
+    """Return the selection of a side; None if no parameter gives it."""
+    changed = {
+        name.removeprefix(f"{side}."): list(values)
+        for name, values in request.params.items()
+        if name.startswith(f"{side}.")
+    }
+    if side not in request.params and not changed:
+        return None
+    selection = parse_selection(request.one(side), side)
+    return selection_of(params_of(selection) | changed, side) if changed else selection
+
+
+@dataclass(frozen=True, slots=True)
+class SideForm:
+    """The form of one side: fields with names, labels and values, and further parameters that it keeps."""
+
+    name: str
+    fields: list[tuple[str, str, str]]
+    others: list[tuple[str, str]]
+
+
+def _form(side: str, selection: RolloutListQuery) -> SideForm:
+    params = params_of(selection)
+    fields = [(f"{side}.{name}", label, params.pop(name, [""])[-1]) for name, label in FORM]
+    return SideForm(side, fields, [(f"{side}.{name}", value) for name in params for value in params[name]])
