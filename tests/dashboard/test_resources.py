@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import pytest
+
 from store.dashboard.diff.matching import Work
 from store.dashboard.diff.texts import MOST_LINES, DiffRow, diff, is_comparable
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate
+from store.runtime.statistics import t_quantile
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
@@ -52,7 +57,7 @@ async def test_list_shows_names_use_and_rewards_of_resources(api: Api, store: St
     first, second = (await api.get("//ui/resources.json")).ok()["resources"]
     assert (first["resources_id"], first["version"], first["is_latest"]) == (newer, 2, True)
     assert sorted(first["names"]) == ["llm", "prompt"]
-    assert first["use"] == {"rollouts": 1, "mean_reward": 1.0, "rewarded": 1}
+    assert first["use"].items() >= {"rollouts": 1, "mean_reward": 1.0, "rewarded": 1, "ended": 1}.items()
     assert (second["resources_id"], second["is_latest"]) == (older, False)
     assert second["use"]["mean_reward"] == 0.5
     assert [
@@ -83,6 +88,31 @@ async def test_each_version_tells_its_rewards_and_when_it_was_used(api: Api, sto
     assert (older["version"], older["use"]["mean_reward"], older["attempts"]) == (1, 0.5, 2)
     assert older["last_use_at"] - older["first_use_at"] > 59_000_000
     assert older["last_use_at"] < newer["first_use_at"]
+
+
+@ON_BOTH
+async def test_version_shows_how_many_of_its_rollouts_are_rewarded_and_both_means(api: Api, store: Store) -> None:
+    resources_id = await _versions(store, make_prompt("A"), make_prompt("B"))
+    for step, reward in enumerate((0.0, 0.25, 1.0, None)):
+        rollout = await store.start_rollout({"step": step}, resources_id=resources_id, metadata={"rollbook.step": step})
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        if reward is not None:
+            attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward}
+            await store.add_span(make_span(rollout.attempt, attributes=attributes))
+        await store.update_attempt(*ids, status="failed" if reward is None else "succeeded")
+    use = (await _one(api, resources_id))["versions"][0]["use"]
+    assert (use["rewarded_ended"], use["ended"], use["first_step"], use["last_step"]) == (3, 4, 0, 3)
+    for name, values in (("counted", [0.0, 0.25, 1.0, 0.0]), ("rewarded_only", [0.0, 0.25, 1.0])):
+        margin = t_quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+        assert use[name] == pytest.approx({"counted": len(values), "mean": np.mean(values), "margin": margin})
+    page = Read((await api.get(f"//ui/resources/{resources_id}?version=2")).body)
+    link = f"/ui/rollouts?resources={resources_id}&version=2"
+    assert page.links.count(link) == 3
+    assert "Contents of v2" in page.text
+    assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == 4
+    assert (await api.get(f"//ui/rollouts.json?resources={resources_id}&version=1")).ok()["total"] == 0
+    listed = Read((await api.get("//ui/rollouts")).body)
+    assert f"/ui/resources/{resources_id}?version=2" in listed.links
 
 
 async def test_any_version_is_shown_as_it_was(api: Api, store: Store) -> None:

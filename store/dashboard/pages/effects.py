@@ -62,17 +62,13 @@ class Choice:
             request.among("pair", PAIRS, PAIRS[0]) == PAIRS[0],
         )
 
-    def drawing(self, request: PageRequest, comparison: SelectionComparison | None = None) -> dict[str, Any]:
+    def drawing(self, comparison: SelectionComparison | None = None) -> dict[str, Any]:
         """Return the functions and the values by which templates draw a comparison."""
-        options = dict.fromkeys((MissingReward(), MissingReward("out"), self.missing))
         return {
             "draw": compared,
             "scale": comparison and compared.interval_scale(comparison.reward, comparison.tasks),
             "modes": MODES,
             "choice": self,
-            "unrewarded_options": [
-                (option.label, request.here(unrewarded=option.param), option == self.missing) for option in options
-            ],
         }
 
 
@@ -87,7 +83,7 @@ async def effects(request: PageRequest) -> PageContent:
     changes = await request.store.core.look(work, snapshot=True)
     values = {"effects": changes, "mode": choice.mode, "steps": choice.steps, "unrewarded": str(choice.missing)}
     scale = compared.IntervalScale.of([change.reward.difference for change in changes])
-    return PageContent("effects.html", values, "Effects", hidden=choice.drawing(request) | {"scale": scale})
+    return PageContent("effects.html", values, "Effects", hidden=choice.drawing() | {"scale": scale})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,7 @@ async def effect(request: PageRequest) -> PageContent:
         "steps": figures.means,
     }
     title = f"Effect of {resources_id}{f' v{answer.version}' if answer else ''}"
-    hidden = choice.drawing(request, answer and answer.comparison) | {"curve": _curve(figures)}
+    hidden = choice.drawing(answer and answer.comparison) | {"curve": _curve(figures)}
     if answer is not None:
         windows = next(entry for entry in figures.windows if entry.of.version == answer.version)
         a, b = (text_of(selection) for selection in selections_of(windows, choice.mode))
@@ -175,7 +171,7 @@ async def cohorts(request: PageRequest) -> PageContent:
         "comparison": comparison,
     }
     forms = [_form(side, selection or RolloutListQuery()) for side, selection in (("a", a), ("b", b))]
-    hidden = choice.drawing(request, comparison) | {"forms": forms}
+    hidden = choice.drawing(comparison) | {"forms": forms}
     return PageContent("cohorts.html", values, "Compare selections", hidden=hidden)
 
 

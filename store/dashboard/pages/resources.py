@@ -12,6 +12,7 @@ from store.dashboard.diff.matching import Work
 from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.views import compared as draw
 from store.dashboard.views.formats import pretty
 from store.db.dialect import ReadSession
 from store.db.queries import resource_list
@@ -61,11 +62,12 @@ class Change:
 async def resources(request: PageRequest) -> PageContent:
     """List the resources ids, the most recently published first."""
     limit, offset = request.rows, request.whole("offset", 0)
-    work = partial(resource_list.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
+    missing = request.missing_reward()
+    work = partial(resource_list.resources_rows, missing=missing, contains=request.one("q"), limit=limit, offset=offset)
     rows, total = await request.store.core.look(work, snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
-    means = [row.use.mean_reward for row in rows if row.use.mean_reward is not None]
-    hidden = {"best": max(means, default=0.0), "sought": request.one("q")}
+    means = [row.use.counted.mean for row in rows if row.use.counted.mean is not None]
+    hidden = {"best": max(means, default=0.0), "sought": request.one("q"), "draw": draw, "missing": missing}
     return PageContent("resources.html", values, "Resources", hidden=hidden)
 
 
@@ -109,14 +111,20 @@ async def one(request: PageRequest) -> PageContent:
         else {"resources_id": selection.against_id, "version": selection.against.version},
         "changes": changes,
     }
-    means = [row.use.mean_reward for row in selection.versions if row.use.mean_reward is not None]
-    hidden = {"view": view, "before": selection.before, "best": max(means, default=0.0)}
+    hidden = {
+        "view": view,
+        "before": selection.before,
+        "use": selection.version.use,
+        "draw": draw,
+        "missing": request.missing_reward(),
+    }
     return PageContent("resource.html", values, resources_id, hidden=hidden)
 
 
 async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     resources_id = request.ids["resources_id"]
-    versions = await resource_list.versions(session, resources_id)
+    missing = request.missing_reward()
+    versions = await resource_list.versions(session, resources_id, missing)
     if not versions:
         raise NotFound("resources", resources_id)
     version = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
@@ -125,7 +133,7 @@ async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
-        other_versions = await resource_list.versions(session, against_id)
+        other_versions = await resource_list.versions(session, against_id, missing)
         if not other_versions:
             raise NotFound("resources", against_id)
         against = _version(other_versions, number, "against") or other_versions[0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.comparing.selections import parse_selection, plain
+from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import NOTHING, duration
 from store.models.comparisons import ComparedMeasure, ComparedTask, EstimatedDifference, MeasureKind, MovedRollout
 from store.models.missing_rewards import MissingReward
@@ -110,6 +111,13 @@ def step_words(steps: Sequence[int]) -> str:
 def choice(unrewarded: str) -> str:
     """Return in words how missing rewards count."""
     return MissingReward.parse(unrewarded).label
+
+
+def unrewarded_options(request: PageRequest) -> list[tuple[str, str, bool]]:
+    """Return the label and the address of each way to count missing rewards, and whether the page uses it."""
+    missing = request.missing_reward()
+    options = dict.fromkeys((MissingReward(), MissingReward("out"), missing))
+    return [(option.label, request.here(unrewarded=option.param), option == missing) for option in options]
 
 
 def task(entry: ComparedTask | MovedRollout) -> str:

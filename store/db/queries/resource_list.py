@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, FromClause, Select, func, literal, select
@@ -13,18 +14,33 @@ from store.db.columns import Str
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
-from store.db.queries.expressions import mean_of
+from store.db.queries.counted_rewards import counted_figures, counted_reward, squares_of
+from store.db.queries.expressions import bounded
 from store.db.queries.filters import RESOURCES, Columns, FilterCondition, FilterQuery
 from store.db.queries.paging import Listing, Page, make_page
 from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
+from store.models.missing_rewards import MissingReward
+from store.runtime.statistics import Sample, mean_interval
 
 MOST_VERSIONS: Final = 200
+_UNSUMMED: Final = frozenset({"resources_id", "resources_version", "first_step", "last_step"})
 _BY_PUBLICATION: Final = replace(RESOURCES, created="last_position")
 """Resources in the order in which their current versions were published."""
 MOST_NAMED_BYTES: Final = 64 * 1024
 """The maximum size in bytes of a body (the stored resources) that is read to list the names of the resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanReward:
+    """A mean of rewards, with its 95 % confidence interval of ± `margin`."""
+
+    counted: int = 0
+    """The number of rollouts that count in the mean."""
+    mean: float | None = None
+    margin: float | None = None
+    """None with too few rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,15 @@ class Use:
     mean_reward: float | None = None
     rewarded: int = 0
     """The number of these rollouts that have a reward."""
+    ended: int = 0
+    rewarded_ended: int = 0
+    """The number of ended rollouts that have a reward."""
+    counted: MeanReward = MeanReward()
+    """The mean of the rewards of ended rollouts, in which missing rewards count by the choice of the page."""
+    rewarded_only: MeanReward = MeanReward()
+    """The mean of the rewards of ended rollouts that have one."""
+    first_step: int | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +105,14 @@ class VersionRow:
 
 
 async def resources_rows(
-    session: ReadSession, *, contains: str, limit: int, offset: int
+    session: ReadSession, missing: MissingReward, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
     """Return a page of resources ids, the last published first, and the number of all matching ids."""
     conditions = (FilterCondition("resources_id", "contains", contains),) if contains else ()
     filter_query = FilterQuery(_BY_PUBLICATION, conditions, limit=limit, offset=offset, is_newest_first=True)
     listing = Listing(filter_query, dict(core_tables.resources.c), core_tables.resources, _listed, shape="listed")
     page: Page[NamedRow] = await make_page(session, listing, lambda row: row)
-    uses = await _uses(session, [row.resources_id for row in page.items])
+    uses = await _uses(session, [row.resources_id for row in page.items], missing)
     small = [row.body_position for row in page.items if row.raw_len is not None and row.raw_len <= MOST_NAMED_BYTES]
     bodies = await _payloads(session, small)
     rows = [
@@ -99,7 +124,7 @@ async def resources_rows(
             bytes=row.raw_len,
             names=list(bodies[row.body_position].get("resources", {})) if row.body_position in bodies else None,
             use=_together(uses[row.resources_id].values()),
-            current=uses[row.resources_id].get(row.version, Use()),
+            current=_use_of(uses[row.resources_id], row.version),
             is_latest=bool(row.is_latest),
         )
         for row in page.items
@@ -120,32 +145,102 @@ def _listed(resources: Columns, source: FromClause) -> Select[Any]:
     )
 
 
-async def _uses(session: ReadSession, ids: Sequence[str]) -> dict[str, dict[int | None, Use]]:
-    uses: defaultdict[str, dict[int | None, Use]] = defaultdict(dict)
+@dataclass(frozen=True, slots=True)
+class _UseSums:
+    """Aggregates of the rollouts with one version of resources."""
+
+    resources_id: str
+    resources_version: int | None
+    rollouts: int
+    rewarded: int
+    reward_sum: float | None
+    ended: int
+    rewarded_ended: int
+    counted: int
+    counted_sum: float | None
+    counted_squares: float | None
+    only_sum: float | None
+    only_squares: float | None
+    first_step: int | None
+    last_step: int | None
+
+    def use(self) -> Use:
+        return Use(
+            self.rollouts,
+            None if self.reward_sum is None else self.reward_sum / self.rewarded,
+            self.rewarded,
+            self.ended,
+            self.rewarded_ended,
+            _mean(self.counted, self.counted_sum, self.counted_squares),
+            _mean(self.rewarded_ended, self.only_sum, self.only_squares),
+            self.first_step,
+            self.last_step,
+        )
+
+
+def _mean(count: int, total: float | None, squares: float | None) -> MeanReward:
+    if total is None or squares is None:
+        return MeanReward()
+    mean = total / count
+    if count == 1:
+        return MeanReward(1, mean)
+    deviation = math.sqrt(max(squares - total * mean, 0.0) / (count - 1))
+    interval = mean_interval(Sample(count, mean, deviation))
+    return MeanReward(count, mean, interval and interval.margin)
+
+
+async def _uses(
+    session: ReadSession, ids: Sequence[str], missing: MissingReward
+) -> dict[str, dict[int | None, _UseSums]]:
+    uses: defaultdict[str, dict[int | None, _UseSums]] = defaultdict(dict)
     if not ids:
         return uses
     rollout = core_tables.rollouts.c
-    keys = (rollout.resources_id, rollout.resources_version)
-    figures = {
+    counted, only = counted_reward(missing), counted_reward(MissingReward("out"))
+    figures: dict[str, ColumnElement[Any]] = {
         "rollouts": func.count(),
-        "mean_reward": mean_of(rollout.last_reward),
         "rewarded": func.count(rollout.last_reward),
+        "reward_sum": func.sum(bounded(rollout.last_reward)),
+        **counted_figures(missing),
+        "counted_sum": func.sum(bounded(counted)),
+        "counted_squares": func.sum(squares_of(counted)),
+        "only_sum": func.sum(bounded(only)),
+        "only_squares": func.sum(squares_of(only)),
+        "first_step": func.min(rollout.step),
+        "last_step": func.max(rollout.step),
     }
-    columns = [*keys, *columns_of(Use, figures)]
-    statement = select(*columns).where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
+    keys = (rollout.resources_id, rollout.resources_version)
+    statement = select(*columns_of(_UseSums, dict(rollout), figures))
+    statement = statement.where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
     rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
-    for row, use in zip(rows, records(Use, rows), strict=True):
-        uses[row.resources_id][row.resources_version] = use
+    for sums in records(_UseSums, rows):
+        uses[sums.resources_id][sums.resources_version] = sums
     return uses
 
 
-def _together(uses: Collection[Use]) -> Use:
-    rewarded = sum(use.rewarded for use in uses)
-    total = sum((use.mean_reward or 0.0) * use.rewarded for use in uses)
-    return Use(sum(use.rollouts for use in uses), total / rewarded if rewarded else None, rewarded)
+def _use_of(uses: Mapping[int | None, _UseSums], version: int) -> Use:
+    return uses[version].use() if version in uses else Use()
 
 
-async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
+def _together(sums: Collection[_UseSums]) -> Use:
+    """Return the results of all versions of an id."""
+    if not sums:
+        return Use()
+
+    def total(name: str) -> Any:
+        values = [value for one in sums if (value := getattr(one, name)) is not None]
+        return sum(values) if values else None
+
+    totals: dict[str, Any] = {
+        field.name: total(field.name) for field in fields(_UseSums) if field.name not in _UNSUMMED
+    }
+    firsts = [one.first_step for one in sums if one.first_step is not None]
+    lasts = [one.last_step for one in sums if one.last_step is not None]
+    ends: dict[str, Any] = {"first_step": min(firsts, default=None), "last_step": max(lasts, default=None)}
+    return _UseSums(resources_id="", resources_version=None, **totals, **ends).use()
+
+
+async def versions(session: ReadSession, resources_id: str, missing: MissingReward) -> list[VersionRow]:
     """Return the newest versions of an id, at most `MOST_VERSIONS`, newest first.
 
     For an unknown id, the list is empty.
@@ -162,16 +257,14 @@ async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
     rows = await session.fetch(session.dialect.sql(statement), {})
     if not rows:
         return []
-    uses = (await _uses(session, [resources_id]))[resources_id]
+    uses = (await _uses(session, [resources_id], missing))[resources_id]
     attempts = await _attempts_with(session, resources_id)
     published: list[VersionRow] = []
     for row in rows:
         event = log_queries.event_of(row)
         if isinstance(event.fact, (ResourcesPublished, ResourcesReplaced)):
             version = VersionRow(event.fact.version, event.at, event.actor, event.position, row.raw_len)
-            published.append(
-                replace(version, use=uses.get(version.version, Use()), **attempts.get(version.version, {}))
-            )
+            published.append(replace(version, use=_use_of(uses, version.version), **attempts.get(version.version, {})))
     return published
 
 
