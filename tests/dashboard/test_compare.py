@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from store.dashboard.diff.span_paths import compare_paths
+from store.dashboard.diff.texts import diff
 from store.dashboard.diff.transcripts import MOST_ROWS, MessageRow, SideMessage, compare_messages
-from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
+from store.dashboard.pages.compare import MOST_PATHS, MOST_READ, speed_text
 from store.db.queries.waterfall import SpanRow
 from store.interface.store import Store
-from store.testing.samples import make_span
+from store.testing.samples import make_prompt, make_span
 from tests.dashboard.page_helpers import HOSTILE, Read
 from tests.dashboard.traces import a_span, answered, member
 from tests.server.api import Api
@@ -82,6 +85,36 @@ async def test_missing_sides_of_a_comparison_are_not_found(api: Api, store: Stor
     # Two that nobody has worked on yet differ in nothing.
     comparison = await compared(api, rollout.rollout_id, rollout.rollout_id)
     assert (comparison["said_differing"], comparison["paths"]) == (0, [])
+
+
+async def test_differences_have_sizes_and_only_those_that_matter_are_marked(api: Api, store: Store) -> None:
+    resources_id = (await store.add_resources(make_prompt("A"))).resources_id
+    one = await member(store, "g", 0.5, resources_id=resources_id)
+    await store.update_resources(resources_id, make_prompt("B"))
+    two = await member(store, "g", 0.500001, resources_id=resources_id)
+    facts = {fact["name"]: fact for fact in (await compared(api, one.rollout_id, two.rollout_id))["facts"]}
+    assert (facts["Resources version"]["a"], facts["Resources version"]["b"]) == (1, 2)
+    assert facts["Reward"]["difference"] == pytest.approx(1e-6)
+    page = Read((await api.get(f"//ui/compare?a={one.rollout_id}&b={two.rollout_id}")).body)
+    # The version differs; the rewards are equal as far as three decimals show.
+    assert page.marked("class").count("differs") == 1
+    assert (speed_text(0.4), speed_text(-0.4)) == ("400 ms slower", "400 ms faster")
+
+
+async def test_groups_lead_to_the_comparison_of_selections(api: Api, store: Store) -> None:
+    rollout = await member(store, "g/1", 1.0)
+    await member(store, "g/2", 0.0)
+    answer = await api.get("//ui/compare?a=g/1&b=g/2", allow_redirects=False)
+    assert (answer.status, answer.headers["location"]) == (303, "/ui/cohorts?a=group%3Dg%252F1&b=group%3Dg%252F2")
+    twin = (await api.get("//ui/compare.json?a=g/2&b=" + rollout.rollout_id)).ok()["comparison"]
+    assert (twin["reward"]["difference"]["value"], twin["b"]["query"]) == (1.0, f"id={rollout.rollout_id}")
+
+
+def test_words_of_unrelated_lines_are_not_compared() -> None:
+    (row,) = diff("Run the tests before you finish.", "It was the best of times, it was the worst.").rows
+    assert ([differs for _, differs in row.old], [differs for _, differs in row.new]) == ([True], [True])
+    (row,) = diff("Run the tests before you finish.", "Run all tests before you finish.").rows
+    assert [text for text, differs in row.new if differs] == ["all"]
 
 
 async def test_hostile_words_stay_words(api: Api, store: Store) -> None:

@@ -23,6 +23,9 @@ _LONGEST_LINE: Final = 2_000
 _MOST_PAIRS: Final = 200
 """The number of pairs of lines after which the words of lines are no longer compared."""
 
+_LEAST_SHARE: Final = 0.4
+"""The least share of common words, by characters, with which the different words of two lines are marked."""
+
 Segment = tuple[str, bool]
 """A part of a line, and whether it differs from the line of the other text."""
 
@@ -134,9 +137,15 @@ def _words(old: str, new: str, work: Work | None) -> tuple[list[Segment], list[S
     before, after = re.findall(r"\w+|\s+|.", old), re.findall(r"\w+|\s+|.", new)
     left: list[Segment] = []
     right: list[Segment] = []
+    common = 0
     for tag, low, high, start, end in opcodes(before, after, work):
+        if tag == "equal":
+            common += sum(len(word) for word in before[low:high] if not word.isspace())
         if high > low:
             left.append(("".join(before[low:high]), tag != "equal"))
         if end > start:
             right.append(("".join(after[start:end]), tag != "equal"))
+    length = max(sum(len(word) for word in words if not word.isspace()) for words in (before, after))
+    if common < _LEAST_SHARE * length:
+        return [(old, True)], [(new, True)]
     return left, right

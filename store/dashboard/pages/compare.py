@@ -7,13 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from store.dashboard.diff.span_paths import PathRow, compare_paths
 from store.dashboard.diff.transcripts import SideMessage, TranscriptDiff, compare_messages, messages
-from store.dashboard.page import PageContent, Pages
+from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.dashboard.views.formats import compact, pretty
+from store.dashboard.views import compared
+from store.dashboard.views.formats import compact, duration, pretty
 from store.dashboard.views.transcript import transcript
+from store.db.queries.compared_rollouts import compared_rows
+from store.db.queries.groups import group_row
+from store.db.queries.rollout_list import RolloutListQuery
 from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
 from store.errors import NotFound
 from store.models import Attempt, Rollout, Span
@@ -22,6 +27,8 @@ from store.semconv import GROUP_KEY, STEP_KEY
 
 pages = Pages()
 
+_LEAST_DIFFERENCE: Final = 0.0005
+"""The least difference of two rewards that three decimals show."""
 MOST_SPANS: Final = 10_000
 """The maximum number of spans of each side that are compared by name."""
 MOST_READ: Final = 300
@@ -46,6 +53,7 @@ class Side:
     """The spans with payload, from which the transcript is made."""
     total: int
     """The number of all spans of the attempt."""
+    resources_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +71,70 @@ class ComparedField:
         """Whether the two sides have different values."""
         return self.a != self.b
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the difference deserves attention. Two executions always differ in durations and counts."""
+        if self.kind == "number" and self.a is not None and self.b is not None:
+            return abs(self.a - self.b) >= _LEAST_DIFFERENCE
+        return self.differs and self.kind not in {"count", "duration"}
+
+    @property
+    def difference(self) -> float | None:
+        """The number `b` minus `a`; None for other kinds, or if a side has no value."""
+        if self.kind not in {"number", "count", "duration"} or self.a is None or self.b is None:
+            return None
+        return self.b - self.a
+
+    @property
+    def text(self) -> str:
+        """The difference with its size: `0.4 s faster`, `+0.125`, `−12`; empty without a difference."""  # noqa: RUF002
+        if self.difference is None or not self.differs or self.name == "Attempt":
+            return ""
+        if self.kind == "duration":
+            return speed_text(self.difference)
+        return compared.signed(self.difference, "reward" if self.kind == "number" else "count").removesuffix(".0")
+
+
+def speed_text(seconds: float) -> str:
+    """Return how much longer something took: `0.4 s slower`, or `0.4 s faster` for a negative number."""
+    return f"{duration(abs(seconds))} {'slower' if seconds > 0 else 'faster'}"
+
+
+def path_text(path: PathRow) -> str:
+    """Return in words how a path differs, with the size of the difference."""
+    match path.change:
+        case "count":
+            more = path.b.count - path.a.count
+            return f"{abs(more)} {'more' if more > 0 else 'fewer'}"
+        case "slower" | "faster":
+            return speed_text(path.b.seconds - path.a.seconds)
+        case "only a" | "only b":
+            return f"only in {path.change[-1].upper()}"
+        case "status":
+            return "other status"
+        case "same":
+            return "alike"
+
 
 @pages.get("/ui/compare")
-async def compare(request: PageRequest) -> PageContent:
-    """Compare `a` with `b`.
+async def compare(request: PageRequest) -> PageContent | Done:
+    """Compare `a` with `b`, or lead to the comparison of selections if one of them is a group.
 
     `a` and `b` are rollout ids. An id may be followed by `:` and an attempt; the default is the latest attempt.
     """
     a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
     if not a or not b:
         return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
-    left, right = await _side(request, a), await _side(request, b)
+    try:
+        left, right = await _side(request, a), await _side(request, b)
+    except NotFound:
+        groups = [await request.store.core.look(partial(group_row, group_id=name)) for name in (a, b)]
+        if not any(groups):
+            raise
+        sides = zip((a, b), groups, strict=True)
+        one, other = (urlencode({"id" if group is None else "group": name}) for name, group in sides)
+        path, _, query = request.url("cohorts", a=one, b=other).partition("?")
+        return Done(f"{path}{'.json' if request.is_twin else ''}?{query}")
     # Matching long texts takes time, so it runs in a thread and does not block other requests.
     diff, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
@@ -81,7 +142,10 @@ async def compare(request: PageRequest) -> PageContent:
         "a": a,
         "b": b,
         "sides": [_named(left), _named(right)],
-        "facts": [{"name": f.name, "a": f.a, "b": f.b, "differs": f.differs} for f in _facts(left, right)],
+        "facts": [
+            {"name": f.name, "a": f.a, "b": f.b, "differs": f.differs, "difference": f.difference}
+            for f in _facts(left, right)
+        ],
         "said": diff.rows,
         "said_differing": diff.differing,
         "said_left_out": diff.left_out,
@@ -92,7 +156,8 @@ async def compare(request: PageRequest) -> PageContent:
         "paths_differing": sum(path.change != "same" for path in paths),
         "paths_are_whole": max(len(left.rows), len(right.rows)) < MOST_SPANS and len(changed) <= MOST_PATHS,
     }
-    hidden = {"shows_all": shows_all, "drawn_facts": _facts(left, right)}
+    texts = [path_text(path) for path in changed[:MOST_PATHS]]
+    hidden = {"shows_all": shows_all, "drawn_facts": _facts(left, right), "path_texts": texts}
     return PageContent("compare.html", values, f"{a} and {b}", hidden=hidden)
 
 
@@ -138,14 +203,16 @@ async def _side(request: PageRequest, selector: str) -> Side:
     if rollout is None:
         raise NotFound.rollout(selector)
     attempt = _chosen(rollout.rollout_id, (await store.query_attempts(rollout.rollout_id)).items, attempt_selector)
+    of_rollout = RolloutListQuery(ids=(rollout.rollout_id,))
+    (row,) = await store.core.look(partial(compared_rows, query=of_rollout, side=selector))
     if attempt is None:
-        return Side(selector, rollout, None, [], [], 0)
+        return Side(selector, rollout, None, [], [], 0, row.resources_version)
     ids = rollout.rollout_id, attempt.attempt_id
     rows = await store.core.look(partial(span_rows, query=SpanRowQuery(*ids, limit=MOST_SPANS)))
     read = await store.find_spans(
         SpanQuery.of(rollout_id=rollout.rollout_id, attempt_id=attempt.attempt_id, limit=MOST_READ)
     )
-    return Side(selector, rollout, attempt, rows, read.items, read.total)
+    return Side(selector, rollout, attempt, rows, read.items, read.total, row.resources_version)
 
 
 def _chosen(rollout_id: str, attempts: Sequence[Attempt], selector: str) -> Attempt | None:
@@ -175,6 +242,7 @@ _FACTS: Final = (
     ("Took", "duration"),
     ("Worker", "text"),
     ("Resources", "text"),
+    ("Resources version", "text"),
     ("Group", "text"),
     ("Step", "text"),
     ("Metadata", "text"),
@@ -211,6 +279,7 @@ def _facts_of(side: Side) -> dict[str, Any]:
         "Took": None if end is None else end - start,
         "Worker": None if attempt is None else attempt.worker_id,
         "Resources": rollout.resources_id,
+        "Resources version": side.resources_version,
         "Group": group,
         "Step": step,
         "Metadata": compact(metadata, 400) if metadata else None,

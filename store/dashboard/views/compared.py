@@ -120,6 +120,11 @@ def unrewarded_options(request: PageRequest) -> list[tuple[str, str, bool]]:
     return [(option.label, request.here(unrewarded=option.param), option == missing) for option in options]
 
 
+def error_name(error_type: str | None) -> str:
+    """Return the last part of the name of an error type: `TimeoutError` for `httpx.TimeoutError`."""
+    return (error_type or "").rpartition(".")[2]
+
+
 def task(entry: ComparedTask | MovedRollout) -> str:
     """Return the title of a task: the beginning of its input, or of its hash if the input was removed."""
     return entry.title or entry.task[:12]
