@@ -31,7 +31,7 @@ PARAMETERS: Final = (
     *_LISTS, "id", *_TEXTS, *_WHOLE, "reward_version", *(bound for _, *bounds in _BOUNDS for bound in bounds),
 )  # fmt: skip
 """The parameters that select rollouts."""
-_OF_PAGES: Final = frozenset({"sort", "desc", "limit", "offset", "after", "before", "upto", "unrewarded"})
+_OF_PAGES: Final = frozenset({"sort", "desc", "limit", "offset", "after", "before", "upto", "unrewarded", "col"})
 """The parameters of lists that select no rollouts."""
 _MOST_WHOLE: Final = 2**63 - 1
 
@@ -95,7 +95,7 @@ def _number(field: str, name: str, text: str, *, is_whole: bool = False) -> floa
     except ValueError:
         kind = "an integer" if is_whole else "a number"
         raise Invalid(field, f"{name}={text[:80]} is not {kind}") from None
-    most = _MOST_WHOLE if is_whole else {"step": 2.0**53, "ended": 1e12}.get(name.partition("_")[0], math.inf)
+    most = _MOST_WHOLE if is_whole else {"reward": math.inf, "ended": 1e12}.get(name.partition("_")[0], 2.0**53)
     if not math.isfinite(number) or abs(number) > most:
         raise Invalid(field, f"{name}={text[:80]} is outside the range of the column")
     return number

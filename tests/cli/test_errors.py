@@ -47,6 +47,8 @@ WORKING = {
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
+    "effect": ("effect",),
+    "compare-selections": ("compare-selections", "id={id}", "status=failed"),
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
     **{
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")

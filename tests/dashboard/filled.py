@@ -185,4 +185,6 @@ def address(path: str, filled: Filled) -> str:
     if path.startswith("/ui/runs/"):
         ids["rollout_id"] = filled.run_id
     url = re.sub(r"\{(\w+)\}", lambda name: segment(ids[name[1]]), path)
+    if path == "/ui/cohorts":
+        return f"{url}?a=step%3D0&a.group={segment(GROUP)}&b=step%3D1"
     return f"{url}?a={filled.rollout_id}&b={filled.sibling_id}" if path == "/ui/compare" else url

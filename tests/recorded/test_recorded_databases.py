@@ -180,6 +180,12 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"group_id", "open", "newest_at"}, {"input_sha256", "rollout_id", "ended", "rewarded_ended", "counted"}),
     ({"group_id", "open", "newest_at"}, {"mean_counted", "passed", "has_variance", "deviation"}),
     ({"by_status", "newer", "rollouts"}, {"reward_version", "summary", "titles", "dimensions", "metadata"}),
+    # The use of resources, and the facts of a comparison of two rollouts.
+    (
+        {"rollouts", "mean_reward", "rewarded"},
+        {"ended", "rewarded_ended", "counted", "rewarded_only", "first_step", "last_step"},
+    ),
+    ({"name", "a", "b", "differs"}, {"difference"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]
@@ -189,6 +195,9 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
 _YOUNGER_PAGES = {
     "/ui/admin/checks",
     "/ui/cost",
+    "/ui/cohorts",
+    "/ui/effects",
+    "/ui/effects/{resources_id}",
     "/ui/admin/payload",
     "/ui/tasks",
     "/ui/tasks/{task}",
