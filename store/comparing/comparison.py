@@ -273,7 +273,7 @@ def compared(a: SideRows, b: SideRows, missing: MissingReward, *, pairs: bool) -
         reward=compared_measure(a, b, measurement, is_paired=is_paired),
         other_reward=compared_measure(a, b, other, is_paired=is_paired),
         dimensions=dimensions,
-        measures=[compared_measure(a, b, each, is_paired=False) for each in MEASUREMENTS],
+        measures=[compared_measure(a, b, one, is_paired=False) for one in MEASUREMENTS],
         tasks=tasks,
         moved=moved_rollouts(a, b, measurement.value),
         warnings=[],

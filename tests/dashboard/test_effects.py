@@ -52,7 +52,7 @@ async def of_steps(store: Store, *steps: int) -> list[Rollout]:
 async def test_effect_of_a_version_is_that_of_numpy_however_failures_count(
     api: Api, store: Store, clock: ManualClock
 ) -> None:
-    await reviewed.build(store, clock, steps=reviewed.SMALL_STEPS, groups=3)
+    await reviewed.build(store, clock, steps=reviewed.SMALL_STEPS, groups=2)
     before, after = await of_steps(store, *BEFORE), await of_steps(store, *AFTER)
     values: dict[str, tuple[float, float]] = {}
     for unrewarded in ("failed:0", "out"):
@@ -63,7 +63,7 @@ async def test_effect_of_a_version_is_that_of_numpy_however_failures_count(
         assert (reward["value"], reward["margin"]) == pytest.approx(values[unrewarded])
         assert (tuple(page["effect"]["a_steps"]), tuple(page["effect"]["b_steps"])) == (BEFORE, AFTER)
         ended = [rollout for rollout in after if rollout.end_time is not None]
-        assert shown["b"]["ended"] == len(ended) == 4 * 3 * reviewed.GROUP_SIZE
+        assert shown["b"]["ended"] == len(ended) == 4 * 2 * reviewed.GROUP_SIZE
         assert shown["b"]["rewarded"] == sum(rollout.reward is not None for rollout in ended)
         assert shown["b"]["failed"] == sum(rollout.status == "failed" for rollout in ended)
         measured = await effect(store, f"{reviewed.RESOURCES}@2", unrewarded=unrewarded)

@@ -39,7 +39,7 @@ FORM: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EffectOptions:
     """The parameters that all pages of effects have."""
 
     missing: MissingReward
@@ -48,7 +48,7 @@ class Choice:
     pairs: bool
 
     @classmethod
-    def of(cls, request: PageRequest) -> Choice:
+    def of(cls, request: PageRequest) -> EffectOptions:
         """Return the parameters of a request.
 
         Raises:
@@ -68,7 +68,7 @@ class Choice:
             "draw": compared,
             "scale": comparison and compared.interval_scale(comparison.reward, comparison.tasks),
             "modes": MODES,
-            "choice": self,
+            "options": self,
         }
 
 
@@ -78,12 +78,12 @@ async def effects(request: PageRequest) -> PageContent:
 
     The parameters are `mode` (`any` for all), `steps` (of each window), and `unrewarded`.
     """
-    choice = Choice.of(request)
-    work = partial(version_changes, missing=choice.missing, mode=choice.mode, steps=choice.steps, limit=request.rows)
+    options = EffectOptions.of(request)
+    work = partial(version_changes, missing=options.missing, mode=options.mode, steps=options.steps, limit=request.rows)
     changes = await request.store.core.look(work, snapshot=True)
-    values = {"effects": changes, "mode": choice.mode, "steps": choice.steps, "unrewarded": str(choice.missing)}
+    values = {"effects": changes, "mode": options.mode, "steps": options.steps, "unrewarded": str(options.missing)}
     scale = compared.IntervalScale.of([change.reward.difference for change in changes])
-    return PageContent("effects.html", values, "Effects", hidden=choice.drawing() | {"scale": scale})
+    return PageContent("effects.html", values, "Effects", hidden=options.drawing() | {"scale": scale})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +101,27 @@ async def effect(request: PageRequest) -> PageContent:
 
     The parameters are `version`, `mode`, `steps`, `unrewarded`, and `pair` (`task` or `nothing`).
     """
-    choice, resources_id = Choice.of(request), request.ids["resources_id"]
+    options, resources_id = EffectOptions.of(request), request.ids["resources_id"]
     version = request.maybe_whole("version", least=1)
     if await request.store.get_resources_by_id(resources_id) is None:
         raise NotFound("resources", resources_id)
 
     async def work(session: ReadSession) -> _Figures:
-        used = await version_steps(session, choice.mode, resources_id)
-        windows = windows_of(used, choice.steps)
+        used = await version_steps(session, options.mode, resources_id)
+        windows = windows_of(used, options.steps)
         number = version or max((entry.of.version for entry in windows), default=None)
-        means = await step_means(session, choice.missing, choice.mode, resources_id)
+        means = await step_means(session, options.missing, options.mode, resources_id)
         if number is None:
             return _Figures(None, windows, used, means)
-        options: dict[str, Any] = {"mode": choice.mode, "steps": choice.steps, "pairs": choice.pairs}
-        of = ResourcesVersion(resources_id, number)
-        return _Figures(await version_effect(session, of, choice.missing, **options), windows, used, means)
+        answer = await version_effect(
+            session,
+            ResourcesVersion(resources_id, number),
+            options.missing,
+            mode=options.mode,
+            steps=options.steps,
+            pairs=options.pairs,
+        )
+        return _Figures(answer, windows, used, means)
 
     figures = await request.store.core.look(work, snapshot=True)
     answer = figures.effect
@@ -128,11 +134,11 @@ async def effect(request: PageRequest) -> PageContent:
         "steps": figures.means,
     }
     title = f"Effect of {resources_id}{f' v{answer.version}' if answer else ''}"
-    hidden = choice.drawing(answer and answer.comparison) | {"curve": _curve(figures)}
+    hidden = options.drawing(answer and answer.comparison) | {"curve": _curve(figures)}
     if answer is not None:
         windows = next(entry for entry in figures.windows if entry.of.version == answer.version)
-        a, b = (text_of(selection) for selection in selections_of(windows, choice.mode))
-        hidden |= {"cohorts": request.url("cohorts", a=a, b=b, unrewarded=choice.missing.param)}
+        a, b = (text_of(selection) for selection in selections_of(windows, options.mode))
+        hidden |= {"cohorts": request.url("cohorts", a=a, b=b, unrewarded=options.missing.param)}
     return PageContent("effect.html", values, title, hidden=hidden)
 
 
@@ -159,11 +165,11 @@ async def cohorts(request: PageRequest) -> PageContent:
     The parameters `a` and `b` are query strings of the list of rollouts, such as `a=step%3D300%26mode%3Dtrain`. The
     parameters `a.step`, `b.mode` and so on change one filter of a selection. The others are `unrewarded` and `pair`.
     """
-    choice = Choice.of(request)
+    options = EffectOptions.of(request)
     a, b = (_selection(request, side) for side in ("a", "b"))
     comparison: SelectionComparison | None = None
     if a is not None and b is not None:
-        work = partial(compared_selections, a=a, b=b, missing=choice.missing, pairs=choice.pairs)
+        work = partial(compared_selections, a=a, b=b, missing=options.missing, pairs=options.pairs)
         comparison = await request.store.core.look(work, snapshot=True)
     values = {
         "a": None if a is None else text_of(a),
@@ -171,7 +177,7 @@ async def cohorts(request: PageRequest) -> PageContent:
         "comparison": comparison,
     }
     forms = [_form(side, selection or RolloutListQuery()) for side, selection in (("a", a), ("b", b))]
-    hidden = choice.drawing(comparison) | {"forms": forms}
+    hidden = options.drawing(comparison) | {"forms": forms}
     return PageContent("cohorts.html", values, "Compare selections", hidden=hidden)
 
 
