@@ -101,7 +101,7 @@ def selections_of(windows: StepWindows, mode: str | None) -> tuple[RolloutListQu
             modes=() if mode is None else (mode,),
             resources_id=part.resources_id,
             resources_version=part.version,
-            ranges=(step_range(part.first, part.last),),
+            ranges=(step_range(part.steps[0], part.steps[-1]),),
         )
         for part in windows.parts()
     )

@@ -54,11 +54,11 @@ class StepWindows:
         return self.after[0]
 
     def parts(self) -> tuple[StepWindow, StepWindow]:
-        """Return both windows as conditions."""
+        """Return both windows."""
         resources_id, version = self.of
         return (
-            StepWindow(resources_id, self.against, self.before[0], self.before[-1]),
-            StepWindow(resources_id, version, self.after[0], self.after[-1]),
+            StepWindow(resources_id, self.against, self.before),
+            StepWindow(resources_id, version, self.after),
         )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from store.comparing.reading import compared_selections, selections_of, version_changes, version_effect
 from store.comparing.selections import params_of, parse_selection, selection_of, text_of
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion, StepWindows, windows_of
+from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import compared
@@ -19,6 +21,8 @@ from store.errors import NotFound
 from store.models import RolloutMode
 from store.models.comparisons import SelectionComparison, VersionEffect
 from store.models.missing_rewards import MissingReward
+
+T = TypeVar("T")
 
 pages = Pages()
 
@@ -72,6 +76,13 @@ class EffectOptions:
         }
 
 
+def cached(
+    request: PageRequest, key: Hashable, compute: Callable[[ReadSession], Awaitable[T]]
+) -> Callable[[ReadSession], Awaitable[T]]:
+    """Return a read that computes figures only if the log has changed since a request with the same key."""
+    return partial(cache_of(request.store.core).read, key=key, compute=compute)
+
+
 @pages.get("/ui/effects")
 async def effects(request: PageRequest) -> PageContent:
     """List the versions of resources with their effects on the rewards, the latest first.
@@ -80,7 +91,7 @@ async def effects(request: PageRequest) -> PageContent:
     """
     options = EffectOptions.of(request)
     work = partial(version_changes, missing=options.missing, mode=options.mode, steps=options.steps, limit=request.rows)
-    changes = await request.store.core.look(work, snapshot=True)
+    changes = await request.store.core.look(cached(request, ("effects", options, request.rows), work), snapshot=True)
     values = {"effects": changes, "mode": options.mode, "steps": options.steps, "unrewarded": str(options.missing)}
     scale = compared.IntervalScale.of([change.reward.difference for change in changes])
     return PageContent("effects.html", values, "Effects", hidden=options.drawing() | {"scale": scale})
@@ -123,7 +134,8 @@ async def effect(request: PageRequest) -> PageContent:
         )
         return _Figures(answer, windows, used, means)
 
-    figures = await request.store.core.look(work, snapshot=True)
+    read = cached(request, ("effect", resources_id, version, options), work)
+    figures = await request.store.core.look(read, snapshot=True)
     answer = figures.effect
     values = {
         "resources_id": resources_id,
@@ -170,7 +182,8 @@ async def cohorts(request: PageRequest) -> PageContent:
     comparison: SelectionComparison | None = None
     if a is not None and b is not None:
         work = partial(compared_selections, a=a, b=b, missing=options.missing, pairs=options.pairs)
-        comparison = await request.store.core.look(work, snapshot=True)
+        read = cached(request, ("cohorts", text_of(a), text_of(b), options), work)
+        comparison = await request.store.core.look(read, snapshot=True)
     values = {
         "a": None if a is None else text_of(a),
         "b": None if b is None else text_of(b),

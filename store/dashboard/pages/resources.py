@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.diff.matching import Work
 from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.page import PageContent, Pages
@@ -124,7 +125,13 @@ async def one(request: PageRequest) -> PageContent:
 async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     resources_id = request.ids["resources_id"]
     missing = request.missing_reward()
-    versions = await resource_list.versions(session, resources_id, missing)
+    cache = cache_of(request.store.core)
+
+    async def versions_of(id_: str) -> list[VersionRow]:
+        read = partial(resource_list.versions, resources_id=id_, missing=missing)
+        return await cache.read(session, ("versions", id_, missing), read)
+
+    versions = await versions_of(resources_id)
     if not versions:
         raise NotFound("resources", resources_id)
     version = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
@@ -133,7 +140,7 @@ async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
-        other_versions = await resource_list.versions(session, against_id, missing)
+        other_versions = await versions_of(against_id)
         if not other_versions:
             raise NotFound("resources", against_id)
         against = _version(other_versions, number, "against") or other_versions[0]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, cast, func, select
+from sqlalchemy.types import Text
 
 from store.db.dialect import ReadSession
 from store.db.queries.counted_rewards import counted_figures
 from store.db.queries.expressions import big, one_of
-from store.db.queries.paging import read_rows
 from store.db.queries.records import columns_of, records
 from store.db.queries.rollout_list import RolloutListQuery, listing_of
 from store.db.tables import core as core_tables
@@ -68,12 +68,11 @@ class StepMean:
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:
-    """Steps with one version of resources; both ends belong to the window."""
+    """Steps with one version of resources, in ascending order."""
 
     resources_id: str
     version: int
-    first: int
-    last: int
+    steps: Sequence[int]
 
 
 async def compared_rows(session: ReadSession, query: RolloutListQuery, side: str) -> list[ComparedRow]:
@@ -82,12 +81,16 @@ async def compared_rows(session: ReadSession, query: RolloutListQuery, side: str
     Raises:
         TooLarge: there are more than `MOST_COMPARED`; the error names the side.
     """
-    unpaged = replace(query, limit=-1, offset=0, after=None, before=None, sort="started", is_descending=False)
+    unpaged = replace(query, limit=-1, offset=0, after=None, before=None, sort="started")
     listing = listing_of(session.dialect, unpaged, ComparedRow)
-    counts = await session.fetch(session.dialect.sql(listing.count(session.dialect)), listing.params(session.dialect))
-    if counts[0].total > MOST_COMPARED:
+    columns = columns_of(ComparedRow, listing.columns, {"attempts": core_tables.rollouts.c.attempt_count})
+    statement = select(*columns).where(listing.matching(session.dialect)).limit(big(MOST_COMPARED + 1))
+    params = listing.params(session.dialect)
+    rows = await session.fetch(session.dialect.sql(statement), params)
+    if len(rows) > MOST_COMPARED:
+        counts = await session.fetch(session.dialect.sql(listing.count(session.dialect)), params)
         raise TooLarge(f"selection {side}", counts[0].total, MOST_COMPARED, "rollouts")
-    return records(ComparedRow, await read_rows(session, listing))
+    return records(ComparedRow, rows)
 
 
 async def dimensions_of(session: ReadSession, rollout_ids: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -136,20 +139,15 @@ async def step_means(
 
 
 async def window_rows(session: ReadSession, mode: str | None, windows: Sequence[StepWindow]) -> list[ComparedRow]:
-    """Return the rollouts of a mode in any of the windows; None for all modes."""
-    if not windows:
-        return []
+    """Return the rollouts of a mode whose resources and steps are those of any of the windows, with any version."""
     rollout = core_tables.rollouts.c
-    in_windows = [
-        and_(
-            one_of(rollout.resources_id, [window.resources_id]),
-            rollout.resources_version == big(window.version),
-            rollout.step.between(big(window.first), big(window.last)),
-        )
-        for window in windows
-    ]
     columns = columns_of(ComparedRow, dict(rollout), {"attempts": rollout.attempt_count})
-    statement = select(*columns).where(or_(*in_windows))
+    statement = select(*columns).where(
+        session.dialect.any_of(rollout.resources_id, "ids"), session.dialect.any_of(cast(rollout.step, Text), "steps")
+    )
     if mode is not None:
         statement = statement.where(one_of(rollout.mode, [mode]))
-    return records(ComparedRow, await session.fetch(session.dialect.sql(statement), {}))
+    ids = sorted({window.resources_id for window in windows})
+    steps = sorted({str(step) for window in windows for step in window.steps})
+    params = {"ids": session.dialect.list_param(ids), "steps": session.dialect.list_param(steps)}
+    return records(ComparedRow, await session.fetch(session.dialect.sql(statement), params))

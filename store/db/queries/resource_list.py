@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, FromClause, Select, func, literal, select
+from sqlalchemy import ColumnElement, FromClause, Select, case, func, literal, select
 
 from store.db.columns import Str
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
-from store.db.queries.counted_rewards import counted_figures, counted_reward, squares_of
-from store.db.queries.expressions import bounded
+from store.db.queries.counted_rewards import counted_reward, has_ended, squares_of
+from store.db.queries.expressions import ONE, bounded
 from store.db.queries.filters import RESOURCES, Columns, FilterCondition, FilterQuery
 from store.db.queries.paging import Listing, Page, make_page
 from store.db.queries.records import columns_of, records
@@ -123,8 +123,8 @@ async def resources_rows(
             updated_at=row.update_at,
             bytes=row.raw_len,
             names=list(bodies[row.body_position].get("resources", {})) if row.body_position in bodies else None,
-            use=_together(uses[row.resources_id].values()),
-            current=_use_of(uses[row.resources_id], row.version),
+            use=_together(uses[row.resources_id].values(), missing),
+            current=_use_of(uses[row.resources_id], row.version, missing),
             is_latest=bool(row.is_latest),
         )
         for row in page.items
@@ -157,34 +157,34 @@ class _UseSums:
     ended: int
     rewarded_ended: int
     counted: int
-    counted_sum: float | None
-    counted_squares: float | None
-    only_sum: float | None
-    only_squares: float | None
+    ended_sum: float | None
+    """The sum of the rewards of ended rollouts."""
+    ended_squares: float | None
     first_step: int | None
     last_step: int | None
 
-    def use(self) -> Use:
+    def use(self, missing: MissingReward) -> Use:
         return Use(
             self.rollouts,
             None if self.reward_sum is None else self.reward_sum / self.rewarded,
             self.rewarded,
             self.ended,
             self.rewarded_ended,
-            _mean(self.counted, self.counted_sum, self.counted_squares),
-            _mean(self.rewarded_ended, self.only_sum, self.only_squares),
+            _mean(self, self.counted, missing.value),
+            _mean(self, self.rewarded_ended),
             self.first_step,
             self.last_step,
         )
 
 
-def _mean(count: int, total: float | None, squares: float | None) -> MeanReward:
-    if total is None or squares is None:
+def _mean(sums: _UseSums, count: int, substitute: float = 0.0) -> MeanReward:
+    """Return the mean of `count` rollouts. Those without a reward count as `substitute`."""
+    if not count:
         return MeanReward()
-    mean = total / count
-    if count == 1:
-        return MeanReward(1, mean)
-    deviation = math.sqrt(max(squares - total * mean, 0.0) / (count - 1))
+    substituted = count - sums.rewarded_ended
+    mean = ((sums.ended_sum or 0.0) + substituted * substitute) / count
+    squares = (sums.ended_squares or 0.0) + substituted * substitute**2
+    deviation = None if count == 1 else math.sqrt(max(squares - count * mean * mean, 0.0) / (count - 1))
     interval = mean_interval(Sample(count, mean, deviation))
     return MeanReward(count, mean, interval and interval.margin)
 
@@ -196,16 +196,16 @@ async def _uses(
     if not ids:
         return uses
     rollout = core_tables.rollouts.c
-    counted, only = counted_reward(missing), counted_reward(MissingReward("out"))
+    reward = counted_reward(MissingReward("out"))
     figures: dict[str, ColumnElement[Any]] = {
         "rollouts": func.count(),
         "rewarded": func.count(rollout.last_reward),
         "reward_sum": func.sum(bounded(rollout.last_reward)),
-        **counted_figures(missing),
-        "counted_sum": func.sum(bounded(counted)),
-        "counted_squares": func.sum(squares_of(counted)),
-        "only_sum": func.sum(bounded(only)),
-        "only_squares": func.sum(squares_of(only)),
+        "ended": func.count(case((has_ended(), ONE))),
+        "rewarded_ended": func.count(reward),
+        "counted": func.count(counted_reward(missing)),
+        "ended_sum": func.sum(bounded(reward)),
+        "ended_squares": func.sum(squares_of(reward)),
         "first_step": func.min(rollout.step),
         "last_step": func.max(rollout.step),
     }
@@ -218,11 +218,11 @@ async def _uses(
     return uses
 
 
-def _use_of(uses: Mapping[int | None, _UseSums], version: int) -> Use:
-    return uses[version].use() if version in uses else Use()
+def _use_of(uses: Mapping[int | None, _UseSums], version: int, missing: MissingReward) -> Use:
+    return uses[version].use(missing) if version in uses else Use()
 
 
-def _together(sums: Collection[_UseSums]) -> Use:
+def _together(sums: Collection[_UseSums], missing: MissingReward) -> Use:
     """Return the results of all versions of an id."""
     if not sums:
         return Use()
@@ -237,7 +237,7 @@ def _together(sums: Collection[_UseSums]) -> Use:
     firsts = [one.first_step for one in sums if one.first_step is not None]
     lasts = [one.last_step for one in sums if one.last_step is not None]
     ends: dict[str, Any] = {"first_step": min(firsts, default=None), "last_step": max(lasts, default=None)}
-    return _UseSums(resources_id="", resources_version=None, **totals, **ends).use()
+    return _UseSums(resources_id="", resources_version=None, **totals, **ends).use(missing)
 
 
 async def versions(session: ReadSession, resources_id: str, missing: MissingReward) -> list[VersionRow]:
@@ -264,7 +264,9 @@ async def versions(session: ReadSession, resources_id: str, missing: MissingRewa
         event = log_queries.event_of(row)
         if isinstance(event.fact, (ResourcesPublished, ResourcesReplaced)):
             version = VersionRow(event.fact.version, event.at, event.actor, event.position, row.raw_len)
-            published.append(replace(version, use=_use_of(uses, version.version), **attempts.get(version.version, {})))
+            published.append(
+                replace(version, use=_use_of(uses, version.version, missing), **attempts.get(version.version, {}))
+            )
     return published
 
 
