@@ -128,9 +128,9 @@ def effect(
         changes = run_reading(db, all_of_them)
         if json:
             json_document([change.model_dump() for change in changes])
-        elif changes:
-            print_table(_CHANGES, changes)
         else:
+            print_table(_CHANGES, changes)
+        if not changes:
             note("no version of resources was used at a step after another version")
         return
     answer = run_reading(db, one)
