@@ -19,8 +19,12 @@ from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annot
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.dashboard.views.costs import prices_of, rollout_cost
+from store.dashboard.views.span_times import KindTime, times_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
+from store.db.queries.input_starts import title
+from store.db.queries.neighbours import Neighbours, neighbours
+from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
@@ -36,12 +40,13 @@ TABS: Final = (
     ("transcript", "Transcript"),
     ("waterfall", "Waterfall"),
     ("events", "Events"),
-    ("training", "Training view"),
+    ("training", "Training"),
     ("raw", "Raw"),
 )
 MOST_ATTEMPTS: Final = 200
 """The maximum number of attempts that a page shows. If a rollout has more attempts, the page shows the latest."""
-_MOST_SIGNS: Final = 300
+_MOST_SPANS: Final = 1_000
+"""The maximum number of spans of a rollout for which the head shows the time by kind and the models."""
 _MOST_REWARDS: Final = 8
 _LATEST: Final = frozenset({"", "latest"})
 
@@ -96,6 +101,11 @@ class Looked:
     waiting: rollout_history.RolloutWait | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     annotations: RolloutAnnotations = NOTHING
+    neighbours: Neighbours | None = None
+    times: Sequence[KindTime] | None = None
+    """The time of the selected attempt by kind of span; None if the rollout has too many spans."""
+    models: Sequence[str] = ()
+    """The models that the selected attempt called, in the order of their first calls."""
     removed_by: Sequence[str] = ()
     """The policies that removed payload of the rollout, if they removed its input or its metadata."""
     invalid_rewards: Sequence[InvalidReward] = ()
@@ -112,6 +122,11 @@ class Looked:
     def rollout_id(self) -> str:
         """The id of the rollout."""
         return self.rollout.rollout_id
+
+    @property
+    def title(self) -> str:
+        """The title of the task, or the id of the rollout if its input contains no text."""
+        return title(self.rollout.input) or self.rollout_id
 
     async def spans(self, *, limit: int, offset: int = 0, **filters: Any) -> PaginatedResult[Span]:
         """Return the spans of the selected attempt at the selected moment. `filters` sets more fields of the query."""
@@ -152,6 +167,10 @@ class Looked:
             "last": self.last,
             "event": self.event,
             "waiting": self.waiting,
+            "title": self.title,
+            "neighbours": self.neighbours,
+            "span_times": self.times,
+            "models": self.models,
             "annotations": {"labels": self.annotations.labels, "notes": self.annotations.notes},
         }
         frame: dict[str, Any] = {
@@ -165,7 +184,7 @@ class Looked:
             "api_path": paths.path(paths.ROLLOUT, rollout_id=self.rollout_id) + when,
         }
         return PageContent(
-            template, {**head, **values}, f"{self.rollout_id} · {dict(TABS)[tab]}", hidden={**frame, **hidden}
+            template, {**head, **values}, f"{self.title} · {dict(TABS)[tab]}", hidden={**frame, **hidden}
         )
 
 
@@ -198,7 +217,7 @@ async def look(request: PageRequest) -> Looked:
     state = await request.store.core.look(work, snapshot=True)
     if state is None:
         raise NotFound.rollout(rollout_id)
-    row, last, attempts, chosen, position, event, turns, waiting = state
+    row, attempts, chosen, event = state.row, state.attempts, state.chosen, state.event
     rollout = rollout_mapping.plain_rollout_of_page(row)
     columns = {name: getattr(row, name) for name in ROLLOUT_COLUMNS}
     columns["error"] = _json(row.error)
@@ -210,12 +229,14 @@ async def look(request: PageRequest) -> Looked:
         chosen,
         bool(attempts) and chosen is attempts[-1],
         at,
-        last,
-        position,
+        state.last,
+        state.position,
         event,
-        waiting,
-        lanes_of(attempts, turns, _until(rollout, event)),
+        state.waiting,
+        lanes_of(attempts, state.turns, _until(rollout, event), state.spans or ()),
         await annotations_of(request, rollout_id, at),
+        state.neighbours,
+        *_times_and_models(state.spans, chosen),
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
         usage=None if at is not None else await rollout_cost(request, rollout_id),
     )
@@ -255,19 +276,21 @@ def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
     return rollout.end_time if rollout.status in TERMINAL else None
 
 
-_Read = tuple[
-    NamedRow,
-    int,
-    list[AttemptShown],
-    AttemptShown | None,
-    int | None,
-    Mapping[str, Any] | None,
-    list[dict[str, Any]],
-    rollout_history.RolloutWait | None,
-]
+@dataclass(frozen=True, slots=True)
+class _State:
+    row: NamedRow
+    last: int
+    attempts: list[AttemptShown]
+    chosen: AttemptShown | None
+    position: int | None
+    event: Mapping[str, Any] | None
+    turns: list[dict[str, Any]]
+    waiting: rollout_history.RolloutWait | None
+    spans: list[SpanRow] | None
+    neighbours: Neighbours
 
 
-async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _Read | None:
+async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _State | None:
     now = await pages.rollout(session, rollout_id)
     if now is None:
         return None
@@ -285,11 +308,25 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         chosen = _chosen(selector, await _attempts(session, rollout_id, until, limit=-1))
     if chosen is None and selector not in _LATEST:
         raise Invalid("attempt", f"rollout {rollout_id} has no attempt {selector[:80]!r} at this moment")
-    turns = await rollout_history.turns(session, rollout_id, until=until, signs=row.spans <= _MOST_SIGNS)
+    turns = await rollout_history.turns(session, rollout_id, until=until)
+    spans = None
+    if row.spans <= _MOST_SPANS:
+        spans = await span_rows(session, SpanRowQuery(rollout_id, None, until=until, limit=_MOST_SPANS))
     waiting = None
     if at is None and row.status not in TERMINAL:
         waiting = await rollout_history.waiting(session, rollout_id, row.queued_position)
-    return row, last, attempts, chosen, until, event, turns, waiting
+    near = await neighbours(session, row.group_id, now.first_position)
+    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near)
+
+
+def _times_and_models(
+    spans: Sequence[SpanRow] | None, attempt: AttemptShown | None
+) -> tuple[list[KindTime] | None, list[str]]:
+    if spans is None or attempt is None:
+        return None, []
+    rows = [span for span in spans if span.attempt_id == attempt.attempt_id]
+    calls = [span.model for span in rows if span.model is not None and span.span_kind == "llm"]
+    return times_of(rows), list(dict.fromkeys(calls))
 
 
 async def _attempts(

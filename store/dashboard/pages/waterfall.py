@@ -15,6 +15,7 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views.span_fields import SpanField, fields_of
 from store.db.queries.waterfall import KINDS, SpanRow, SpanRowQuery, span_rows
 from store.errors import NotFound
+from store.model_calls.span_kinds import SPAN_KINDS
 from store.models import Event, Link
 from store.models.queries import SpanQuery
 from store.semconv import DROPPED
@@ -26,14 +27,18 @@ ROWS: Final = 200
 MOST_ROWS: Final = 10_000
 """The maximum number of spans in one response."""
 _MOST_BYTES: Final = 1_500_000
-_BYTES_OF_ROW: Final = 110
+_BYTES_OF_ROW: Final = 112
 """The approximate size of a row in a response, without the texts of the row."""
 _MOST_EVENTS: Final = 50
 
 
 @pages.get("/ui/rollouts/{rollout_id}/waterfall")
 async def waterfall(request: PageRequest) -> PageContent:
-    """Show an attempt's spans on a time axis. The script applies the filters `span`, `q`, `kind` and `errors`."""
+    """Show an attempt's spans on a time axis.
+
+    The script applies the filters `span`, `q`, `kind` and `errors`, and the switches `gaps` and `path`: `gaps=1` shows
+    idle times in full, and `path=1` highlights the critical path.
+    """
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
@@ -41,7 +46,7 @@ async def waterfall(request: PageRequest) -> PageContent:
         rows = await request.store.core.look(partial(span_rows, query=query))
     more = len(rows) > ROWS
     values = {"spans": rows[:ROWS], "next": rows[ROWS - 1].position if more else None}
-    return looked.page("waterfall", "waterfall.html", values, kinds=KINDS)
+    return looked.page("waterfall", "waterfall.html", values)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/spans")
@@ -133,8 +138,8 @@ async def _attempt_id(request: PageRequest) -> str:
 def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
     """Return rows as columns.
 
-    Many spans have the same name and kind. Therefore, the columns `name` and `kind` contain indexes into the lists
-    `names` and `kinds`.
+    Many spans have the same name and kind. Therefore, the columns `name`, `kind` and `span_kind` contain indexes into
+    the lists `names`, `kinds` and `span_kinds`.
     """
     names = {name: index for index, name in enumerate(dict.fromkeys(row.name for row in rows))}
     kinds = {kind: index for index, kind in enumerate(KINDS)}
@@ -146,6 +151,8 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
         "name": [names[row.name] for row in rows],
         "kinds": list(kinds),
         "kind": [kinds[row.kind] for row in rows],
+        "span_kinds": list(SPAN_KINDS),
+        "span_kind": [SPAN_KINDS.index(row.span_kind) for row in rows],
         "start": [row.start for row in rows],
         "end": [row.end for row in rows],
         "status": [row.status for row in rows],

@@ -1,7 +1,8 @@
 // The waterfall: spans as a tree on a time axis. Its rows are loaded page by page from the JSON twin of the span list,
 // and only visible rows are drawn. The state of the view survives when the part around it is rendered again.
 
-import { fill, make, makeRow } from "./waterfall_draw.js";
+import { drawGaps, fill, make, makeRow } from "./waterfall_draw.js";
+import { criticalPath, measure } from "./waterfall_kinds.js";
 import { Panel } from "./waterfall_panel.js";
 import { Rows } from "./waterfall_rows.js";
 import { Stretch } from "./waterfall_time.js";
@@ -23,6 +24,8 @@ class Waterfall {
     this.scrolled = 0;
     this.hadFocus = false;
     this.filter = { text: "", kind: "", errors: false };
+    this.path = null;
+    this.planted = 0;
     this.readAddress();
     this.build(part);
   }
@@ -31,7 +34,7 @@ class Waterfall {
 
   build(part) {
     this.element = make("div", "wf");
-    this.tools = toolbar(this, part.dataset.kinds.split(" "));
+    this.tools = toolbar(this);
     this.scroller = make("div", "wf-scroll", { tabIndex: 0 });
     this.scroller.setAttribute("role", "treegrid");
     this.scroller.setAttribute("aria-label", "Spans");
@@ -43,9 +46,11 @@ class Waterfall {
       head.lastChild.setAttribute("aria-label", text);
     }
     this.axis = head.lastChild;
+    this.gaps = make("div", "wf-gaps");
+    this.gaps.setAttribute("aria-hidden", "true");
     const body = make("div", "wf-rows");
     body.setAttribute("role", "rowgroup");
-    this.scroller.append(head, body);
+    this.scroller.append(head, this.gaps, body);
     this.panel = new Panel(this);
     const columns = make("div", "wf-columns");
     columns.append(this.scroller, this.panel.element);
@@ -107,7 +112,8 @@ class Waterfall {
         this.trace.add(page.columns);
         more = page.next !== null;
         this.tools.tell(more ? `${this.trace.count.toLocaleString("en")} spans, and more to come …` : "");
-        this.grow();
+        // Each tree costs as much as all spans so far, so a long trace is drawn again when it has doubled.
+        if (!more || this.trace.count >= 2 * this.planted) this.grow();
       }
       this.isWhole = true;
       this.openAddressed();
@@ -123,10 +129,27 @@ class Waterfall {
     // The table that is shown without JavaScript, or until there are rows.
     this.part.querySelector(".wf-plain")?.remove();
     const count = this.trace.upTo(this.until);
+    this.planted = count;
     this.tree = plant(this.trace, count);
     this.stretch.whole = extent(this.trace, count);
-    this.tools.count(this.trace, count, this.stretch.whole);
+    this.measured = measure(this.trace, this.tree, this.stretch.whole);
+    this.tools.count(count, this.measured);
+    this.applySwitches();
     this.refresh();
+  }
+
+  applySwitches() {
+    if (!this.tree) return;
+    this.stretch.compress(this.compresses ? this.measured.gaps : []);
+    this.path = this.marksPath ? criticalPath(this.trace, this.tree) : null;
+    this.element.classList.toggle("wf-with-path", this.marksPath);
+  }
+
+  setSwitch(name, isOn) {
+    this[name] = isOn;
+    this.applySwitches();
+    this.redraw();
+    this.writeAddress();
   }
 
   matches() {
@@ -134,7 +157,7 @@ class Waterfall {
     if (!text && !kind && !errors) return null;
     const { trace } = this;
     const wanted = text.toLowerCase();
-    return (span) => (!kind || trace.kind[span] === kind) && (!errors || trace.status[span] === "ERROR")
+    return (span) => (!kind || trace.span_kind[span] === kind) && (!errors || trace.status[span] === "ERROR")
       && (!wanted || trace.name[span].toLowerCase().includes(wanted) || trace.id[span] === text);
   }
 
@@ -159,6 +182,7 @@ class Waterfall {
       tick.style.left = `${share * 100}%`;
       return tick;
     }));
+    drawGaps(this);
   }
 
   // -- actions --------------------------------------------------------------------------------------------------------
@@ -306,14 +330,19 @@ class Waterfall {
 
   readAddress() {
     const given = new URLSearchParams(location.search);
-    this.filter = { text: given.get("q") ?? "", kind: given.get("kind") ?? "", errors: given.get("errors") === "1" };
+    // Earlier addresses have `model` for `llm`.
+    const kind = given.get("kind") === "model" ? "llm" : given.get("kind") ?? "";
+    this.filter = { text: given.get("q") ?? "", kind, errors: given.get("errors") === "1" };
+    this.compresses = given.get("gaps") !== "1";
+    this.marksPath = given.get("path") === "1";
     this.addressed = given.get("span");
   }
 
   writeAddress() {
     const url = new URL(location.href);
     const { text, kind, errors } = this.filter;
-    for (const [name, value] of [["span", this.chosen], ["q", text], ["kind", kind], ["errors", errors ? "1" : ""]]) {
+    for (const [name, value] of [["span", this.chosen], ["q", text], ["kind", kind], ["errors", errors ? "1" : ""],
+      ["gaps", this.compresses ? "" : "1"], ["path", this.marksPath ? "1" : ""]]) {
       if (value) url.searchParams.set(name, value);
       else url.searchParams.delete(name);
     }
@@ -354,7 +383,8 @@ document.addEventListener("keydown", (event) => {
   const isInGrid = event.target === current.scroller;
   const isElsewhere = event.target.closest("input, textarea, select, button, a, summary, dialog[open]");
   const isOurs = isInGrid || (!isElsewhere && ["j", "k", "Enter", "Escape", "+", "-", "z"].includes(event.key));
-  if ((isOurs || (event.key === "Escape" && current.panel.element.contains(event.target))) && current.key(event.key)) event.preventDefault();
+  const closes = event.key === "Escape" && current.panel.isOpen && !event.target.closest("dialog[open]");
+  if ((isOurs || closes) && current.key(event.key)) event.preventDefault();
 });
 start();
 

@@ -1,5 +1,7 @@
 // Drawing of one span in a row of the waterfall.
 
+import { NAMES, icon, setIcon } from "./waterfall_kinds.js";
+import { ROW_HEIGHT } from "./waterfall_rows.js";
 import { duration } from "./waterfall_time.js";
 
 const INDENT = 14;
@@ -17,7 +19,7 @@ export function makeRow() {
     cell.setAttribute("role", "gridcell");
   }
   const [name, , time] = row.children;
-  name.append(make("span", "wf-toggle"), make("span", "wf-text"), make("span", "wf-tag"));
+  name.append(make("span", "wf-toggle"), icon("other"), make("span", "wf-text"), make("span", "wf-tag"));
   time.append(make("i", "wf-bar"));
   return row;
 }
@@ -29,13 +31,15 @@ export function fill(waterfall, element, at) {
   const isParent = tree.end[row] > row + 1;
   const isOpen = isParent && !collapsed.has(trace.id[span]);
   const [name, took, time] = element.children;
-  const [toggle, text, tag] = name.children;
+  const [toggle, sign, text, tag] = name.children;
   element.id = `wf-row-${at}`;
   element.dataset.row = at;
   element.dataset.status = trace.status[span];
-  element.dataset.kind = trace.kind[span];
+  element.dataset.kind = trace.span_kind[span];
+  setIcon(sign, trace.span_kind[span]);
   element.classList.toggle("chosen", trace.id[span] === chosen);
   element.classList.toggle("wf-aside", match !== null && !match(span));
+  element.classList.toggle("wf-critical", waterfall.path !== null && waterfall.path[span] === 1);
   element.setAttribute("aria-level", tree.depth[row] + 1);
   element.setAttribute("aria-rowindex", at + 2);
   element.setAttribute("aria-selected", trace.id[span] === chosen);
@@ -62,7 +66,7 @@ function fillBar(stretch, bar, start, end) {
 }
 
 function hint({ trace, tree }, span, depth) {
-  const notes = [trace.name[span]];
+  const notes = [`${trace.name[span]} (${NAMES[trace.span_kind[span]]})`];
   if (tree.adrift[span]) notes.push(`its parent ${trace.parent[span]} is missing or among its descendants`);
   if (trace.start[span] !== null && trace.end[span] < trace.start[span] && trace.end[span] !== null) notes.push("it ends before it starts");
   if (depth > DEEPEST) notes.push(`level ${depth + 1}`);
@@ -76,4 +80,22 @@ function remarks({ trace, tree }, span, hidden) {
   if (trace.tokens_out[span] !== null) notes.push(`${trace.tokens_in[span] ?? "–"}/${trace.tokens_out[span]} tokens`);
   if (tree.adrift[span]) notes.push("no parent");
   return notes.join(" · ");
+}
+
+// Draw a stripe through all rows for each compressed gap, with its length at the top if there is room.
+export function drawGaps({ axis, gaps, rows, stretch }) {
+  gaps.style.left = `${axis.offsetLeft}px`;
+  gaps.style.width = `${axis.clientWidth}px`;
+  gaps.style.height = `${rows.length * ROW_HEIGHT}px`;
+  let free = -1;
+  gaps.replaceChildren(...stretch.marks().map(({ left, width, seconds }) => {
+    const stripe = make("i", "wf-gap", { title: `${duration(seconds)} without work` });
+    stripe.style.left = `${left * 100}%`;
+    stripe.style.width = `${width * 100}%`;
+    if (left > free) {
+      stripe.append(make("b", "", { textContent: duration(seconds) }));
+      free = left + 70 / Math.max(axis.clientWidth, 1);
+    }
+    return stripe;
+  }));
 }

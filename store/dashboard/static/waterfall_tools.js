@@ -1,73 +1,100 @@
-// The toolbar of a waterfall: filters, buttons and the number of spans.
+// The toolbar of a waterfall: filters, switches, zoom, the legend of kinds, and the number of spans.
 
+import { NAMES, icon, timeTable } from "./waterfall_kinds.js";
 import { duration } from "./waterfall_time.js";
 
 const PAUSE = 120;
 
+function element(tag, fields, ...children) {
+  const built = Object.assign(document.createElement(tag), fields);
+  built.append(...children);
+  return built;
+}
+
 function button(text, title, act) {
-  const made = Object.assign(document.createElement("button"), { type: "button", textContent: text, title });
-  made.addEventListener("click", act);
-  return made;
+  const built = element("button", { type: "button", textContent: text, title });
+  built.addEventListener("click", act);
+  return built;
 }
 
-function labelled(text, control) {
-  const made = document.createElement("label");
-  made.append(control, ` ${text}`);
-  return made;
+function check(text, isChecked, act) {
+  const box = element("input", { type: "checkbox", checked: isChecked });
+  box.addEventListener("change", () => act(box.checked));
+  return { box, label: element("label", {}, box, ` ${text}`) };
 }
 
-export function toolbar(waterfall, kinds) {
-  const element = Object.assign(document.createElement("div"), { className: "wf-tools" });
-  const text = Object.assign(document.createElement("input"), { type: "search", placeholder: "name contains, or an id" });
+export function toolbar(waterfall) {
+  const text = element("input", { type: "search", placeholder: "Name or id of a span" });
   text.setAttribute("aria-label", "Name contains");
-  const kind = document.createElement("select");
-  kind.setAttribute("aria-label", "Kind");
-  kind.append(new Option("any kind", ""), ...kinds.map((each) => new Option(each, each)));
-  const errors = Object.assign(document.createElement("input"), { type: "checkbox" });
-  const status = Object.assign(document.createElement("span"), { className: "wf-status" });
+  const status = element("span", { className: "wf-status" });
   status.setAttribute("role", "status");
-  const sum = Object.assign(document.createElement("span"), { className: "wf-sum" });
-  const none = Object.assign(document.createElement("span"), { className: "wf-none", textContent: "No span matches.", hidden: true });
+  const sum = element("span", { className: "wf-sum" });
+  const none = element("span", { className: "wf-none", textContent: "No span matches.", hidden: true });
+  const legend = element("div", { className: "wf-legend" });
+  legend.setAttribute("role", "group");
+  legend.setAttribute("aria-label", "Kind");
+  const table = element("div", { className: "scroll" });
+  const times = element("details", { className: "wf-kind-times" }, element("summary", { textContent: "Time by kind" }), table);
 
-  const apply = () => waterfall.setFilter({ text: text.value.trim(), kind: kind.value, errors: errors.checked });
+  let kind = waterfall.filter.kind;
+  const apply = () => waterfall.setFilter({ text: text.value.trim(), kind, errors: errors.box.checked });
   let later = 0;
   text.addEventListener("input", () => { clearTimeout(later); later = setTimeout(apply, PAUSE); });
-  for (const control of [kind, errors]) control.addEventListener("change", apply);
+  const errors = check("Errors only", waterfall.filter.errors, apply);
+  const gaps = check("Compress gaps", waterfall.compresses, (isOn) => waterfall.setSwitch("compresses", isOn));
+  const path = check("Critical path", waterfall.marksPath, (isOn) => waterfall.setSwitch("marksPath", isOn));
+  gaps.label.title = "Times in which no model, tool or reward worked take little room";
+  path.label.title = "The spans without which the attempt would have ended earlier";
 
+  const press = () => { for (const one of legend.querySelectorAll("[data-kind]")) one.setAttribute("aria-pressed", String(one.dataset.kind === kind)); };
+  legend.addEventListener("click", (event) => {
+    const one = event.target.closest("[data-kind]");
+    if (!one) return;
+    kind = one.dataset.kind === kind ? "" : one.dataset.kind;
+    press();
+    apply();
+  });
   const show = (filter) => {
     text.value = filter.text;
-    kind.value = filter.kind;
-    errors.checked = filter.errors;
+    kind = filter.kind;
+    errors.box.checked = filter.errors;
+    press();
   };
   show(waterfall.filter);
 
-  const spread = Object.assign(document.createElement("span"), { className: "wf-buttons" });
-  spread.append(
-    button("Expand", "Expand all spans", () => waterfall.collapseAll(false)),
-    button("Collapse", "Collapse everything below the first level", () => waterfall.collapseAll(true)),
-  );
-  const zoom = Object.assign(document.createElement("span"), { className: "wf-buttons" });
+  const spread = element("span", { className: "wf-buttons" },
+    button("Expand all", "Show all spans", () => waterfall.collapseAll(false)),
+    button("Collapse all", "Show the first two levels only", () => waterfall.collapseAll(true)));
   const smaller = button("−", "Show a longer period: -", () => waterfall.zoom(2));
   const larger = button("+", "Show a shorter period: +, or drag over the axis", () => waterfall.zoom(0.5));
   smaller.setAttribute("aria-label", "Zoom out");
   larger.setAttribute("aria-label", "Zoom in");
-  zoom.append(smaller, larger,
-    button("Span", "Show the period of the selected span: z", () => waterfall.fit(true)),
-    button("All", "Show the whole period: 0", () => waterfall.fit(false)));
-  element.append(text, kind, labelled("errors", errors), spread, zoom, none, status, sum);
+  const zoom = element("span", { className: "wf-buttons" }, smaller, larger,
+    button("Zoom to span", "Show the period of the selected span: z", () => waterfall.fit(true)),
+    button("Show all", "Show the whole period: 0", () => waterfall.fit(false)));
+  const bar = element("div", { className: "wf-tools" }, text, errors.label, gaps.label, path.label, spread, zoom, none, status, sum);
 
   return {
-    element,
+    element: element("div", { className: "wf-top" }, bar, element("div", { className: "wf-second" }, legend, times)),
     show,
     tell: (what) => { status.textContent = what; },
     empty: (isEmpty) => { none.hidden = !isEmpty; },
-    count: (trace, count, whole) => {
-      let failed = 0;
-      for (let span = 0; span < count; span += 1) failed += trace.status[span] === "ERROR" ? 1 : 0;
+    count: (count, measured) => {
+      const failed = measured.times.reduce((total, each) => total + each.errors, 0);
       const parts = [`${count.toLocaleString("en")} ${count === 1 ? "span" : "spans"}`];
       if (failed) parts.push(`${failed.toLocaleString("en")} failed`);
-      parts.push(duration(whole.to - whole.from));
+      parts.push(duration(measured.total));
       sum.textContent = parts.join(" · ");
+      const focused = legend.contains(document.activeElement) ? document.activeElement.dataset.kind : null;
+      legend.replaceChildren(...measured.times.map((each) => {
+        const one = button("", `Show ${NAMES[each.name]} spans only`, () => {});
+        one.dataset.kind = each.name;
+        one.append(icon(each.name), ` ${NAMES[each.name]} `, element("span", { className: "soft", textContent: duration(each.seconds) }));
+        return one;
+      }), ...(measured.idle ? [element("span", { className: "soft", textContent: `idle ${duration(measured.idle)}` })] : []));
+      press();
+      if (focused) legend.querySelector(`[data-kind="${focused}"]`)?.focus();
+      table.replaceChildren(timeTable(measured));
     },
   };
 }

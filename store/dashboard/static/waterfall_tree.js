@@ -1,6 +1,6 @@
 // A trace as a tree of rows, also if parents are missing, circular or recorded late.
 
-const COLUMNS = ["position", "id", "parent", "name", "kind", "start", "end", "status", "sequence", "reward", "tokens_in", "tokens_out", "model"];
+const COLUMNS = ["position", "id", "parent", "name", "kind", "span_kind", "start", "end", "status", "sequence", "reward", "tokens_in", "tokens_out", "model"];
 
 export class Trace {
   // The spans of one attempt as columns, in the order in which they were recorded.
@@ -14,14 +14,14 @@ export class Trace {
   }
 
   add(columns) {
-    const { names, kinds } = columns;
+    const lists = { name: columns.names, kind: columns.kinds, span_kind: columns.span_kinds };
     const from = this.last;
     for (let at = 0; at < columns.position.length; at += 1) {
       // Rows that were requested twice are added once.
       if (columns.position[at] <= from) continue;
       for (const name of COLUMNS) {
         const value = columns[name][at];
-        this[name].push(name === "name" ? names[value] : name === "kind" ? kinds[value] : value);
+        this[name].push(lists[name] ? lists[name][value] : value);
       }
       this.count += 1;
     }
@@ -46,6 +46,10 @@ function earlierFirst(trace) {
     const a = trace.start[one] ?? Infinity;
     const b = trace.start[other] ?? Infinity;
     if (a !== b) return a < b ? -1 : 1;
+    // Of spans that start together, the longer one contains the other.
+    const first = trace.end[one] ?? Infinity;
+    const second = trace.end[other] ?? Infinity;
+    if (first !== second) return first > second ? -1 : 1;
     return trace.sequence[one] - trace.sequence[other] || one - other;
   };
 }

@@ -1,4 +1,4 @@
-"""The beginning of the input of rollouts as text.
+"""The beginning of the input of rollouts as text, the title of a task, and the beginning of bodies.
 
 The input is stored in a body. Only a limited part of each body is read, except that a body that `compact` compressed
 with a dictionary is read to its end.
@@ -6,12 +6,13 @@ with a dictionary is read to its end.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import orjson
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, literal_column, select
 
 from store.db.dialect import ReadSession
 from store.db.queries.log import bodies_at
@@ -24,6 +25,16 @@ MOST_BYTES: Final = 64 * 1024
 At most this number of stored bytes is read of a body that was not compressed with a dictionary.
 """
 _BEFORE_INPUT: Final = b'{"input":'
+_BODIES_AT_ONCE: Final = 500
+TITLE_FIELDS: Final = (
+    *("title", "question", "task", "issue", "problem_statement", "problem", "instruction", "instructions"),
+    *("goal", "query", "prompt", "description", "text", "content", "input"),
+)
+"""The fields of an input from which the title of its task is read; the first field with a text is used."""
+_ID_FIELDS: Final = ("instance_id", "task_id", "issue_id", "id", "name", "task_name")
+_MESSAGE_FIELDS: Final = ("messages", "prompt", "conversation")
+_LONGEST_ID: Final = 60
+_SENTENCE: Final = re.compile(r".*?(?:[.?!。？！](?=\s|$)|$)")  # noqa: RUF001 - ends of sentences in Chinese and Japanese
 
 
 async def input_starts(session: ReadSession, rollout_ids: Sequence[str], characters: int) -> dict[str, str]:
@@ -47,6 +58,28 @@ async def input_starts(session: ReadSession, rollout_ids: Sequence[str], charact
     return {
         row.rollout_id: _start(*unpacked.get(row.position, (row.codec, bytes(row.start))), characters) for row in rows
     }
+
+
+async def body_starts(session: ReadSession, positions: Sequence[int], stored_bytes: int) -> dict[int, bytes]:
+    """Return the uncompressed beginning of bodies, by the position of their event. Missing bodies are left out.
+
+    At most `stored_bytes` of each stored body are read, and at most `MOST_BYTES` are returned.
+    """
+    body = core_tables.bodies.c
+    start = func.substr(body.body, 1, stored_bytes).label("start")
+    starts: dict[int, bytes] = {}
+    for at in range(0, len(positions), _BODIES_AT_ONCE):
+        # List parameters can contain only texts. Positions come from the database, so they may be part of the statement.
+        literals: list[ColumnElement[int]] = [
+            literal_column(str(int(position))) for position in positions[at : at + _BODIES_AT_ONCE]
+        ]
+        columns: list[ColumnElement[Any]] = [body.position, body.codec, start]
+        rows = await session.fetch(session.dialect.sql(select(*columns).where(body.position.in_(literals))), {})
+        starts |= {row.position: _unpacked(row.codec, bytes(row.start))[:MOST_BYTES] for row in rows}
+        packed = [row.position for row in rows if row.codec >= FIRST_DICTIONARY_CODEC]
+        unpacked = await bodies_at(session, packed) if packed else {}
+        starts |= {position: _unpacked(*stored)[:MOST_BYTES] for position, stored in unpacked.items()}
+    return starts
 
 
 def _start(codec: int, stored: bytes, characters: int) -> str:
@@ -89,3 +122,66 @@ def readable(value: Any) -> str:
 
 def _brief(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def title(value: Any, most: int = 140) -> str:
+    """Return the title of a task: the first sentence of its input; an empty text if the input contains no text.
+
+    The sentence is read from the first field of `TITLE_FIELDS` that has a text, from the last message of a user in a
+    list of messages, or from the input itself. A short id of the task, such as `instance_id`, precedes it.
+
+    Args:
+        value: the input of a rollout.
+        most: the maximum number of characters.
+    """
+    sentence = _sentence(_task_text(value))
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        ids = (fields.get(name) for name in _ID_FIELDS)
+        identity = next((text for text in ids if isinstance(text, str) and 0 < len(text) <= _LONGEST_ID), "")
+        if identity and not sentence.casefold().startswith(identity.casefold()):
+            sentence = f"{identity}: {sentence}" if sentence else identity
+    if not sentence and value is not None:
+        sentence = " ".join(readable(value)[: 4 * most].split())
+    return sentence if len(sentence) <= most else f"{sentence[: most - 1].rstrip()}…"
+
+
+def _task_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return _user_text(cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return ""
+    fields = cast("dict[str, Any]", value)
+    for name in TITLE_FIELDS:
+        field = fields.get(name)
+        if isinstance(field, str) and field.strip():
+            return field
+        if isinstance(field, dict) and (text := _task_text(field)):
+            return text
+    for name in _MESSAGE_FIELDS:
+        if isinstance(fields.get(name), list) and (text := _user_text(fields[name])):
+            return text
+    return readable(cast("Any", fields)) if len(fields) == 1 and isinstance(*fields.values(), str) else ""
+
+
+def _user_text(messages: list[Any]) -> str:
+    """Return the text of the last message of a user."""
+    for message in reversed(messages):
+        if isinstance(message, dict) and cast("dict[str, Any]", message).get("role") == "user":
+            content = cast("dict[str, Any]", message).get("content")
+            parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+            texts = (cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else part for part in parts)
+            return next((text for text in texts if isinstance(text, str) and text.strip()), "")
+    return ""
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a text, without the marks of a Markdown heading."""
+    for line in text[:MOST_BYTES].splitlines():
+        plain = " ".join(line.strip().lstrip("#*->").split())
+        if plain:
+            sentence = _SENTENCE.match(plain)
+            return (sentence[0] if sentence else plain).removesuffix(".").strip("*` ")
+    return ""

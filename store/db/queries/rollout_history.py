@@ -19,7 +19,6 @@ from store.db.tables import core as core_tables
 MOST_TURNS: Final = 1_000
 """The maximum number of events that `turns` returns. If there are more, the newest are returned."""
 _TURNS: Final = "attempt.status_changed"
-_SIGNS: Final = "span.recorded"
 
 
 def _int(name: str) -> ColumnElement[Any]:
@@ -63,13 +62,9 @@ async def event_types(session: ReadSession, rollout_id: str, until: int | None =
     return [(row.type, row.total) for row in rows]
 
 
-async def turns(session: ReadSession, rollout_id: str, *, until: int | None, signs: bool) -> list[dict[str, Any]]:
-    """Return the events that changed the status of an attempt of a rollout.
-
-    With `signs`, also return recorded spans.
-    """
-    types = (_TURNS, _SIGNS) if signs else (_TURNS,)
-    return await events(session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
+async def turns(session: ReadSession, rollout_id: str, *, until: int | None) -> list[dict[str, Any]]:
+    """Return the events that changed the status of an attempt of a rollout."""
+    return await events(session, rollout_id, types=(_TURNS,), until=until, limit=MOST_TURNS, newest=True)
 
 
 @dataclass(frozen=True, slots=True)

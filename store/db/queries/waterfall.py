@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,11 +13,13 @@ from store import semconv
 from store.db.data_blocks import json_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.filters import SPANS, Columns, FilterQuery
+from store.db.queries.input_starts import body_starts
 from store.db.queries.pages import LONGEST_ID, spans_within
 from store.db.queries.paging import Listing, read_rows
 from store.db.queries.run_views import END
 from store.db.tables import core as core_tables
 from store.domain.events import SpanRecorded, upcast
+from store.model_calls.span_kinds import KIND_ATTRIBUTES, kind_of_attributes, kind_of_name
 from store.validation.json_limits import check_text
 
 _KINDS: Final = {
@@ -28,6 +31,9 @@ _KINDS: Final = {
 }
 KINDS: Final = ("model", "tool", "reward", "annotation", "message", "object", "operation", "exception", "span")
 """The values of `SpanRow.kind`."""
+_STORED_BYTES: Final = 8 * 1024
+"""How much of a body is read to find the attribute that states the kind of its span."""
+_STATED: Final = re.compile(rb'"(%s)":"([^"\\]{1,60})"' % "|".join(map(re.escape, KIND_ATTRIBUTES)).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +56,18 @@ class SpanRow:
     model: str | None
     response_id: str | None = None
     """The id of the model's response. The spans of one attempt with the same id record the same call."""
+    span_kind: str = "other"
+    """One of `store.model_calls.span_kinds.SPAN_KINDS`."""
+    attempt_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRowQuery:
-    """A selection of the spans of one attempt."""
+    """A selection of the spans of one attempt, or of all attempts of a rollout."""
 
     rollout_id: str
-    attempt_id: str
+    attempt_id: str | None
+    """None for all attempts."""
     after: int = 0
     """Only spans whose events are after this position of the log."""
     until: int | None = None
@@ -67,12 +77,13 @@ class SpanRowQuery:
 
 async def span_rows(session: ReadSession, query: SpanRowQuery) -> list[SpanRow]:
     """Return the selected spans in the order in which the store recorded them."""
-    params = {
+    params: dict[str, Any] = {
         "rollout": check_text(query.rollout_id, "rollout_id", LONGEST_ID),
-        "attempt": check_text(query.attempt_id, "attempt_id", LONGEST_ID),
         "after": query.after,
         "until": END if query.until is None else query.until,
     }
+    if query.attempt_id is not None:
+        params["attempt"] = check_text(query.attempt_id, "attempt_id", LONGEST_ID)
     listing = Listing(
         FilterQuery(SPANS, limit=query.limit),
         dict(core_tables.spans.c),
@@ -80,9 +91,12 @@ async def span_rows(session: ReadSession, query: SpanRowQuery) -> list[SpanRow]:
         _with_events,
         within=lambda: spans_within(session.dialect, params, is_latest=False),
         within_params=tuple(params.items()),
-        shape="waterfall",
+        shape=("waterfall", *params),
     )
-    return [_span_row(row) for row in await read_rows(session, listing)]
+    recorded = [(row, _fact(row)) for row in await read_rows(session, listing)]
+    unclear = [row.position for row, fact in recorded if not fact.rewards and kind_of_name(fact.name) is None]
+    starts = await body_starts(session, unclear, _STORED_BYTES)
+    return [_span_row(row, fact, starts.get(row.position, b"")) for row, fact in recorded]
 
 
 def _with_events(span: Columns, source: FromClause) -> Select[Any]:
@@ -92,16 +106,21 @@ def _with_events(span: Columns, source: FromClause) -> Select[Any]:
     return select(*columns).select_from(source.join(core_tables.events, event.position == span["position"]))
 
 
-def _span_row(row: NamedRow) -> SpanRow:
+def _fact(row: NamedRow) -> SpanRecorded:
     fact = upcast(row.type, row.shape, json_of(row.data))
     assert isinstance(fact, SpanRecorded)  # the position of a span is the position of the event that recorded it
+    return fact
+
+
+def _span_row(row: NamedRow, fact: SpanRecorded, body_start: bytes) -> SpanRow:
     reward = _reward(fact.rewards)
+    kind = _kind(row.name, fact, reward)
     return SpanRow(
         position=row.position,
         span_id=row.span_id,
         parent_id=row.parent_id,
         name=row.name,
-        kind=_kind(row.name, fact, reward),
+        kind=kind,
         start=row.start_time,
         end=row.end_time,
         status=row.status_code,
@@ -111,6 +130,8 @@ def _span_row(row: NamedRow) -> SpanRow:
         tokens_out=fact.tokens_out,
         model=fact.model,
         response_id=fact.response_id,
+        span_kind=_span_kind(row.name, kind, body_start),
+        attempt_id=row.attempt_id,
     )
 
 
@@ -127,3 +148,15 @@ def _kind(name: str, fact: SpanRecorded, reward: float | None) -> str:
     if fact.model or fact.response_id or fact.tokens_out is not None:
         return "model"
     return _KINDS.get(name, "span")
+
+
+def _span_kind(name: str, kind: str, body_start: bytes) -> str:
+    """Return the kind of a span by the rules of `span_kind`, from the beginning of its body instead of all of it."""
+    if kind == "reward":
+        return kind
+    if (stated := kind_of_name(name)) is not None:
+        return stated
+    attributes = {name.decode(): value.decode("utf-8", "replace") for name, value in _STATED.findall(body_start)}
+    if (stated := kind_of_attributes(attributes)) is not None:
+        return stated
+    return {"tool": "tool", "model": "llm"}.get(kind, "other")
