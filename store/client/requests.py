@@ -247,7 +247,7 @@ def _check_heartbeat(call: UpdateAttemptCall) -> None:
 
 _CHECKS: Final[dict[type[ChangingCall[Any]], Callable[[Any], object]]] = {
     RecordScoresCall: lambda call: scores.check(call.scores),
-    AnnotateCall: lambda call: annotations.check(call.note, call.add_labels, call.remove_labels),
+    AnnotateCall: annotations.check,
     ForkCall: _check_fork,
     UpdateAttemptCall: _check_heartbeat,
 }

@@ -51,6 +51,8 @@ class StoreAnnotations:
         *,
         add_labels: Sequence[str] = (),
         remove_labels: Sequence[str] = (),
+        span_id: str | None = None,
+        attempt_id: str | None = None,
     ) -> AnnotateResult:
         """Add and remove labels of a rollout, and add a note, all in one event.
 
@@ -62,14 +64,16 @@ class StoreAnnotations:
             note: the text of the note.
             add_labels: labels to add.
             remove_labels: labels to remove.
+            span_id: the span to which the note refers, for example a call of a model or of a tool.
+            attempt_id: the attempt of this span; by default the latest attempt with such a span.
 
         Raises:
-            NotFound: the rollout does not exist.
+            NotFound: the rollout or the span does not exist.
             Invalid: a label or note is malformed, a label is both added and removed, the call contains neither labels
-                nor a note, or the rollout would have more than 64 labels.
+                nor a note, or a span without a note, or the rollout would have more than 64 labels.
             TooLarge: a label or note is too long, or the call contains too many labels.
         """
-        return await self.call(AnnotateCall(rollout_id, note, add_labels, remove_labels))
+        return await self.call(AnnotateCall(rollout_id, note, add_labels, remove_labels, span_id, attempt_id))
 
     async def query(
         self, rollout_id: str, *, limit: int = -1, as_at: AsAt | None = None, at: int | None = None

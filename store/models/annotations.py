@@ -16,6 +16,10 @@ class Note(Frozen):
     """The author, in the form that the log uses: `cli`, `key:<id>`, `worker:<id>`; None if the author is unknown."""
     text: str | None
     """None if the text was removed from the log after it was recorded."""
+    span_id: str | None = None
+    """The span to which the note refers; None if it refers to the rollout, or if its text was removed."""
+    attempt_id: str | None = None
+    """The attempt of this span."""
 
 
 class Annotations(Frozen):

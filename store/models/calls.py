@@ -585,6 +585,8 @@ class AnnotateCall(ChangingCall[AnnotateResult]):
     note: str | None = None
     add_labels: Sequence[str] = ()
     remove_labels: Sequence[str] = ()
+    span_id: str | None = None
+    attempt_id: str | None = None
 
 
 @_value

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from store.domain.statuses import MOST_LABELS
 from store.errors import Invalid, TooLarge
+from store.models.calls import AnnotateCall
 from store.validation import arguments
 from store.validation.json_limits import check_text
 
@@ -20,15 +21,23 @@ _UNPRINTABLE: Final = frozenset({"Cc", "Zl", "Zp"})
 _MOST_BYTES: Final = 8000
 
 
-def check(note: Any, added: Any, removed: Any) -> None:
+def check(call: AnnotateCall) -> None:
     """Check the arguments of `annotate`, with the same error messages for every store.
 
     Raises:
         Invalid, TooLarge: see `StoreAnnotations.annotate`.
     """
+    note = call.note
     if note is not None and not check_text(note, "note", MAX_NOTE_BYTES).strip():
         raise Invalid("note", "is empty; write something, or leave it out")
-    to_add, to_remove = _labels(added, "add_labels"), _labels(removed, "remove_labels")
+    for value, field in ((call.span_id, "span_id"), (call.attempt_id, "attempt_id")):
+        if value is not None:
+            check_text(value, field)
+    if call.span_id is not None and note is None:
+        raise Invalid("span_id", "needs a note; labels belong to the rollout, not to a span")
+    if call.attempt_id is not None and call.span_id is None:
+        raise Invalid("attempt_id", "needs a span_id; a note without a span belongs to the rollout")
+    to_add, to_remove = _labels(call.add_labels, "add_labels"), _labels(call.remove_labels, "remove_labels")
     both = sorted(set(to_add) & set(to_remove))
     if both:
         raise Invalid("remove_labels", f"{both[0]!r} is in add_labels too; remove it from one of the lists")

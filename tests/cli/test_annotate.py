@@ -61,3 +61,12 @@ def test_control_characters_of_a_note_are_spelled_out(rollbook: Rollbook, filled
     output = rollbook("show", filled.retried).out
     assert "red \\x1b[31m alert" in output
     assert "\x1b" not in output
+
+
+def test_note_refers_to_a_span(filled: Filled, rollbook: Rollbook) -> None:
+    span_id = rollbook("show", filled.retried, "--json").json["spans"][0]["span_id"]
+    rollbook("annotate", filled.retried, "-m", "loops here", "--span", span_id)
+    assert f"on span {span_id}" in rollbook("show", filled.retried).out
+    assert f"note added on span {span_id}" in rollbook("history", filled.retried).out
+    assert rollbook("annotate", filled.retried, "-m", "x", "--span", "none").code == 5
+    assert "--span needs --note" in rollbook("annotate", filled.retried, "-l", "x", "--span", span_id).err

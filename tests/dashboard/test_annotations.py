@@ -6,6 +6,7 @@ from store.db.queries.annotations import labels_in_use, labels_of
 from store.interface.store import Store
 from store.sql.store import SQLStore
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
+from tests.dashboard.traces import a_span, span_id
 from tests.server.api import Api
 
 
@@ -29,8 +30,8 @@ async def test_past_shows_earlier_annotations_without_a_form(store: Store, api: 
     twin = (await api.get(f"{path}.json?at=2")).ok()["annotations"]
     assert twin["labels"] == ["infra"]
     assert [note["text"] for note in twin["notes"]] == ["first"]
-    assert "annotate-it" not in Read((await api.get(f"{path}?at=2")).body).marked("id")
-    assert "annotate-it" in Read((await api.get(path)).body).marked("id")
+    assert "note-it" not in Read((await api.get(f"{path}?at=2")).body).marked("id")
+    assert "note-it" in Read((await api.get(path)).body).marked("id")
 
 
 async def test_hostile_labels_and_notes_stay_text(store: Store, api: Api) -> None:
@@ -63,6 +64,23 @@ async def test_the_form_makes_one_event_in_the_visitors_name(store: Store, api: 
     state = await store.annotations.query(rollout.rollout_id)
     assert state.labels == ["infra", "needs review"]
     assert [(note.number, note.text, note.actor) for note in state.notes] == [(3, "two\nlines", "dashboard")]
+
+
+async def test_note_on_a_span_is_on_the_page_of_the_span_and_leads_back_to_it(store: Store, api: Api) -> None:
+    rollout = await store.start_rollout("task")
+    await store.add_many_spans([a_span(rollout, 1), a_span(rollout, 2)])
+    attempt_id = rollout.attempt.attempt_id
+    led = await say(api, rollout.rollout_id, note=HOSTILE, tab="waterfall", span=span_id(1), attempt=attempt_id)
+    place = f"/ui/rollouts/{rollout.rollout_id}/waterfall?span={span_id(1)}&attempt={attempt_id}"
+    assert led == f"{place}#entry-{span_id(1)}"
+    spans = f"//ui/rollouts/{rollout.rollout_id}/spans"
+    assert [note["text"] for note in (await api.get(f"{spans}/{span_id(1)}.json")).ok()["notes"]] == [HOSTILE]
+    assert (await api.get(f"{spans}/{span_id(2)}.json")).ok()["notes"] == []
+    page = Read((await api.get(f"{spans}/{span_id(1)}")).body)
+    assert HOSTILE in page.text
+    assert "img" not in [tag for tag, mark in zip(page.tags, page.marks, strict=True) if "onerror" in mark]
+    head = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
+    assert f"/ui/rollouts/{rollout.rollout_id}/waterfall?attempt={attempt_id}&span={span_id(1)}" in head.links
 
 
 async def test_a_form_that_says_nothing_records_nothing(store: Store, api: Api) -> None:

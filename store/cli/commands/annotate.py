@@ -42,6 +42,7 @@ def annotate(
     remove_label: Annotated[
         list[str] | None, typer.Option("--remove-label", metavar="LABEL", help="Remove this label; may be repeated.")
     ] = None,
+    span: Annotated[str | None, typer.Option("--span", metavar="ID", help="The span to which the note refers.")] = None,
     json: AsJson = False,
 ) -> None:
     """Add labels and notes to a rollout, or remove labels; `rollbook show` lists both. The log records every change."""
@@ -49,6 +50,8 @@ def annotate(
 
     if note is None and not label and not remove_label:
         raise typer.BadParameter("give --note TEXT, --label LABEL or --remove-label LABEL")
+    if span is not None and note is None:
+        raise typer.BadParameter("--span needs --note TEXT; labels belong to the rollout")
     text = _note(note)
 
     async def write(store: Store) -> tuple[str, AnnotateResult]:
@@ -56,7 +59,7 @@ def annotate(
         token = context.actor.set("cli")
         try:
             return rollout_id, await store.annotations.annotate(
-                rollout_id, text, add_labels=label or (), remove_labels=remove_label or ()
+                rollout_id, text, add_labels=label or (), remove_labels=remove_label or (), span_id=span
             )
         finally:
             context.actor.reset(token)
@@ -92,6 +95,7 @@ def print_notes(annotations: Annotations) -> None:
     for note in annotations.notes:
         by = f" by {printable(note.actor)}" if note.actor else ""
         when = f"{local(note.at)} ({ago(note.at, time.time())})" if is_terminal() else utc(note.at)
-        line(f"  event {note.number}, {when}{by}", style="dim")
+        on = f", on span {printable(note.span_id)}" if note.span_id else ""
+        line(f"  event {note.number}, {when}{by}{on}", style="dim")
         for text in ["(the text was deleted)"] if note.text is None else note.text.splitlines():
             line(f"    {printable(text)}")

@@ -165,12 +165,13 @@ class Narrator:
     def _published(self, _event: HistoryEvent, data: Json) -> str:
         return f"version {data['version']} published"
 
-    def _annotated(self, _event: HistoryEvent, data: Json) -> str:
+    def _annotated(self, event: HistoryEvent, data: Json) -> str:
         parts = [f"labelled {', '.join(data['added'])}"] if data["added"] else []
         if data["removed"]:
             parts.append(f"no longer {', '.join(data['removed'])}")
         if data.get("noted"):
-            parts.append("note added")
+            span_id = (event.body or {}).get("span_id")
+            parts.append(f"note added on span {span_id}" if span_id else "note added")
         return "; ".join(parts)
 
     def _scored(self, _event: HistoryEvent, data: Json) -> str:

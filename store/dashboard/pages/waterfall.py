@@ -10,12 +10,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.annotations import annotations_of
 from store.dashboard.pages.rollout_frame import look, removals
 from store.dashboard.request import PageRequest
 from store.dashboard.views.span_fields import SpanField, fields_of
 from store.db.queries.waterfall import KINDS, SpanRow, SpanRowQuery, span_rows
 from store.errors import NotFound
-from store.model_calls.span_kinds import SPAN_KINDS
+from store.model_calls.span_kinds import SPAN_KINDS, span_kind
 from store.models import Event, Link
 from store.models.queries import SpanQuery
 from store.semconv import DROPPED
@@ -100,7 +101,11 @@ async def span(request: PageRequest) -> PageContent:
         or len(events) < len(span.events),
     }
     removed_by = await removals(request, rollout_id) if DROPPED in span.attributes else []
-    return PageContent("span.html", values, f"Span {span.name[:80]}", hidden={"removed_by": removed_by})
+    annotated = await annotations_of(request, rollout_id)
+    values["notes"] = annotated.on_spans.get((span.attempt_id, span_id), [])
+    values["span_kind"] = span_kind(span.name, span.attributes)
+    hidden = {"removed_by": removed_by, "annotated": annotated}
+    return PageContent("span.html", values, f"Span {span.name[:80]}", hidden=hidden)
 
 
 _HEAD: Final = {

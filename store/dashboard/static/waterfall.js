@@ -1,7 +1,7 @@
 // The waterfall: spans as a tree on a time axis. Its rows are loaded page by page from the JSON twin of the span list,
 // and only visible rows are drawn. The state of the view survives when the part around it is rendered again.
 
-import { drawGaps, fill, make, makeRow } from "./waterfall_draw.js";
+import { drawAxis, fill, make, makeRow } from "./waterfall_draw.js";
 import { criticalPath, measure } from "./waterfall_kinds.js";
 import { Panel } from "./waterfall_panel.js";
 import { Rows } from "./waterfall_rows.js";
@@ -11,7 +11,7 @@ import { toolbar } from "./waterfall_tools.js";
 
 const FIRST_PAGE = 1000;
 const PAGE = 10000;
-const HEAD = 26;
+const HEAD = 40;
 
 class Waterfall {
   constructor(part) {
@@ -177,12 +177,7 @@ class Waterfall {
   }
 
   drawAxis() {
-    this.axis.replaceChildren(...this.stretch.ticks(Math.floor(this.axis.clientWidth / 90)).map(({ share, text }) => {
-      const tick = make("span", "wf-tick", { textContent: text });
-      tick.style.left = `${share * 100}%`;
-      return tick;
-    }));
-    drawGaps(this);
+    drawAxis(this);
   }
 
   // -- actions --------------------------------------------------------------------------------------------------------

@@ -82,20 +82,29 @@ function remarks({ trace, tree }, span, hidden) {
   return notes.join(" · ");
 }
 
-// Draw a stripe through all rows for each compressed gap, with its length at the top if there is room.
-export function drawGaps({ axis, gaps, rows, stretch }) {
-  gaps.style.left = `${axis.offsetLeft}px`;
-  gaps.style.width = `${axis.clientWidth}px`;
-  gaps.style.height = `${rows.length * ROW_HEIGHT}px`;
+// Draw the ticks of the axis, and a stripe through all rows for each compressed gap, with its length in the axis.
+export function drawAxis({ axis, gaps, rows, stretch }) {
+  const at = (className, share, text) => {
+    const mark = make("span", className, { textContent: text });
+    mark.style.left = `${share * 100}%`;
+    return mark;
+  };
+  const ticks = stretch.ticks(Math.floor(axis.clientWidth / 90)).map(({ share, text }) => at("wf-tick", share, text));
   let free = -1;
-  gaps.replaceChildren(...stretch.marks().map(({ left, width, seconds }) => {
+  const lengths = [];
+  const stripes = stretch.marks().map(({ left, width, seconds }) => {
     const stripe = make("i", "wf-gap", { title: `${duration(seconds)} without work` });
     stripe.style.left = `${left * 100}%`;
     stripe.style.width = `${width * 100}%`;
-    if (left > free) {
-      stripe.append(make("b", "", { textContent: duration(seconds) }));
-      free = left + 70 / Math.max(axis.clientWidth, 1);
+    if (left > free && left < 0.95) {
+      lengths.push(at("wf-gap-length", left, duration(seconds)));
+      free = left + 64 / Math.max(axis.clientWidth, 1);
     }
     return stripe;
-  }));
+  });
+  axis.replaceChildren(...ticks, ...lengths);
+  gaps.style.left = `${axis.offsetLeft}px`;
+  gaps.style.width = `${axis.clientWidth}px`;
+  gaps.style.height = `${rows.length * ROW_HEIGHT}px`;
+  gaps.replaceChildren(...stripes);
 }

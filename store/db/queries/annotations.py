@@ -123,6 +123,22 @@ async def labels_then(session: ReadSession, rollout_ids: Sequence[str], until: i
     return {rollout_id: sorted(labels) for rollout_id, labels in current.items() if labels}
 
 
+async def attempts_of_span(session: ReadSession, rollout_id: str, span_id: str) -> list[str]:
+    """Return the attempts of a rollout that have a span with this id, in the order in which the spans were recorded."""
+    span = core_tables.spans.c
+
+    def build() -> Select[Any]:
+        columns: list[ColumnElement[Any]] = [span.attempt_id, span.position]
+        return (
+            select(*columns)
+            .where(span.rollout_id == _rollout(), span.span_id == bindparam("span", type_=Text))
+            .order_by(span.position)
+        )
+
+    params = _params(rollout_id) | {"span": check_text(span_id, "span_id", LONGEST_ID)}
+    return [row.attempt_id for row in await session.fetch(compiled(session, "attempts_of_span", build), params)]
+
+
 async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
     """Return the last `limit` notes of a rollout up to a position, oldest first. A negative limit means all notes."""
     note, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
@@ -173,7 +189,14 @@ async def last_notes(session: ReadSession, limit: int) -> list[NoteOfRollout]:
 
 def _note(row: NamedRow) -> Note:
     content = payload(row.codec, row.body) or {}
-    return Note(number=row.version, at=row.at / 1_000_000, actor=row.actor, text=content.get("note"))
+    return Note(
+        number=row.version,
+        at=row.at / 1_000_000,
+        actor=row.actor,
+        text=content.get("note"),
+        span_id=content.get("span_id"),
+        attempt_id=content.get("attempt_id"),
+    )
 
 
 def _rollout() -> ColumnElement[Any]:

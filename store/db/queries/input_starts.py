@@ -69,7 +69,7 @@ async def body_starts(session: ReadSession, positions: Sequence[int], stored_byt
     start = func.substr(body.body, 1, stored_bytes).label("start")
     starts: dict[int, bytes] = {}
     for at in range(0, len(positions), _BODIES_AT_ONCE):
-        # List parameters can contain only texts. Positions come from the database, so they may be part of the statement.
+        # List parameters can contain only texts. Positions come from the database, so they can be literals.
         literals: list[ColumnElement[int]] = [
             literal_column(str(int(position))) for position in positions[at : at + _BODIES_AT_ONCE]
         ]

@@ -11,17 +11,18 @@ from store.validation.json_limits import body_of, check_text
 
 
 def annotate(call: AnnotateCall) -> AnnotateRollout:
-    """Return the command that annotates a rollout.
+    """Return the command that annotates a rollout. The call must name the attempt of its span.
 
     Raises:
         Invalid, TooLarge: see `StoreAnnotations.annotate`.
     """
-    annotations.check(call.note, call.add_labels, call.remove_labels)
+    annotations.check(call)
+    target = {} if call.span_id is None else {"attempt_id": call.attempt_id, "span_id": call.span_id}
     return AnnotateRollout(
         rollout_id=check_text(call.rollout_id, "rollout_id"),
         added=_once(call.add_labels),
         removed=_once(call.remove_labels),
-        body=None if call.note is None else body_of({"note": call.note}),
+        body=None if call.note is None else body_of({"note": call.note, **target}),
     )
 
 

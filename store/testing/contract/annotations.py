@@ -6,6 +6,7 @@ import pytest
 
 from store.errors import Invalid, NotFound, TooLarge
 from store.interface.store import Store
+from store.models import Span
 from store.testing.contract.rollout_helpers import reread, started
 
 __all__ = ["AnnotationsContract"]
@@ -66,6 +67,37 @@ class AnnotationsContract:
         assert (first.number, second.number) == (2, 4)
         history = {event.number: event for event in await store.log.history(rollout.rollout_id)}
         assert [(note.at, note.actor) for note in state.notes] == [(history[n].at, history[n].actor) for n in (2, 4)]
+
+    async def test_note_refers_to_a_span_of_the_latest_attempt_that_has_it(self, store: Store) -> None:
+        rollout = await started(store)
+        ids = [rollout.attempt.attempt_id]
+        for number in range(2):
+            span = Span.from_attributes(
+                attributes={}, rollout_id=rollout.rollout_id, attempt_id=ids[-1], sequence_id=1, name="call",
+                span_id="00000000000000aa",
+            )  # fmt: skip
+            await store.add_span(span)
+            if number == 0:
+                ids.append((await store.start_attempt(rollout.rollout_id)).attempt.attempt_id)
+        annotations = store.annotations
+        await annotations.annotate(rollout.rollout_id, "latest", span_id="00000000000000aa")
+        await annotations.annotate(rollout.rollout_id, "first", span_id="00000000000000aa", attempt_id=ids[0])
+        await annotations.annotate(rollout.rollout_id, "of the rollout")
+        notes = (await annotations.query(rollout.rollout_id)).notes
+        assert [(note.text, note.span_id, note.attempt_id) for note in notes] == [
+            ("latest", "00000000000000aa", ids[1]),
+            ("first", "00000000000000aa", ids[0]),
+            ("of the rollout", None, None),
+        ]
+        with pytest.raises(NotFound, match="Span none"):
+            await annotations.annotate(rollout.rollout_id, "x", span_id="none")
+        with pytest.raises(NotFound, match="attempt at-none"):
+            await annotations.annotate(rollout.rollout_id, "x", span_id="00000000000000aa", attempt_id="at-none")
+        with pytest.raises(Invalid, match="needs a note"):
+            await annotations.annotate(rollout.rollout_id, add_labels=["x"], span_id="00000000000000aa")
+        with pytest.raises(Invalid, match="needs a span_id"):
+            await annotations.annotate(rollout.rollout_id, "x", attempt_id=ids[0])
+        assert len((await annotations.query(rollout.rollout_id)).notes) == 3
 
     async def test_adding_the_same_note_twice_stores_two_notes(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
