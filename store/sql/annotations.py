@@ -81,32 +81,19 @@ class SQLAnnotations(StoreAnnotations):
 
 async def _annotate(annotations: SQLAnnotations, call: AnnotateCall) -> AnnotateResult:
     if call.span_id is not None:
-        call = replace(call, attempt_id=await _attempt_of_span(annotations, call))
+        check(call)
+        attempts = await annotations.core.look(
+            partial(annotation_queries.attempts_of_span, rollout_id=call.rollout_id, span_id=call.span_id)
+        )
+        if not attempts or call.attempt_id not in {None, *attempts}:
+            place = "" if call.attempt_id is None else f"attempt {call.attempt_id} of "
+            raise NotFound("span", call.span_id, f"Span {call.span_id} not found for {place}rollout {call.rollout_id}")
+        call = replace(call, attempt_id=call.attempt_id or attempts[-1])
     answer: AnnotationView | Repeat = await annotations.core.call(annotation_commands.annotate(call))
     if isinstance(answer, Repeat):
         then = await annotations.query(call.rollout_id, limit=0, as_at=answer.position)
         return AnnotateResult(labels=then.labels, number=answer.reply["number"])
     return AnnotateResult(labels=answer.labels, number=answer.version)
-
-
-async def _attempt_of_span(annotations: SQLAnnotations, call: AnnotateCall) -> str:
-    """Return the attempt of the span of a call.
-
-    Raises:
-        NotFound: the rollout has no such span.
-        Invalid, TooLarge: see `StoreAnnotations.annotate`.
-    """
-    check(call)
-    assert call.span_id is not None
-    attempts = await annotations.core.look(
-        partial(annotation_queries.attempts_of_span, rollout_id=call.rollout_id, span_id=call.span_id)
-    )
-    if call.attempt_id is None and attempts:
-        return attempts[-1]
-    if call.attempt_id not in attempts:
-        place = "" if call.attempt_id is None else f"attempt {call.attempt_id} of "
-        raise NotFound("span", call.span_id, f"Span {call.span_id} not found for {place}rollout {call.rollout_id}")
-    return call.attempt_id
 
 
 CALLS: Final[dict[type[ChangingCall[Any]], Callable[[SQLAnnotations, Any], Coroutine[Any, Any, Any]]]] = {

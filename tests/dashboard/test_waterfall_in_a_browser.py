@@ -112,11 +112,81 @@ async def test_an_address_names_a_span_and_a_filter(page: Page, site: Site) -> N
     await expect(page.locator(".wf-row:visible")).to_have_count(3)
     assert await rows(page) == TREE[:3]
     await page.get_by_label("Name contains").fill("")
-    await page.get_by_label("errors").check()
+    await page.get_by_label("Errors only").check()
     await expect(page.locator(".wf-row:visible")).to_have_count(2)
     assert await rows(page) == ["agent", "  search"]
     assert "errors=1" in page.url
     assert "q=" not in page.url
+
+
+async def a_day(site: Site) -> AttemptedRollout:
+    """Return a rollout whose agent calls models at once and, after an hour, a tool that fails."""
+    rollout = await site.store.start_rollout("task")
+    model = answered("Who?", "Nobody.")
+    await site.store.add_many_spans(
+        [
+            a_span(rollout, 1, "chat small", 4, start_time=START, end_time=START + 10, attributes=model),
+            a_span(rollout, 2, "chat large", 4, start_time=START, end_time=START + 40, attributes=model),
+            a_span(rollout, 3, "execute_tool bash", 4, start_time=START + 3640, end_time=START + 3700, status="ERROR"),
+            a_span(rollout, 4, "invoke_agent solver", start_time=START, end_time=START + 3700),
+        ]
+    )
+    return rollout
+
+
+async def bar_width(page: Page, name: str) -> float:
+    """Return the width of the bar of a span as a share of the axis."""
+    bar = page.locator(".wf-row", has_text=name).locator(".wf-bar")
+    return float(await bar.evaluate("(bar) => bar.offsetWidth / bar.parentElement.clientWidth"))
+
+
+@in_memory
+async def test_idle_hour_takes_little_room_until_it_is_shown_in_full(page: Page, site: Site) -> None:
+    rollout = await a_day(site)
+    await page.goto(site.at(path(rollout)))
+    await expect(page.locator(".wf-gap-length")).to_have_text("1 h")
+    assert await bar_width(page, "chat large") > 0.3
+    assert await bar_width(page, "bash") > 0.5
+    await page.locator(".wf-row", has_text="bash").click()
+    await page.get_by_role("button", name="Zoom to span").click()
+    assert await bar_width(page, "bash") > 0.8
+    await page.get_by_label("Compress gaps").uncheck()
+    await expect(page.locator(".wf-gap")).to_have_count(0)
+    # The view stays on the span.
+    assert await bar_width(page, "bash") > 0.8
+    await page.get_by_role("button", name="Show all").click()
+    assert await bar_width(page, "bash") < 0.05
+    assert "gaps=1" in page.url
+    await expect(page.locator(".wf-panel")).to_be_visible()
+    await page.get_by_label("Compress gaps").focus()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".wf-panel")).to_be_hidden()
+
+
+@in_memory
+async def test_kinds_have_times_and_filter_and_the_critical_path_leaves_out_the_faster_call(
+    page: Page, site: Site
+) -> None:
+    await page.goto(site.at(path(await a_day(site))))
+    await expect(page.locator(".wf-legend")).to_contain_text("idle 1 h")
+    times = await page.locator(".wf-times tbody tr").evaluate_all(
+        "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"
+    )
+    assert times == [
+        ["agent", "1", "0", "1 h 1 min", "100 %", "1 h 1 min", "1 h 1 min"],
+        ["model", "2", "0", "40 s", "1 %", "50 s", "40 s"],
+        ["tool", "1", "1", "1 min", "2 %", "1 min", "1 min"],
+        ["idle", "", "", "1 h", "97 %", "", ""],
+    ]
+    assert await rows(page) == ["invoke_agent solver", "  chat large", "  chat small", "  execute_tool bash"]
+    await page.get_by_label("Critical path").check()
+    await expect(page.locator(".wf-critical .wf-text")).to_have_text(
+        ["invoke_agent solver", "chat large", "execute_tool bash"]
+    )
+    await page.locator(".wf-legend [data-kind=tool]").click()
+    await expect(page.locator(".wf-row:visible")).to_have_count(2)
+    assert await rows(page) == ["invoke_agent solver", "  execute_tool bash"]
+    assert "kind=tool" in page.url
 
 
 async def test_new_spans_appear_and_the_selection_stays(page: Page, site: Site) -> None:

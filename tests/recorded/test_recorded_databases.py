@@ -166,6 +166,12 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
     # The page of a run.
     ({"attempts", "chosen", "scopes"}, {"tokens"}),
+    ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "title", "neighbours", "span_times", "models"}),
+    # Notes; spans of the waterfall, also as columns; the page of a span.
+    ({"number", "at", "actor", "text"}, {"span_id", "attempt_id"}),
+    ({"span_id", "position", "kind", "sequence_id"}, {"span_kind", "attempt_id"}),
+    ({"position", "names", "kinds", "sequence"}, {"span_kinds", "span_kind"}),
+    ({"span", "attributes", "event_count"}, {"notes", "span_kind"}),
     # The pages of rewards and of rollouts.
     ({"charts", "histogram", "names"}, {"reward_version", "reward_versions"}),
     ({"by_status", "newer", "rollouts"}, {"reward_version"}),

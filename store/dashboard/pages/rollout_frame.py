@@ -221,6 +221,11 @@ async def look(request: PageRequest) -> Looked:
     rollout = rollout_mapping.plain_rollout_of_page(row)
     columns = {name: getattr(row, name) for name in ROLLOUT_COLUMNS}
     columns["error"] = _json(row.error)
+    times, models = None, list[str]()
+    if state.spans is not None and chosen is not None:
+        rows = [span for span in state.spans if span.attempt_id == chosen.attempt_id]
+        times = times_of(rows)
+        models = list(dict.fromkeys(span.model for span in rows if span.model and span.span_kind == "llm"))
     looked = Looked(
         request,
         rollout,
@@ -236,7 +241,8 @@ async def look(request: PageRequest) -> Looked:
         lanes_of(attempts, state.turns, _until(rollout, event), state.spans or ()),
         await annotations_of(request, rollout_id, at),
         state.neighbours,
-        *_times_and_models(state.spans, chosen),
+        times,
+        models,
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
         usage=None if at is not None else await rollout_cost(request, rollout_id),
     )
@@ -317,16 +323,6 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         waiting = await rollout_history.waiting(session, rollout_id, row.queued_position)
     near = await neighbours(session, row.group_id, now.first_position)
     return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near)
-
-
-def _times_and_models(
-    spans: Sequence[SpanRow] | None, attempt: AttemptShown | None
-) -> tuple[list[KindTime] | None, list[str]]:
-    if spans is None or attempt is None:
-        return None, []
-    rows = [span for span in spans if span.attempt_id == attempt.attempt_id]
-    calls = [span.model for span in rows if span.model is not None and span.span_kind == "llm"]
-    return times_of(rows), list(dict.fromkeys(calls))
 
 
 async def _attempts(

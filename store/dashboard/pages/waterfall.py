@@ -88,7 +88,8 @@ async def span(request: PageRequest) -> PageContent:
     further = _further(
         span, {*_HEAD, "attributes", "events", "links"}, {"resource": {"attributes"}}, shows_all=shows_all
     )
-    values = {
+    annotated = await annotations_of(request, rollout_id)
+    values: dict[str, Any] = {
         "span": span.model_dump(include=_HEAD),
         "attributes": attributes,
         "events": events,
@@ -96,14 +97,13 @@ async def span(request: PageRequest) -> PageContent:
         "links": [_link(link, shows_all=shows_all) for link in span.links[:_MOST_EVENTS]],
         "resource": resource,
         "further": further,
+        "notes": annotated.on_spans.get((span.attempt_id, span_id), []),
+        "span_kind": span_kind(span.name, span.attributes),
         "whole": shows_all,
         "is_cut": _is_cut(attributes, resource, further, *(event["attributes"] for event in events))
         or len(events) < len(span.events),
     }
     removed_by = await removals(request, rollout_id) if DROPPED in span.attributes else []
-    annotated = await annotations_of(request, rollout_id)
-    values["notes"] = annotated.on_spans.get((span.attempt_id, span_id), [])
-    values["span_kind"] = span_kind(span.name, span.attributes)
     hidden = {"removed_by": removed_by, "annotated": annotated}
     return PageContent("span.html", values, f"Span {span.name[:80]}", hidden=hidden)
 

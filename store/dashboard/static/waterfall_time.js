@@ -62,7 +62,8 @@ export class Stretch {
   get length() { return this.to - this.from; }
 
   show(from, to) {
-    this.showDrawn(this.drawn(from), this.drawn(to));
+    const { whole } = this;
+    this.showDrawn(this.drawn(Math.max(from, whole.from)), this.drawn(Math.min(to, whole.to)));
   }
 
   showDrawn(from, to) {

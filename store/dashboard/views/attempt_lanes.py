@@ -73,6 +73,12 @@ class Lane:
     marks: list[Mark] = field(default_factory=list[Mark])
     """The work, in the order in which it is drawn."""
 
+    @property
+    def reach(self) -> float:
+        """The distance from the first to the last work, in SVG units."""
+        start = min((mark.x for mark in self.marks), default=0.0)
+        return round(max((mark.x + mark.width for mark in self.marks), default=start) - start, 1)
+
 
 _Changes = list[tuple[float, str]]
 """The time and the new status of each status change of an attempt."""
@@ -100,7 +106,10 @@ def lanes_of(
     now = system_clock() / MICROSECONDS if until is None else until
     histories = _histories(attempts, turns)
     ends = {attempt.attempt_id: _end(attempt, histories[attempt.attempt_id], now) for attempt in attempts}
-    work = _work(spans)
+    by_attempt: defaultdict[str, list[SpanRow]] = defaultdict(list)
+    for span in spans:
+        by_attempt[span.attempt_id].append(span)
+    work = {attempt_id: work_of(rows) for attempt_id, rows in by_attempt.items()}
     periods = {attempt.attempt_id: (attempt.start_time, ends[attempt.attempt_id]) for attempt in attempts}
     worked = {
         attempt_id: (min(start for start, _ in times), max(end for _, end in times))
@@ -121,14 +130,6 @@ def lanes_of(
         lane.marks = _marks(work.get(attempt.attempt_id, {}), first, scale)
         lanes.append(lane)
     return lanes
-
-
-def _work(spans: Iterable[SpanRow]) -> dict[str, dict[str, list[Interval]]]:
-    """Return the periods of work of each attempt by kind."""
-    by_attempt: defaultdict[str, list[SpanRow]] = defaultdict(list)
-    for span in spans:
-        by_attempt[span.attempt_id].append(span)
-    return {attempt_id: work_of(rows) for attempt_id, rows in by_attempt.items()}
 
 
 def _marks(work: Mapping[str, Sequence[Interval]], first: float, scale: float) -> list[Mark]:

@@ -134,7 +134,9 @@ def title(value: Any, most: int = 140) -> str:
         value: the input of a rollout.
         most: the maximum number of characters.
     """
-    sentence = _sentence(_task_text(value))
+    lines = (" ".join(line.strip().lstrip("#*->").split()) for line in _task_text(value)[:MOST_BYTES].splitlines())
+    match = _SENTENCE.match(next(filter(None, lines), ""))
+    sentence = match[0].removesuffix(".").strip("*` ") if match else ""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         ids = (fields.get(name) for name in _ID_FIELDS)
@@ -163,7 +165,8 @@ def _task_text(value: Any) -> str:
     for name in _MESSAGE_FIELDS:
         if isinstance(fields.get(name), list) and (text := _user_text(fields[name])):
             return text
-    return readable(cast("Any", fields)) if len(fields) == 1 and isinstance(*fields.values(), str) else ""
+    (only,) = fields.values() if len(fields) == 1 else (None,)
+    return only if isinstance(only, str) else ""
 
 
 def _user_text(messages: list[Any]) -> str:
@@ -174,14 +177,4 @@ def _user_text(messages: list[Any]) -> str:
             parts = cast("list[Any]", content) if isinstance(content, list) else [content]
             texts = (cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else part for part in parts)
             return next((text for text in texts if isinstance(text, str) and text.strip()), "")
-    return ""
-
-
-def _sentence(text: str) -> str:
-    """Return the first sentence of a text, without the marks of a Markdown heading."""
-    for line in text[:MOST_BYTES].splitlines():
-        plain = " ".join(line.strip().lstrip("#*->").split())
-        if plain:
-            sentence = _SENTENCE.match(plain)
-            return (sentence[0] if sentence else plain).removesuffix(".").strip("*` ")
     return ""

@@ -93,7 +93,11 @@ async def span_rows(session: ReadSession, query: SpanRowQuery) -> list[SpanRow]:
         within_params=tuple(params.items()),
         shape=("waterfall", *params),
     )
-    recorded = [(row, _fact(row)) for row in await read_rows(session, listing)]
+    recorded: list[tuple[NamedRow, SpanRecorded]] = []
+    for row in await read_rows(session, listing):
+        fact = upcast(row.type, row.shape, json_of(row.data))
+        assert isinstance(fact, SpanRecorded)  # the position of a span is the position of the event that recorded it
+        recorded.append((row, fact))
     unclear = [row.position for row, fact in recorded if not fact.rewards and kind_of_name(fact.name) is None]
     starts = await body_starts(session, unclear, _STORED_BYTES)
     return [_span_row(row, fact, starts.get(row.position, b"")) for row, fact in recorded]
@@ -104,12 +108,6 @@ def _with_events(span: Columns, source: FromClause) -> Select[Any]:
     of_span = [column for name, column in span.items() if name != "position"]
     columns = [*of_span, event.position, event.type, event.shape, event.data]
     return select(*columns).select_from(source.join(core_tables.events, event.position == span["position"]))
-
-
-def _fact(row: NamedRow) -> SpanRecorded:
-    fact = upcast(row.type, row.shape, json_of(row.data))
-    assert isinstance(fact, SpanRecorded)  # the position of a span is the position of the event that recorded it
-    return fact
 
 
 def _span_row(row: NamedRow, fact: SpanRecorded, body_start: bytes) -> SpanRow:
