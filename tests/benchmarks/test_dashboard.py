@@ -1,4 +1,4 @@
-"""The dashboard at 100,000 rollouts: size and rendering time of pages, and the drawing of 50,000 spans."""
+"""The dashboard at 100,000 rollouts: size and rendering time of pages, and the drawing of 50,000 and 300,000 spans."""
 
 from __future__ import annotations
 
@@ -50,6 +50,19 @@ TARGETS = {
     **{f"paint.{name}": at_most(f"first paint, {name}", "ms", 500, 250) for name in PAGES},
     "answer": at_most("the largest answer that a page asks for", "KB", 2000, 500),
     "rows": at_most(f"rows drawn of a waterfall of {SCALE[1]:,} spans", "", 1000, 200),
+}
+
+LONG: Final = 5_000 if IS_QUICK else 300_000
+"""The spans of a single rollout."""
+LONG_TARGETS = {
+    "head": at_most(f"transcript of a rollout of {LONG:,} spans, first paint", "ms", 1000, 400),
+    "opened": at_most(f"waterfall of {LONG:,} spans, first rows drawn", "ms", 3000, 1500),
+    "complete": at_most(f"waterfall of {LONG:,} spans, all read", "s", 90, 30),
+    "filtered": at_most(f"filter by name over {LONG:,} spans", "ms", 2000, 500),
+    "path": at_most(f"critical path of {LONG:,} spans", "ms", 3000, 1000),
+    "scrolled": at_most("a jump to another part of the rows", "ms", 200, 50),
+    "heap": at_most(f"memory of the page with {LONG:,} spans", "MB", 600, 300),
+    "server": at_most(f"memory of the server after {LONG:,} spans, at most", "MB", 900, 400),
 }
 
 _PAINTED = """() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null"""
@@ -146,3 +159,62 @@ async def _visit(browser: Browser, address: str) -> Visit:
         rows = await page.locator(".wf-row").count()
         transferred, largest = sum(sent for sent, _ in entries), max(size for _, size in entries)
         return Visit(address, painted, drawn, transferred, largest, rows)
+
+
+def test_rollout_with_many_spans(tmp_path: Path) -> None:
+    report = Report(LONG_TARGETS, "bench-dashboard")
+    url = f"sqlite:///{tmp_path / 'long.db'}?durability=normal"
+    large = asyncio.run(generate(url, 1, LONG))
+    try:
+        asyncio.run(_measure_long(report, url, large))
+    finally:
+        report.finish()
+
+
+async def _measure_long(report: Report, url: str, large: str) -> None:
+    async with running() as browser:
+        with serving("ui", "--db", url, "--port", "0") as (process, address):
+            visits = [await _visit(browser, f"{address}rollouts/{large}") for _ in range(VISITS)]
+            report.figure("head", statistics.median(visit.painted or 0 for visit in visits))
+            page = await browser.new_page()
+            await page.goto(f"{address}rollouts/{large}/waterfall")
+            await page.locator(".wf-row").first.wait_for()
+            report.figure("opened", await page.evaluate("() => performance.now()"))
+            await page.locator(".wf-sum", has_text=f"{LONG:,} spans").wait_for(timeout=600_000)
+            report.figure("complete", await page.evaluate("() => performance.now() / 1000"))
+            # The field acts after a pause of 120 ms.
+            report.figure("filtered", await page.evaluate(_FILTERED) - 120)
+            report.figure("path", await page.evaluate(_PATH_MARKED))
+            report.figure("scrolled", await page.evaluate(_SCROLLED))
+            memory = await page.context.new_cdp_session(page)
+            await memory.send("HeapProfiler.collectGarbage")
+            heap = (await memory.send("Runtime.getHeapUsage"))["usedSize"]
+            report.figure("heap", heap / 1e6)
+            peak = Path(f"/proc/{process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
+            report.figure("server", int(peak) / 1e3)
+
+
+_DRAWN: Final = "await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));"
+_FILTERED: Final = f"""async () => {{
+    const field = document.querySelector(".wf-tools input[type=search]");
+    const grid = document.querySelector(".wf-scroll");
+    const [start, before] = [performance.now(), grid.getAttribute("aria-rowcount")];
+    field.value = "step";
+    field.dispatchEvent(new Event("input", {{ bubbles: true }}));
+    while (grid.getAttribute("aria-rowcount") === before) await new Promise((later) => setTimeout(later, 5));
+    {_DRAWN}
+    return performance.now() - start;
+}}"""
+_PATH_MARKED: Final = f"""async () => {{
+    const start = performance.now();
+    [...document.querySelectorAll(".wf-tools label")].find((label) => label.textContent.includes("Critical")).click();
+    {_DRAWN}
+    return performance.now() - start;
+}}"""
+_SCROLLED: Final = f"""async () => {{
+    const grid = document.querySelector(".wf-scroll");
+    const start = performance.now();
+    grid.scrollTop = grid.scrollHeight * 0.6;
+    {_DRAWN}
+    return performance.now() - start;
+}}"""

@@ -6,11 +6,12 @@ from typing import Any
 
 from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS
 from store.dashboard.views.formats import duration
-from store.models import AttemptError, RolloutConfig, Span
+from store.models import AttemptError, PromptTemplate, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed
+from tests.dashboard.traces import START, a_span, answered
 from tests.server.api import Answer, Api
 
 TABS = ("", "/transcript", "/waterfall", "/events", "/training", "/raw")
@@ -288,3 +289,58 @@ async def test_an_attempt_before_those_that_are_shown_is_found_and_the_lanes_are
     assert (await api.get(f"{path}.json?attempt={MOST_ATTEMPTS + 3}")).status == 422
     page = Read((await api.get(path)).body)
     assert page.marked("data-status").count("running") == 1
+
+
+@ON_BOTH
+async def test_head_has_the_title_the_neighbours_in_the_group_and_the_times_by_kind(store: SQLStore, api: Api) -> None:
+    task = {"question": "6 times 7? Answer with a number."}
+    group = {"metadata": {"rollbook.group": "g-1", "rollbook.step": 3}}
+    first = await store.start_rollout(task, **group)
+    lone = await store.start_rollout("Sort the list.")
+    second = await store.start_rollout(task, **group)
+    third = await store.start_rollout(task, **group)
+    spans = [
+        a_span(second, 1, "invoke_agent solver", end_time=START + 11),
+        a_span(second, 2, "step", 1, attributes={"input.value": "x" * 9_000, "openinference.span.kind": "RETRIEVER"}),
+        a_span(second, 3, "step", 1, attributes={"openinference.span.kind": "CHAIN"}),
+        a_span(second, 4, "generate", 3, attributes={**answered("Q", "A"), "gen_ai.operation.name": "chat"}),
+        a_span(second, 5, "bash", 3, attributes={"text": 'no "openinference.span.kind":"LLM" here'}, status="ERROR"),
+    ]
+    await store.add_many_spans(spans)
+    twin = await _twin(api, second.rollout_id)
+    assert twin["title"] == "6 times 7?"
+    assert twin["models"] == ["small"]
+    assert twin["neighbours"] == {
+        "group_id": "g-1",
+        "previous": first.rollout_id,
+        "next": third.rollout_id,
+        "number": 2,
+        "total": 3,
+    }
+    assert {time["kind"]: (time["seconds"], time["spans"]) for time in twin["span_times"]} == {
+        "agent": (10, 1),
+        "chain": (1, 1),
+        "llm": (1, 1),
+        "retriever": (1, 1),
+        "other": (1, 1),
+        "error": (1, 1),
+        "idle": (7, 0),
+    }
+    page = Read((await api.get(f"//ui/rollouts/{second.rollout_id}")).body)
+    assert "6 times 7?" in page.text
+    assert "2 of 3 in the group" in page.text
+    assert {f"/ui/rollouts/{first.rollout_id}", f"/ui/rollouts/{third.rollout_id}"} <= set(page.links)
+    alone = (await _twin(api, lone.rollout_id))["neighbours"]
+    assert (alone["previous"], alone["next"]) == (first.rollout_id, second.rollout_id)
+    assert (alone["number"], alone["total"]) == (None, None)
+    edge = (await _twin(api, first.rollout_id))["neighbours"]
+    assert (edge["previous"], edge["next"], edge["number"]) == (None, second.rollout_id, 1)
+
+
+async def test_facts_of_a_rollout_lead_to_its_version_and_leave_unknown_tokens_open(store: SQLStore, api: Api) -> None:
+    resources = await store.add_resources({"prompt": PromptTemplate(template="Solve.", engine="f-string")})
+    rollout = await store.start_rollout("task", resources_id=resources.resources_id)
+    page = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
+    assert f"/ui/resources/{resources.resources_id}?version=1" in page.links
+    assert "Tokens –" in page.text
+    assert "0 in" not in page.text

@@ -143,6 +143,7 @@ class Waterfall {
     this.stretch.compress(this.compresses ? this.measured.gaps : []);
     this.path = this.marksPath ? criticalPath(this.trace, this.tree) : null;
     this.element.classList.toggle("wf-with-path", this.marksPath);
+    this.element.classList.toggle("wf-with-gaps", this.stretch.gaps.length > 0);
   }
 
   setSwitch(name, isOn) {
