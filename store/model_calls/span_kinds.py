@@ -1,4 +1,4 @@
-"""The kind of a span: a call of a model or of a tool, a reward, or a span that groups others."""
+"""The kind of a span: a call of a model or of a tool, a reward, or a span that groups others. Decision 113."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels, notes and scores of a SQL store."""
+"""Labels, notes and scores of a SQL store. Decision 113."""
 
 from __future__ import annotations
 
