@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 
 from playwright.async_api import Page, Route, expect
 
@@ -135,3 +136,25 @@ async def test_late_refresh_of_the_present_is_not_drawn_over_the_past(page: Page
     await page.evaluate("() => globalThis.refreshed")
     await expect(page.locator("#past")).to_contain_text("Past state")
     await expect(page.locator("#rollout-tab .span-line")).to_have_count(0)
+
+
+async def test_previous_and_next_follow_the_list_from_which_the_rollout_was_opened(page: Page, site: Site) -> None:
+    rollouts = [await site.store.start_rollout({"question": str(number)}, mode="val") for number in range(3)]
+    other = await site.store.start_rollout("another mode", mode="train")
+    first, second, third = (rollout.rollout_id for rollout in rollouts)
+    await page.goto(site.at("rollouts?mode=val"))
+    await page.locator(f"tbody a[href$='/{second}']").first.click()
+    nav = page.locator(".rollout-neighbours")
+    await expect(nav).to_contain_text("2 of 3 in the list")
+    # The newest rollout is the first of the list.
+    await nav.get_by_text("Next").click()
+    await expect(page).to_have_url(site.at(f"rollouts/{first}"))
+    await expect(nav).to_contain_text("3 of 3 in the list")
+    await nav.get_by_text("Previous").click()
+    await nav.get_by_text("Previous").click()
+    await expect(page).to_have_url(site.at(f"rollouts/{third}"))
+    await expect(nav.get_by_role("link", name="Previous")).to_have_count(0)
+    # A rollout that the list does not have shows its own neighbours.
+    await page.goto(site.at(f"rollouts/{other.rollout_id}"))
+    await expect(nav.get_by_role("link", name="Previous")).to_have_attribute("href", re.compile(third))
+    await expect(nav).not_to_contain_text("in the list")
