@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS
-from store.dashboard.views.formats import duration
+from store.dashboard.views.formats import NOTHING, duration
 from store.models import AttemptError, PromptTemplate, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore
@@ -294,11 +294,11 @@ async def test_an_attempt_before_those_that_are_shown_is_found_and_the_lanes_are
 @ON_BOTH
 async def test_head_has_the_title_the_neighbours_in_the_group_and_the_times_by_kind(store: SQLStore, api: Api) -> None:
     task = {"question": "6 times 7? Answer with a number."}
-    group = {"metadata": {"rollbook.group": "g-1", "rollbook.step": 3}}
-    first = await store.start_rollout(task, **group)
+    group: dict[str, Any] = {"rollbook.group": "g-1", "rollbook.step": 3}
+    first = await store.start_rollout(task, metadata=group)
     lone = await store.start_rollout("Sort the list.")
-    second = await store.start_rollout(task, **group)
-    third = await store.start_rollout(task, **group)
+    second = await store.start_rollout(task, metadata=group)
+    third = await store.start_rollout(task, metadata=group)
     spans = [
         a_span(second, 1, "invoke_agent solver", end_time=START + 11),
         a_span(second, 2, "step", 1, attributes={"input.value": "x" * 9_000, "openinference.span.kind": "RETRIEVER"}),
@@ -342,5 +342,5 @@ async def test_facts_of_a_rollout_lead_to_its_version_and_leave_unknown_tokens_o
     rollout = await store.start_rollout("task", resources_id=resources.resources_id)
     page = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
     assert f"/ui/resources/{resources.resources_id}?version=1" in page.links
-    assert "Tokens –" in page.text
+    assert f"Tokens {NOTHING}" in page.text
     assert "0 in" not in page.text
