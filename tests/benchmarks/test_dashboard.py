@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import psutil
 import pytest
@@ -183,9 +183,9 @@ async def _measure_long(report: Report, url: str, large: str) -> None:
             report.figure("filtered", await page.evaluate(_FILTERED) - 120)
             report.figure("path", await page.evaluate(_PATH_MARKED))
             report.figure("scrolled", await page.evaluate(_SCROLLED))
-            memory = await page.context.new_cdp_session(page)
-            await memory.send("HeapProfiler.collectGarbage")  # pyright: ignore[reportUnknownMemberType]
-            report.figure("heap", await page.evaluate("() => performance.memory.usedJSHeapSize / 1e6"))
+            memory = cast("Any", await page.context.new_cdp_session(page))
+            await memory.send("HeapProfiler.collectGarbage")
+            report.figure("heap", (await memory.send("Runtime.getHeapUsage"))["usedSize"] / 1e6)
             report.figure("server", psutil.Process(process.pid).memory_info().rss / 1e6)
 
 
