@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from store.db.queries.input_starts import title
+from store.db.queries.input_starts import MOST_BYTES, input_titles, title
+from store.sql.store import SQLStore
+from tests.dashboard.page_helpers import ON_BOTH
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,20 @@ from store.db.queries.input_starts import title
 )
 def test_title_is_the_first_sentence_of_the_task_after_its_id(value: Any, expected: str) -> None:
     assert title(value) == expected
+
+
+@ON_BOTH
+async def test_titles_of_rollouts_are_read_from_the_beginning_of_their_inputs(store: SQLStore) -> None:
+    noise = (
+        "".join(chr(33 + number * number % 90) for number in range(2 * MOST_BYTES)).replace("\\", "").replace('"', "")
+    )
+    inputs: list[Any] = [
+        {"question": "Who? Tell."},
+        "Sort it.",
+        {"context": "c", "question": 'Is "it" é? Yes.', "noise": noise},
+        {"question": "é" * 700, "noise": noise},
+        None,
+    ]
+    ids = [(await store.enqueue_rollout(value)).rollout_id for value in inputs]
+    titles = await store.core.look(lambda session: input_titles(session, [*ids, "ro-none"], 80))
+    assert titles == dict(zip(ids, ["Who?", "Sort it", 'Is "it" é?', "é" * 79 + "…"], strict=False))

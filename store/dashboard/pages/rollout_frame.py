@@ -22,7 +22,7 @@ from store.dashboard.views.costs import prices_of, rollout_cost
 from store.dashboard.views.span_times import KindTime, times_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
-from store.db.queries.input_starts import title
+from store.db.queries.input_starts import input_titles, title
 from store.db.queries.neighbours import Neighbours, neighbours
 from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
 from store.domain.rollout import TERMINAL, WAITING
@@ -48,6 +48,7 @@ MOST_ATTEMPTS: Final = 200
 _MOST_SPANS: Final = 1_000
 """The maximum number of spans of a rollout for which the head shows the time by kind and the models."""
 _MOST_REWARDS: Final = 8
+_TITLE: Final = 80
 _LATEST: Final = frozenset({"", "latest"})
 
 
@@ -102,6 +103,8 @@ class Looked:
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     annotations: RolloutAnnotations = NOTHING
     neighbours: Neighbours | None = None
+    titles: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The titles of the neighbours by rollout id."""
     times: Sequence[KindTime] | None = None
     """The time of the selected attempt by kind of span; None if the rollout has too many spans."""
     models: Sequence[str] = ()
@@ -241,6 +244,7 @@ async def look(request: PageRequest) -> Looked:
         lanes_of(attempts, state.turns, _until(rollout, event), state.spans or ()),
         await annotations_of(request, rollout_id, at),
         state.neighbours,
+        state.titles,
         times,
         models,
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
@@ -294,6 +298,7 @@ class _State:
     waiting: rollout_history.RolloutWait | None
     spans: list[SpanRow] | None
     neighbours: Neighbours
+    titles: dict[str, str]
 
 
 async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _State | None:
@@ -322,7 +327,8 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
     if at is None and row.status not in TERMINAL:
         waiting = await rollout_history.waiting(session, rollout_id, row.queued_position)
     near = await neighbours(session, row.group_id, now.first_position)
-    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near)
+    titles = await input_titles(session, [one for one in (near.previous, near.next) if one is not None], _TITLE)
+    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near, titles)
 
 
 async def _attempts(

@@ -31,6 +31,7 @@ TITLE_FIELDS: Final = (
     *("goal", "query", "prompt", "description", "text", "content", "input"),
 )
 """The fields of an input from which the title of its task is read; the first field with a text is used."""
+_FIRST_TITLE: Final = re.compile(rb'"(?:%s)":"((?:[^"\\]|\\.){1,600})' % "|".join(TITLE_FIELDS).encode())
 _ID_FIELDS: Final = ("instance_id", "task_id", "issue_id", "id", "name", "task_name")
 _MESSAGE_FIELDS: Final = ("messages", "prompt", "conversation")
 _LONGEST_ID: Final = 60
@@ -39,6 +40,31 @@ _SENTENCE: Final = re.compile(r".*?(?:[.?!。？！](?=\s|$)|$)")  # noqa: RUF00
 
 async def input_starts(session: ReadSession, rollout_ids: Sequence[str], characters: int) -> dict[str, str]:
     """Return the beginning of the input of rollouts, by rollout id. Rollouts whose input was removed are left out."""
+    inputs = await _inputs(session, rollout_ids)
+    return {rollout_id: _start(*stored, characters) for rollout_id, stored in inputs.items()}
+
+
+async def input_titles(session: ReadSession, rollout_ids: Sequence[str], characters: int) -> dict[str, str]:
+    """Return the titles of the tasks of rollouts, by rollout id; see `title`.
+
+    Rollouts whose input was removed, or contains no text, are left out.
+    """
+    titles: dict[str, str] = {}
+    for rollout_id, stored in (await _inputs(session, rollout_ids)).items():
+        raw = _unpacked(*stored)[:MOST_BYTES]
+        try:
+            value: Any = orjson.loads(raw)["input"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            # The body was not read to its end, so the title is read from its first field with a title.
+            match = _FIRST_TITLE.search(raw)
+            value = _start(*stored, characters) if match is None else _unescaped(match[1])
+        if text := title(value, characters):
+            titles[rollout_id] = text
+    return titles
+
+
+async def _inputs(session: ReadSession, rollout_ids: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+    """Return the codec and the beginning of the stored bodies with the inputs of rollouts, by rollout id."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     columns: list[ColumnElement[Any]] = [
         rollout.rollout_id,
@@ -55,9 +81,7 @@ async def input_starts(session: ReadSession, rollout_ids: Sequence[str], charact
     # The beginning of a body that is compressed with a dictionary cannot be read.
     packed = [row.position for row in rows if isinstance(row.codec, int) and row.codec >= FIRST_DICTIONARY_CODEC]
     unpacked = await bodies_at(session, packed)
-    return {
-        row.rollout_id: _start(*unpacked.get(row.position, (row.codec, bytes(row.start))), characters) for row in rows
-    }
+    return {row.rollout_id: unpacked.get(row.position, (row.codec, bytes(row.start))) for row in rows}
 
 
 async def body_starts(session: ReadSession, positions: Sequence[int], stored_bytes: int) -> dict[int, bytes]:
@@ -80,6 +104,16 @@ async def body_starts(session: ReadSession, positions: Sequence[int], stored_byt
         unpacked = await bodies_at(session, packed) if packed else {}
         starts |= {position: _unpacked(*stored)[:MOST_BYTES] for position, stored in unpacked.items()}
     return starts
+
+
+def _unescaped(text: bytes) -> str:
+    """Return a text from the inside of a JSON string, which may be cut off within an escape or a character."""
+    for end in range(len(text), max(len(text) - 6, 0), -1):
+        try:
+            return orjson.loads(b'"%s"' % text[:end])
+        except orjson.JSONDecodeError:
+            continue
+    return text.decode("utf-8", "ignore")
 
 
 def _start(codec: int, stored: bytes, characters: int) -> str:
