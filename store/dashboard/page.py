@@ -41,6 +41,8 @@ class File:
     name: str
     body: bytes
     media_type: str = "application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Further headers of the response."""
 
 
 Answered = PageContent | Done | File

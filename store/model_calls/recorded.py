@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from store.model_calls.attributes import TRUNCATED, decoded_parts, is_part_list
 from store.model_calls.items import media_url, read_message
-from store.model_calls.json_values import Json, as_count, as_list, as_object, first_text, to_json
+from store.model_calls.json_values import TOO_DEEP, Json, as_count, as_list, as_object, first_text, to_json
 from store.model_calls.model_call import Choice, Message, MessagePart, ModelCall, Protocol, Usage
 from store.model_calls.nested import below, decoded, indexed
 from store.model_calls.reading import read_tool
@@ -61,6 +61,7 @@ _TOOL_OUTPUTS: Final = (
     "traceloop.entity.output",
     "agentops.entity.output",
 )
+_TOOL_CALL_IDS: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "message.tool_call_id")
 _KINDS: Final = ("openinference.span.kind", "traceloop.span.kind", "agentops.span.kind", "gen_ai.operation.name")
 _WITH_TOKENS: Final = frozenset((*PROMPT_TOKENS, *RESPONSE_TOKENS))
 _LOG_PROBS: Final = ("logprobs.content", "agl.call.logprobs")
@@ -98,6 +99,10 @@ class ToolUse:
     name: str
     arguments: str
     result: str
+    call_id: str | None = None
+    """The id of the tool call that the model requested."""
+    media: tuple[MessagePart, ...] = ()
+    """The images and other media of a result that is a list of parts."""
 
 
 def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
@@ -107,9 +112,13 @@ def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
 
 def read(attributes: Mapping[str, Any]) -> CallAttributes:
     """Return the data of a call in a span's attributes. Malformed values are ignored; no exception is raised."""
+    call = _raw(attributes, *_both_listed(attributes))
+    return replace(call, image_urls=image_urls(call.prompt))
+
+
+def _raw(attributes: Mapping[str, Any], listed_prompt: list[Any], listed_response: list[Any]) -> CallAttributes:
     provider = _provider_record(attributes)
     prompt = raw_content(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages") or provider.prompt
-    prompt = prompt or _listed(attributes, _INPUT, "llm.input_messages")
     response = raw_content(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices") or provider.response
     return CallAttributes(
         response_id=response_id(attributes) or provider.response_id,
@@ -117,13 +126,12 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
         response_ids=_first_ids(attributes.get(name) for name in RESPONSE_TOKENS) or provider.response_ids,
         logprobs=next((tokens for name in _LOG_PROBS if (tokens := _entries(attributes.get(name)))), None)
         or provider.logprobs,
-        prompt=prompt,
-        response=response or _listed(attributes, _OUTPUT, "llm.output_messages"),
+        prompt=prompt or listed_prompt,
+        response=response or listed_response,
         request_metadata=metadata(attributes, "gen_ai.request", OPERATION_INPUT, {"messages"}),
         response_metadata=metadata(
             attributes, "gen_ai.response", OPERATION_OUTPUT, {"choices", "prompt_token_ids", "response_token_ids"}
         ),
-        image_urls=image_urls(prompt),
     )
 
 
@@ -211,20 +219,30 @@ def _entries(value: Any) -> list[Any] | None:
     return list(cast("Sequence[Any]", items)) or None if isinstance(items, (list, tuple)) else None
 
 
-def call_of(attributes: Mapping[str, Any]) -> ModelCall:
-    """Return the call that a span records. If the span records no call, the result has no messages."""
-    raw = read(attributes)
-    prompt = _listed(attributes, _INPUT, "llm.input_messages") or raw.prompt
+MessageMemory = dict[bytes, Message | None]
+"""The messages that were read, by their JSON. The calls of an attempt repeat their messages."""
+
+
+def call_of(attributes: Mapping[str, Any], memory: MessageMemory | None = None) -> ModelCall:
+    """Return the call that a span records. If the span records no call, the result has no messages.
+
+    Args:
+        attributes: the attributes of the span.
+        memory: the messages of earlier calls, to which the messages of this call are added.
+    """
+    listed_prompt, listed_response = _both_listed(attributes)
+    raw = _raw(attributes, listed_prompt, listed_response)
+    prompt = listed_prompt or raw.prompt
     system = decoded(attributes.get(_SYSTEM))
     items = [*([{"role": "system", "content": system}] if system else []), *_entries_of(prompt)]
-    response = _listed(attributes, _OUTPUT, "llm.output_messages") or raw.response
+    response = listed_response or raw.response
     answers = [(item, _message(item, "assistant")) for item in _entries_of(response)]
     return ModelCall(
         protocol=_protocol(attributes),
         model=first_text(attributes, *REQUEST_MODELS),
         settings=_settings(attributes),
         tools=tuple(_tools(attributes)),
-        messages=tuple(message for item in items if (message := _message(item, "")) is not None),
+        messages=tuple(message for item in items if (message := _remembered(item, memory)) is not None),
         response_id=raw.response_id,
         response_model=first_text(attributes, *RESPONSE_MODELS),
         choices=tuple(
@@ -248,7 +266,15 @@ def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
         return None
     values = [_first(attributes, names) for names in (_TOOL_INPUTS, _TOOL_OUTPUTS)]
     arguments, result = ("" if value is None else to_json(value) for value in values)
-    return ToolUse(first_text(attributes, *_TOOL_NAMES) or "tool", arguments, result)
+    parts = decoded_parts(values[1])
+    output = read_message({"role": "tool", "content": parts}) if is_part_list(parts) else None
+    return ToolUse(
+        first_text(attributes, *_TOOL_NAMES) or "tool",
+        arguments,
+        result,
+        first_text(attributes, *_TOOL_CALL_IDS),
+        () if output is None else output.media,
+    )
 
 
 def _first(attributes: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -305,6 +331,11 @@ def _tools(attributes: Mapping[str, Any]) -> list[Json]:
     return [as_object(tool) for tool in functions] or others
 
 
+def _both_listed(attributes: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the messages of the prompt and those of the response, as `_listed` returns them."""
+    return _listed(attributes, _INPUT, "llm.input_messages"), _listed(attributes, _OUTPUT, "llm.output_messages")
+
+
 def _listed(attributes: Mapping[str, Any], name: str, prefix: str) -> list[Any]:
     """Return the messages in OpenTelemetry's current convention, or else in the convention of OpenInference."""
     return as_list(decoded(attributes.get(name))) or _inference(attributes, prefix)
@@ -324,6 +355,15 @@ def _inference(attributes: Mapping[str, Any], prefix: str) -> list[Json]:
 def _entries_of(value: Any) -> list[Any]:
     """Return the items of a list, which may be an object with numbers as keys; any other value is the only item."""
     return indexed(value) or ([value] if value else [])
+
+
+def _remembered(item: Any, memory: MessageMemory | None) -> Message | None:
+    key = b"" if memory is None else to_json(item).encode(errors="surrogatepass")
+    if memory is None or key == TOO_DEEP.encode():
+        return _message(item, "")
+    if key not in memory:
+        memory[key] = _message(item, "")
+    return memory[key]
 
 
 def _message(value: Any, role: str) -> Message | None:

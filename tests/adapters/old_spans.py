@@ -46,6 +46,8 @@ _COMMON: Final[Mapping[str, Any]] = {
     "resource": {"attributes": {}, "schema_url": ""},
 }
 _POSITION: Final = frozenset({"span_id", "sequence_id", "at", "seconds"})
+_YOUNGER: Final = frozenset({"call_id", "media", "results", "same_as", "speech"})
+"""Fields of entries that are younger than the file."""
 
 
 def results(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -73,7 +75,7 @@ def _compact(value: Any) -> Any:
     """Return the fields of a dataclass that differ from their defaults, without the position of the span."""
     if is_dataclass(value):
         parts: list[tuple[Any, Any]] = [
-            (field, getattr(value, field.name)) for field in fields(value) if field.name not in _POSITION
+            (field, getattr(value, field.name)) for field in fields(value) if field.name not in _POSITION | _YOUNGER
         ]
         return {
             field.name: _compact(part) for field, part in parts if field.default is MISSING or part != field.default

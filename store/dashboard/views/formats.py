@@ -140,6 +140,19 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
     )
 
 
+def clock(at: float | None) -> Markup:
+    """Return a `<time>` element with the time of day in UTC, which has the exact time as tooltip."""
+    if at is None:
+        return escape(NOTHING)
+    try:
+        moment = datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return escape(f"{at:g} s")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC", f"{moment:%H:%M:%S}"
+    )
+
+
 def stamp(at: int | None, *, absolute: bool = False) -> Markup:
     """Return a `<time>` element as `when` does, for a time in microseconds since the epoch."""
     return when(None if at is None else at / MICROSECONDS, absolute=absolute)
@@ -216,6 +229,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "duration": duration,
     "ago": ago,
     "when": when,
+    "clock": clock,
     "stamp": stamp,
     "clock": clock,
     "reward": reward,

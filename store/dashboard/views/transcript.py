@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 
 from store.adapters.intake import sort_in
 from store.adapters.recordings import group_recordings
+from store.dashboard.views.media import Medium, media_of, readable
 from store.model_calls import Message, MessagePart, call_of
-from store.model_calls.recorded import tool_use_of
+from store.model_calls.recorded import MessageMemory, tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, invalid_rewards, summarise
 
@@ -53,6 +54,16 @@ class RequestedTool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A result of a tool in the prompt of a later call."""
+
+    call_id: str | None
+    text: Text
+    media: tuple[Medium, ...] = ()
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of a transcript. A field is empty if its value is unknown or if the kind of entry has no such value."""
 
@@ -85,10 +96,28 @@ class Entry:
     skipped: int = 0
     """The number of messages before this message that are not shown again, because an earlier call contained them."""
     is_error: bool = False
+    call_id: str | None = None
+    """The id of the tool call that the span of a tool executed."""
+    results: tuple[ToolResult, ...] = ()
+    """The results of tools that the message contains; `text` contains them too."""
+    speech: Text | None = None
+    """The text of a message with results, without the results."""
+    media: tuple[Medium, ...] = ()
+    """The images and other media of a message, without those in results."""
+    same_as: str | None = None
+    """For the kind `same`, the id of the span that recorded the call first."""
 
 
-_Exchange = tuple[tuple[Message, ...], tuple[Message, ...]]
-"""The messages of the prompt, and the messages of the response."""
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    prompt: tuple[Message, ...]
+    prompt_span: str
+    """The id of the span that contains the messages of the prompt."""
+    answers: tuple[Message, ...]
+    answers_span: str
+    model: str | None
+    tokens_in: int | None
+    tokens_out: int | None
 
 
 @dataclass(slots=True)
@@ -98,6 +127,7 @@ class _Budget:
     left: int = BUDGET
 
     def cut(self, text: str, span_id: str) -> Text:
+        text = readable(text)
         most = WHOLE if span_id in self.full else LONGEST
         most = min(most, max(self.left, _SHORTEST))
         excerpt = text[:most]
@@ -116,10 +146,23 @@ class _Memory:
     """Each conversation as the keys of its messages, the newest conversation last."""
     calls: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
     """By the id of a span, all spans that recorded the same call, in the order of time."""
+    messages: MessageMemory = field(default_factory=MessageMemory)
+    keys: dict[int, tuple[Message, tuple[Any, ...]]] = field(default_factory=dict[int, tuple[Message, tuple[Any, ...]]])
+    """The keys of messages, by the identity of the message, which is kept so that no other gets the same identity."""
+
+    def key(self, message: Message) -> tuple[Any, ...]:
+        """Return the key of a message, which is computed once for a message that calls repeat."""
+        if id(message) not in self.keys:
+            self.keys[id(message)] = message, message.key
+        return self.keys[id(message)][1]
 
     def repeated(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Return the maximum number of leading messages that a conversation shares with an earlier conversation."""
-        return max((_shared(conversation, keys) for conversation in self.conversations), default=0)
+        most = 0
+        for conversation in reversed(self.conversations):
+            if len(conversation) > most:
+                most = max(most, _shared(conversation, keys))
+        return most
 
     def remember(self, keys: list[tuple[Any, ...]]) -> None:
         self.conversations = [*self.conversations[1 - _CONVERSATIONS :], keys]
@@ -167,29 +210,41 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
     )
     recorded = memory.calls.get(span.span_id, [span])
     if recorded[0] is not span:
-        return [replace(plain, kind="same")]
-    exchange = _messages_of(recorded)
+        return [replace(plain, kind="same", same_as=recorded[0].span_id)]
+    exchange = _exchange(recorded, memory)
     if exchange is not None:
         facts = [summary, *(summarise(record.name, record.attributes) for record in recorded[1:])]
         called = replace(
             plain,
-            model=next((fact.model for fact in facts if fact.model is not None), None),
-            tokens_in=next((fact.tokens_in for fact in facts if fact.tokens_in is not None), None),
-            tokens_out=next((fact.tokens_out for fact in facts if fact.tokens_out is not None), None),
+            model=next((fact.model for fact in facts if fact.model is not None), exchange.model),
+            tokens_in=next((fact.tokens_in for fact in facts if fact.tokens_in is not None), exchange.tokens_in),
+            tokens_out=next((fact.tokens_out for fact in facts if fact.tokens_out is not None), exchange.tokens_out),
         )
         return [*_conversation(called, exchange, budget, memory), *_failure(plain, span, budget)]
     return [_other(plain, span, budget), *_failure(plain, span, budget)]
 
 
-def _messages_of(recorded: Sequence[Span]) -> _Exchange | None:
-    """Return the messages of a call from the spans that recorded the call.
+def _exchange(recorded: Sequence[Span], memory: _Memory) -> _Exchange | None:
+    """Return the messages and the usage of a call from the spans that recorded the call.
 
-    One span may lack messages that another contains.
+    One span may lack values that another contains.
     """
-    calls = [call_of(span.attributes) for span in recorded]
-    prompt = next((call.messages for call in calls if call.messages), ())
-    answers = next((call.answers for call in calls if call.answers), ())
-    return (prompt, answers) if prompt or answers else None
+    calls = [(call_of(span.attributes, memory.messages), span.span_id) for span in recorded]
+    prompt, prompt_span = next(((call.messages, span_id) for call, span_id in calls if call.messages), ((), ""))
+    answers, answers_span = next(((call.answers, span_id) for call, span_id in calls if call.answers), ((), ""))
+    if not prompt and not answers:
+        return None
+    models = (name for call, _ in calls for name in (call.response_model, call.model) if name)
+    usages = [call.usage for call, _ in calls]
+    return _Exchange(
+        prompt,
+        prompt_span,
+        answers,
+        answers_span,
+        next(models, None),
+        next((usage.prompt for usage in usages if usage.prompt is not None), None),
+        next((usage.completion for usage in usages if usage.completion is not None), None),
+    )
 
 
 def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
@@ -197,7 +252,10 @@ def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
     if used is not None:
         call = RequestedTool(used.name, budget.cut(used.arguments, span.span_id), None)
         result = budget.maybe(used.result, span.span_id)
-        return replace(plain, kind="tool", title=used.name, calls=(call,), result=result)
+        media = media_of(used.media, span.span_id)
+        return replace(
+            plain, kind="tool", title=used.name, calls=(call,), result=result, call_id=used.call_id, media=media
+        )
     if plain.rewards or plain.invalid_rewards:
         return replace(plain, kind="reward")
     for name in (MESSAGE_BODY, OBJECT_LITERAL, OBJECT_JSON):
@@ -227,12 +285,13 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
 
 
 def _conversation(plain: Entry, exchange: _Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
-    prompt, answer = exchange
-    keys = [message.key for message in prompt]
+    keys = [memory.key(message) for message in exchange.prompt]
     skipped = memory.repeated(keys)
-    memory.remember([*keys, *(message.key for message in answer)])
-    messages = [_message(plain, message, budget) for message in prompt[skipped:]]
-    answers = [replace(_message(plain, message, budget), is_answer=True) for message in answer]
+    memory.remember([*keys, *(message.key for message in exchange.answers)])
+    messages = [_message(plain, message, exchange.prompt_span, budget) for message in exchange.prompt[skipped:]]
+    answers = [
+        replace(_message(plain, message, exchange.answers_span, budget), is_answer=True) for message in exchange.answers
+    ]
     entries = [*messages, *answers]
     if not entries:
         return [replace(plain, kind="message", title="assistant", skipped=skipped)]
@@ -240,19 +299,49 @@ def _conversation(plain: Entry, exchange: _Exchange, budget: _Budget, memory: _M
     return entries
 
 
-def _message(plain: Entry, message: Message, budget: _Budget) -> Entry:
+def _message(plain: Entry, message: Message, source: str, budget: _Budget) -> Entry:
+    """Return the entry of a message. `source` is the id of the span that contains it."""
+    text = budget.maybe(message.text, plain.span_id)
+    media = message.media
+    results: tuple[ToolResult, ...] = ()
+    speech = text
+    if any(part.kind == "tool_result" for part in message.parts):
+        results, speech = _results(message, text, source, plain.span_id, budget)
+        media = replace(message, parts=tuple(part for part in message.parts if part.kind != "tool_result")).media
     return replace(
         plain,
         kind="message",
         title=message.role or "message",
-        text=budget.maybe(message.text, plain.span_id),
+        text=text,
         thinking=budget.maybe(message.thinking, plain.span_id),
         calls=tuple(_call(call, plain.span_id, budget) for call in message.tool_calls),
         attached=len(message.media),
         is_error=False,
         rewards=(),
         invalid_rewards=(),
+        results=results,
+        speech=None if speech is text else speech,
+        media=media_of(media, source),
     )
+
+
+def _results(
+    message: Message, text: Text | None, source: str, span_id: str, budget: _Budget
+) -> tuple[tuple[ToolResult, ...], Text | None]:
+    """Return the results of tools in a message, and the rest of its text."""
+    results: list[ToolResult] = []
+    for part in message.parts:
+        if part.kind != "tool_result":
+            continue
+        media = media_of(replace(message, parts=(part,)).media, source)
+        is_media_only = bool(part.parts) and not any(inner.text for inner in part.parts)
+        if is_media_only:
+            content = Text("", 0)
+        else:
+            content = text if text is not None and len(message.parts) == 1 else budget.cut(part.text, span_id)
+        results.append(ToolResult(part.call_id, content, media, part.item.get("is_error") is True))
+    rest = replace(message, parts=tuple(part for part in message.parts if part.kind != "tool_result")).text
+    return tuple(results), budget.maybe(rest, span_id)
 
 
 def _call(call: MessagePart, span_id: str, budget: _Budget) -> RequestedTool:

@@ -197,9 +197,9 @@ class DashboardLayer:
                 return _redirect(
                     location, *([_cookie(MESSAGE, quote(message), call.scope, seconds=60)] if message else [])
                 )
-            case File(name, body, media_type):
+            case File(name, body, media_type, headers):
                 disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
-                return _Answer(200, body, media_type, ((b"content-disposition", disposition),))
+                return _Answer(200, body, media_type, ((b"content-disposition", disposition), *headers))
             case PageContent() if as_json:
                 return _Answer(answered.status, rendering.json(answered), "application/json")
             case PageContent():
