@@ -46,7 +46,7 @@ _COMMON: Final[Mapping[str, Any]] = {
     "resource": {"attributes": {}, "schema_url": ""},
 }
 _POSITION: Final = frozenset({"span_id", "sequence_id", "at", "seconds"})
-_YOUNGER: Final = frozenset({"call_id", "media", "results", "same_as", "speech"})
+_YOUNGER: Final = frozenset({"tool_call_id", "media", "results", "same_as", "speech"})
 """Fields of entries that are younger than the file."""
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from store.cli.output.events import DESCRIBED_TYPES, Narrator
+from store.cli.output.times import local
 from store.domain.events import FACTS
 from store.models import HistoryEvent
+from store.narration.events import DESCRIBED_TYPES, Narrator
 
 AT = 1_750_000_000.0
 
@@ -176,6 +177,6 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
     ],
 )
 def test_event_is_described_in_a_sentence(told: HistoryEvent, sentence: str) -> None:
-    narrator = Narrator()
+    narrator = Narrator(local)
     narrator.describe(STARTED)
     assert narrator.describe(told) == sentence

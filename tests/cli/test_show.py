@@ -305,10 +305,10 @@ def test_a_transcript_shows_the_messages_and_rewards_of_an_attempt(rollbook: Rol
 
     asyncio.run(record())
     lines = rollbook("show", filled.retried, "--transcript").out.splitlines()
-    assert [line for line in lines if line.startswith(("user", "assistant", "reward"))] == [
+    assert [line for line in lines if line.startswith(("user", "turn", "reward"))] == [
         "reward 0.75  1.25 s  #4",
         "user  #9",
-        "assistant  small  1.25 s  #9",
+        "turn 1  small  1.25 s  #9",
     ]
     assert lines.count("  a long answer") == 1_000
     cut = rollbook("show", filled.retried, "--transcript", terminal=True)

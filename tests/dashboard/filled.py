@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+import orjson
 
 from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
@@ -33,6 +36,9 @@ HOSTILE: Final = (
 )
 """Were any of it markup, `globalThis.hit` would be set, or an element of the class `hit` be there."""
 
+_PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE: Final = f"data:image/png;base64,{_PIXEL}"
+"""A picture of one pixel."""
 GROUP: Final = f"g/{HOSTILE}"
 WORKER: Final = f"w?{HOSTILE}"
 RESOURCES: Final = f"r#{HOSTILE}"
@@ -61,6 +67,7 @@ class Filled:
             "span_id": f"{2:016x}",
             "key_id": "none",
             "task": self.task,
+            "key": hashlib.sha256(IMAGE.encode()).hexdigest()[:16],
         }
 
 
@@ -143,6 +150,14 @@ def _spans(rollout: AttemptedRollout, number: int) -> Iterator[Span]:
     yield span(7, "agentlightning.annotation", rewards)
 
 
+_PARTS: Final = [
+    {"type": "text", "text": HOSTILE},
+    {"type": "image_url", "image_url": {"url": IMAGE}, "name": HOSTILE},
+    {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": HOSTILE}},
+    {"type": "image_url", "image_url": {"url": f"https://example.invalid/{HOSTILE}"}},
+]
+
+
 def _call(number: int) -> dict[str, Any]:
     return {
         "gen_ai.request.model": HOSTILE,
@@ -154,6 +169,8 @@ def _call(number: int) -> dict[str, Any]:
         "gen_ai.prompt.0.content": HOSTILE,
         "gen_ai.prompt.1.role": f"user{HOSTILE}",
         "gen_ai.prompt.1.content": f"{number} {HOSTILE}",
+        "gen_ai.prompt.2.role": "user",
+        "gen_ai.prompt.2.content": orjson.dumps(_PARTS).decode(),
         "gen_ai.completion.0.role": "assistant",
         "gen_ai.completion.0.content": HOSTILE,
         "gen_ai.completion.0.tool_calls.0.name": HOSTILE,
@@ -184,6 +201,8 @@ def address(path: str, filled: Filled) -> str:
     ids = filled.ids()
     if path.startswith("/ui/runs/"):
         ids["rollout_id"] = filled.run_id
+    if "/media/" in path:
+        ids["span_id"] = f"{2:08x}{2:08x}"
     url = re.sub(r"\{(\w+)\}", lambda name: segment(ids[name[1]]), path)
     if path == "/ui/cohorts":
         return f"{url}?a=step%3D0&a.group={segment(GROUP)}&b=step%3D1"

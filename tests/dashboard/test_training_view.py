@@ -63,7 +63,7 @@ def test_every_reason_of_the_adapters_has_its_sentence() -> None:
     [
         ([], "This attempt recorded no spans", False),
         ([_span(1, "index", {})], "No span is a call to a model", False),
-        ([_call(1), _reward(2, 1.0)], "1 of 1 spans of calls yield a triplet", True),
+        ([_call(1), _reward(2, 1.0)], "1 triplet from 1 of 1 recorded call.", True),
         ([_call(1, tokens=False), _reward(2, 1.0)], "1 has no token ids", False),
         ([_call(1)], "None has a reward: none was recorded", False),
     ],
@@ -78,7 +78,7 @@ def test_verdict_names_the_missing_data(spans: list[Span], said: str, *, is_good
 def test_the_verdict_counts_spans_and_triplets() -> None:
     choices = {"prompt_token_ids": [1], "response_token_ids": [2], "gen_ai.completion.1.token_ids": [3]}
     view = training_view([_span(1, "openai.chat.completion", choices | {"gen_ai.completion.0.role": "assistant"})])
-    assert "1 of 1 spans of calls yield 2 triplets, because some calls have several choices." in view.verdict
+    assert "2 triplets from 1 of 1 recorded call. Some calls have several choices." in view.verdict
 
 
 def test_the_proxys_adapter_may_be_asked_instead() -> None:

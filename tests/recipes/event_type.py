@@ -67,7 +67,7 @@ def _apply(scratch: Scratch) -> None:
     method = "store/sql/annotations.py"
     scratch.replace(method, "import AnnotationView\n", "import AnnotationView, PinRollout\n")
     scratch.replace(method, "\n    async def query(\n", f"{_METHOD}\n    async def query(\n")
-    sentence = "store/cli/output/events.py"
+    sentence = "store/narration/events.py"
     scratch.insert(
         sentence,
         '        "rollout.annotated": _annotated,\n',

@@ -162,6 +162,11 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"keys", "operations"}, {"operations"}),
     ({"keys", "quota"}, {"quota"}),
     ({"span_id", "is_answer", "skipped"}, {"invalid_rewards"}),
+    # The tabs of a rollout.
+    ({"span_id", "is_answer", "skipped"}, {"media", "results", "same_as", "speech", "tool_call_id"}),
+    ({"task", "spans", "entries"}, {"turns", "outline", "group"}),
+    ({"number", "cause", "body_hash"}, {"sentence", "cause_number"}),
+    ({"adapter", "verdict", "kept"}, {"tokens"}),
     # The page of a rollout.
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
     # The page of a run.
@@ -209,6 +214,7 @@ _YOUNGER_PAGES = {
     "/ui/tasks/{task}",
     "/ui/bulk",
     "/ui/rollouts.csv",
+    "/ui/rollouts/{rollout_id}/media/{span_id}/{key}",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
     "/ui/search",

@@ -87,7 +87,7 @@ async def page_forms(url: str, ids: dict[str, str]) -> dict[str, Any]:
     forms: dict[str, Any] = {}
     async with aiohttp.ClientSession() as session:
         for path in sorted({route.path for route in ROUTES if route.method == "GET"}):
-            page_ids = ids | {"rollout_id": ids["spanned"]} if path.startswith("/ui/rollouts/") else ids
+            page_ids = ids | {"rollout_id": ids["spanned"], "key": "0"} if path.startswith("/ui/rollouts/") else ids
             twin = "/ui/overview" if path == "/ui/" else _filled(path, page_ids)
             query = f"?a={ids['rollout_id']}&b={ids['spanned']}" if path == "/ui/compare" else ""
             async with session.get(f"{url}{twin}.json{query}") as answer:

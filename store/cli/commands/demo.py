@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.events import Narrator
 from store.cli.output.printing import json_document, line
+from store.cli.output.times import local
+from store.narration.events import Narrator
 
 app = typer.Typer()
 
@@ -38,7 +39,7 @@ def demo(
 
     if continuous:
         raise typer.Exit(doc_search.learn_live(db, seed=seed, quiet=quiet))
-    describe = Narrator().describe
+    describe = Narrator(local).describe
     raise typer.Exit(doc_search.main(db, seed=seed, runners=runners, new=new, quiet=quiet, describe=describe))
 
 

@@ -13,11 +13,11 @@ import typer
 
 from store.cli import lookup
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, RolloutId
-from store.cli.output.events import Narrator
 from store.cli.output.printing import is_terminal, json_document, json_line, line, note, printable
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import in_words, local, utc
 from store.cli.store_context import run_reading
+from store.narration.events import Narrator
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -61,7 +61,7 @@ def history(*, rollout: RolloutId, db: Db = DEFAULT_DB, as_at: AsAt = None, json
     if json:
         json_document([event.model_dump() for event in events])
         return
-    narrator = Narrator()
+    narrator = Narrator(local)
     numbers = {event.position: event.number for event in events}
     print_table(_HISTORY, [_Row(event, _cause(event.cause, numbers), narrator.describe(event)) for event in events])
 
@@ -184,7 +184,7 @@ class _Lines:
     """Printer of one line per event. At the end, it prints the command that continues after the last event."""
 
     def __init__(self) -> None:
-        self._narrator = Narrator()
+        self._narrator = Narrator(local)
         self._cursor: str | None = None
         self._is_terminal = is_terminal()
         self._is_plain = bool(os.environ.get("NO_COLOR"))

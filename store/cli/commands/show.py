@@ -15,7 +15,6 @@ from store import semconv
 from store.cli import lookup
 from store.cli.commands import annotate
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
-from store.cli.output.events import FAILED_ATTEMPT, Narrator, config_text, invalid_reward_texts, reward_text
 from store.cli.output.printing import (
     STYLES,
     compact,
@@ -33,6 +32,7 @@ from store.cli.output.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.output.times import ago, duration, in_words, local, utc
 from store.cli.store_context import run_reading
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
+from store.narration.events import FAILED_ATTEMPT, Narrator, config_text, invalid_reward_texts, reward_text
 
 if TYPE_CHECKING:
     from store.interface.store import AsAt as Past
@@ -144,6 +144,7 @@ async def _of_attempt(
 
 def _print_transcript(subject: _Subject, *, full: bool, json: bool) -> None:
     from store.cli.output.transcript import entries_of, print_transcript
+    from store.dashboard.transcripts.turns import blocks_of
 
     details = subject.thing
     assert isinstance(details, _RolloutDetails)
@@ -158,6 +159,7 @@ def _print_transcript(subject: _Subject, *, full: bool, json: bool) -> None:
                 "attempt_id": attempt and attempt.attempt_id,
                 "input": details.rollout.input,
                 "entries": [asdict(entry) for entry in entries],
+                "turns": [asdict(block) for block in blocks_of(entries)],
             }
         )
         return
@@ -239,7 +241,7 @@ async def _failures(store: Store, rollout_id: str, as_at: Past | None, at: int |
     except (Incompatible, Unsupported):
         # Servers of Agent-lightning have no log.
         return []
-    narrator = Narrator()
+    narrator = Narrator(local)
     sentences = [(event, narrator.describe(event)) for event in events]
     return [
         sentence

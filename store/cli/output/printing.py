@@ -136,12 +136,6 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def token_text(tokens_in: float | None, tokens_out: float | None) -> str:
-    """Return the tokens of a call: `1,200 → 340 tokens`. A dash stands for an unknown number."""
-    before, after = ("–" if tokens is None else f"{tokens:,}" for tokens in (tokens_in, tokens_out))  # noqa: RUF001
-    return f"{before} → {after} tokens"
-
-
 def byte_size(value: int) -> str:
     """Return a number of bytes as a short text, for example 61.4 MB."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

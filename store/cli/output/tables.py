@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from store import semconv
-from store.cli.output.events import reward_text
 from store.cli.output.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
 from store.cli.output.times import ago, duration, local, utc
+from store.narration.events import reward_text
 
 if TYPE_CHECKING:
     from store.models import Attempt, Difference, ResourcesUpdate, Rollout, Span

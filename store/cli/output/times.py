@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
+from store.runtime.durations import duration
+
+__all__ = ["ago", "duration", "in_words", "local", "moment", "seconds_in", "utc"]
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)[a-z]*\s+ago")
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d+)?)\s*(s|m|h|d)")
@@ -88,27 +92,6 @@ def _rounded(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as a short text, for example 3.2 ms, 1.25 s, 2 min 05 s or 1 h 04 min."""
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    if seconds < 1:
-        if seconds == 0:
-            return "0 s"
-        if seconds < 0.001:
-            return f"{seconds * 1e6:.0f} µs"
-        return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
-    if round(seconds, 2) < 60:
-        return f"{seconds:.2f} s".replace(".00", "")
-    total = round(seconds)
-    if total < 3600:
-        return f"{total // 60} min {total % 60:02} s"
-    minutes = round(seconds / 60)
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
 def _datetime(time: float, zone: tzinfo | None) -> datetime:

@@ -1,17 +1,21 @@
-"""The transcript of an attempt as text: messages, tool calls, rewards and errors in the order of time."""
+"""The transcript of an attempt as text: messages, turns with tool calls, rewards and errors in the order of time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from store.cli.output.events import reward_text
-from store.cli.output.printing import line, note, printable, token_text
+from store.cli.output.printing import line, note, printable
 from store.cli.output.times import duration
+from store.narration.events import reward_text
+from store.narration.tokens import token_text
 
 if TYPE_CHECKING:
+    from store.dashboard.transcripts.turns import Block, ToolCall
     from store.dashboard.views.transcript import Entry, Text
     from store.models import Span
+
+_SIGNS = {"removed": "- ", "added": "+ ", "same": "  ", "gap": "…"}
 
 
 def entries_of(spans: Sequence[Span], *, full: bool) -> list[Entry]:
@@ -27,64 +31,106 @@ def entries_of(spans: Sequence[Span], *, full: bool) -> list[Entry]:
 
 
 def print_transcript(entries: Sequence[Entry]) -> None:
-    """Print entries. An entry consists of a title and its indented texts."""
-    is_cut = False
-    for entry in entries:
+    """Print a transcript. Each block has a title and indented texts; a tool call is one block in its turn."""
+    from store.dashboard.transcripts.turns import blocks_of
+
+    texts = _Texts()
+    for block in blocks_of(entries):
         line()
-        if entry.skipped:
-            line(f"({entry.skipped} message{'' if entry.skipped == 1 else 's'} as before)", style="dim")
-        line(printable("  ".join([_title(entry), *_facts(entry)])), style=None if entry.kind in _PLAIN else "bold")
-        for heading, text in _texts(entry):
-            if heading:
-                line(f"  {printable(heading)}")
-            # Control characters are escaped, because they could move the cursor. Line breaks are kept.
-            for part in text.shown.splitlines():
-                line(f"  {'  ' if heading else ''}{printable(part)}")
-            if text.is_cut:
-                is_cut = True
-                line(f"  … {len(text.shown):,} of {text.length:,} characters")
-    if is_cut:
+        if block.kind not in {"spans", "tool"}:
+            line(printable("  ".join([_title(block), *_facts(block)])), style="bold")
+        _print_block(block, texts)
+    if texts.is_cut:
         note("--full shows longer parts of the texts; `rollbook show ID --json` contains all of them")
 
 
-_PLAIN = frozenset({"span", "same"})
+def _print_block(block: Block, texts: _Texts) -> None:
+    if block.thinking:
+        texts.write("reasoning", block.thinking)
+    if block.text:
+        texts.write("", block.text)
+    for medium in block.media:
+        line(f"  {printable('1 attachment, ' + medium.title)}")
+    for tool in block.tools:
+        _print_tool(tool, texts)
+    for error in block.errors:
+        line(f"  {printable(error.title)}", style="bold")
+        if error.text:
+            texts.write("", error.text)
+    if block.kind == "spans":
+        _print_spans(block)
 
 
-def _title(entry: Entry) -> str:
-    match entry.kind:
-        case "tool":
-            return f"tool {entry.title}"
+def _print_tool(tool: ToolCall, texts: _Texts) -> None:
+    line(printable("  ".join([f"  tool {tool.name}", *_facts_of_tool(tool)])), style="bold")
+    for edit in tool.text.edit:
+        line(f"    {printable(_SIGNS[edit.kind] + edit.text)}")
+    if tool.text.details:
+        texts.write("arguments", tool.arguments)
+    elif tool.text.headline:
+        line(f"    {printable(tool.text.headline)}")
+    for heading, text in (("error", tool.error), ("result", tool.result), ("result in the prompt", tool.seen)):
+        if text is not None:
+            texts.write(heading, text)
+    for medium in tool.media:
+        line(f"    {printable('1 attachment, ' + medium.title)}")
+
+
+def _print_spans(block: Block) -> None:
+    for span in block.spans:
+        facts = ["ERROR"] if span.is_error else []
+        facts += [duration(span.seconds)] if span.seconds else []
+        title = f"{span.title}: the same call, recorded by another span" if span.kind == "same" else span.title
+        line(printable("  ".join([title, *facts, f"#{span.sequence_id}"])))
+
+
+class _Texts:
+    """Printer of texts, which remembers whether a text was truncated."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def write(self, heading: str, text: Text) -> None:
+        """Print a text below its heading."""
+        if heading:
+            line(f"  {printable(heading)}")
+        # Control characters are escaped, because they could move the cursor. Line breaks are kept.
+        for part in text.shown.splitlines():
+            line(f"  {'  ' if heading else ''}{printable(part)}")
+        if text.is_cut:
+            self.is_cut = True
+            line(f"  … {len(text.shown):,} of {text.length:,} characters")
+
+
+def _title(block: Block) -> str:
+    match block.kind:
+        case "turn":
+            return f"turn {block.number}"
         case "reward":
-            return ", ".join(reward_text(name, value) for name, value in entry.rewards) or entry.title
-        case "same":
-            return f"{entry.title}: the same call, recorded by another span"
+            return ", ".join(reward_text(name, value) for name, value in block.rewards) or block.title
+        case "error":
+            return "error"
         case _:
-            return entry.title
+            return block.title
 
 
-def _facts(entry: Entry) -> Iterator[str]:
-    if entry.is_error:
-        yield "ERROR"
-    if entry.kind != "reward":
-        yield from (reward_text(name, value) for name, value in entry.rewards)
-    yield from (f"no valid reward ({name} {value[:80]})" for name, value in entry.invalid_rewards)
-    if entry.attached:
-        yield f"{entry.attached} attached part{'' if entry.attached == 1 else 's'} without text"
-    if entry.is_answer and entry.model:
-        yield entry.model
-    if entry.is_answer and entry.tokens_in is not None:
-        yield token_text(entry.tokens_in, entry.tokens_out)
-    if entry.seconds and (entry.is_answer or entry.kind != "message"):
-        yield duration(entry.seconds)
-    yield f"#{entry.sequence_id}"
+def _facts(block: Block) -> Iterator[str]:
+    yield from (f"no valid reward ({name} {value[:80]})" for name, value in block.invalid_rewards)
+    if block.kind == "turn":
+        if block.model:
+            yield block.model
+        if block.tokens_in is not None or block.tokens_out is not None:
+            yield token_text(block.tokens_in, block.tokens_out)
+    if block.seconds and block.kind in {"turn", "reward", "log"}:
+        yield duration(block.seconds)
+    same_calls = [span.sequence_id for span in block.spans] if block.kind == "turn" else []
+    yield from (f"#{number}" for number in (block.sequence_id, *same_calls))
 
 
-def _texts(entry: Entry) -> Iterator[tuple[str, Text]]:
-    if entry.thinking:
-        yield "thinking", entry.thinking
-    if entry.text:
-        yield "", entry.text
-    for call in entry.calls:
-        yield ("" if entry.kind == "tool" else f"calls {call.name}"), call.arguments
-    if entry.result:
-        yield "result", entry.result
+def _facts_of_tool(tool: ToolCall) -> Iterator[str]:
+    if tool.failure:
+        yield f"FAILED: {tool.failure}"
+    if tool.seconds:
+        yield duration(tool.seconds)
+    if tool.sequence_id is not None:
+        yield f"#{tool.sequence_id}"

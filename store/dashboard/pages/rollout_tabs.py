@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from store.dashboard.page import Done, PageContent, Pages
-from store.dashboard.pages.rollout_frame import Looked, look
+from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS, Looked, look
 from store.dashboard.request import PageRequest
 from store.dashboard.views import json_tree
+from store.dashboard.views.formats import time_text
 from store.dashboard.views.training import ADAPTERS, training_view
 from store.db.dialect import ReadSession
 from store.db.queries import rollout_history
 from store.domain.rollout import TERMINAL
 from store.errors import Conflict, NotFound
-from store.models import Rollout
+from store.models import HistoryEvent, Rollout
+from store.narration.events import Narrator
 
 pages = Pages()
 
 ADAPTED: Final = 2_000
 """The maximum number of spans of an attempt that the training view reads."""
+_STARTED: Final = "attempt.started"
 RAW_SPANS: Final = 50
 """The number of spans per page of the raw view."""
 
@@ -30,32 +34,64 @@ async def events(request: PageRequest) -> PageContent:
     """Show the events of a rollout. The parameters are `type`, `after` (the number of an event) and `limit`."""
     looked = await look(request)
     type_filter, after, limit = request.several("type"), request.whole("after", 0), request.rows
-    rows, types = await request.store.core.look(
+    rows, types, starts = await request.store.core.look(
         partial(_events, looked=looked, type_filter=type_filter, after=after, limit=limit + 1), snapshot=True
     )
-    values = {"events": rows[:limit], "after": after, "more": len(rows) > limit, "types": types}
+    values = {
+        "events": _narrated(rows[:limit], starts),
+        "after": after,
+        "more": len(rows) > limit,
+        "types": types,
+    }
     return looked.page("events", "rollout_events.html", values, type_filter=type_filter)
+
+
+def _narrated(rows: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return events with a sentence each, and with the number of the event of this rollout that caused it.
+
+    Args:
+        rows: the events of the page.
+        starts: the starts of attempts, whose numbers the sentences contain.
+    """
+    narrator = Narrator(time_text)
+    for start in starts:
+        narrator.observe(HistoryEvent(**start))
+    numbers = {row["position"]: row["number"] for row in (*starts, *rows)}
+    return [
+        {**row, "sentence": narrator.describe(HistoryEvent(**row)), "cause_number": numbers.get(row["cause"])}
+        for row in rows
+    ]
 
 
 async def _events(
     session: ReadSession, looked: Looked, type_filter: list[str], after: int, limit: int
-) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
+) -> tuple[list[dict[str, Any]], list[tuple[str, int]], list[dict[str, Any]]]:
     rollout_id, until = looked.rollout_id, looked.position
     types = await rollout_history.event_types(session, rollout_id, until)
     rows = await rollout_history.events(session, rollout_id, types=type_filter, after=after, until=until, limit=limit)
-    return rows, types
+    starts = await rollout_history.events(
+        session, rollout_id, types=[_STARTED], until=until, limit=MOST_ATTEMPTS, newest=True
+    )
+    return rows, types, starts
 
 
 @pages.get("/ui/rollouts/{rollout_id}/training")
 async def training(request: PageRequest) -> PageContent:
-    """Show the training data that an adapter extracts from an attempt. The parameter `adapter` is tracer or proxy."""
+    """Show the training data that an adapter extracts from an attempt, with the rows and tokens that training uses.
+
+    The parameters are `adapter`: tracer or proxy, `rows`: calls or conversations, and `row`: the number of the row
+    whose tokens are all shown.
+    """
     looked = await look(request)
     adapter = request.among("adapter", list(ADAPTERS), "tracer")
+    merge_turns = request.among("rows", ("calls", "conversations"), "calls") == "conversations"
+    row = request.maybe_whole("row", least=1)
     page = await looked.spans(limit=ADAPTED)
     # Converting two thousand spans takes time, so it runs in a thread and does not block other requests.
-    view = await asyncio.to_thread(training_view, page.items, adapter)
+    view = await asyncio.to_thread(training_view, page.items, adapter, merge_turns=merge_turns, row=row)
     values = {"view": view, "read": len(page.items), "total": page.total}
-    return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
+    hidden = {"adapters": list(ADAPTERS), "merge_turns": merge_turns, "row": row}
+    return looked.page("training", "rollout_training.html", values, **hidden)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")

@@ -12,12 +12,12 @@ from markupsafe import Markup
 from store.dashboard.page import File, PageContent, Pages
 from store.dashboard.pages.rollout_frame import Looked, look
 from store.dashboard.request import PageRequest
+from store.dashboard.transcripts.turns import Block, blocks_of, outline_of, renumbered, sections_of
 from store.dashboard.views.formats import pretty
 from store.dashboard.views.group_place import GroupPlace, place_of
 from store.dashboard.views.markdown import Prose
 from store.dashboard.views.media import image_of, readable
 from store.dashboard.views.transcript import Entry, Text, transcript
-from store.dashboard.views.turns import Block, blocks_of, outline_of, renumbered, sections_of
 from store.db.dialect import ReadSession
 from store.db.queries.groups import MemberQuery, group_row, member_rows
 from store.domain.rollout import TERMINAL

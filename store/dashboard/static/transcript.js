@@ -105,6 +105,7 @@ function showPlace() {
     if (target.getBoundingClientRect().top > line && current) break;
     current = link;
   }
+  if (scrollY + innerHeight >= document.documentElement.scrollHeight - 4 && scrollY > 0) current = [...nav.querySelectorAll("ol a")].at(-1) ?? current;
   const before = nav.querySelector("[aria-current]");
   if (before === current) return;
   before?.removeAttribute("aria-current");

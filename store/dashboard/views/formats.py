@@ -117,6 +117,15 @@ def ago(seconds: float | None) -> str:
     return f"{seconds // 86400:.0f} d ago"
 
 
+def time_text(at: float) -> str:
+    """Return a time in UTC with milliseconds. A time that no calendar has is returned as seconds since the epoch."""
+    try:
+        moment = datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g} s"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
+
+
 def when(at: float | None, *, absolute: bool = False) -> Markup:
     """Return a `<time>` element that shows the age of a time and has the exact time as tooltip.
 
@@ -132,7 +141,7 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
         moment = datetime.fromtimestamp(at, UTC)
     except (OverflowError, ValueError, OSError):
         return escape(f"{at:g} s")
-    exact = f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC"
+    exact = time_text(at)
     text = exact if absolute else ago(system_clock() / MICROSECONDS - at)
     kind = "exact" if absolute else "ago"
     return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(
@@ -149,7 +158,7 @@ def clock(at: float | None) -> Markup:
     except (OverflowError, ValueError, OSError):
         return escape(f"{at:g} s")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03} UTC", f"{moment:%H:%M:%S}"
+        moment.isoformat(), time_text(at), f"{moment:%H:%M:%S}"
     )
 
 

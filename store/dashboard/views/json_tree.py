@@ -14,6 +14,8 @@ BUDGET: Final = 200_000
 """The maximum number of characters in a tree."""
 MOST: Final = 3_000
 """The maximum number of nodes in a tree."""
+_TIMES: Final = frozenset({"start_time", "end_time", "last_heartbeat_time", "timestamp"})
+"""The fields of rollouts, attempts and spans with times in seconds since the epoch."""
 _DEEPEST: Final = 24
 _LONGEST_NAME: Final = 400
 
@@ -32,6 +34,8 @@ class Node:
     """The number of children of an object or array, or of characters of a scalar. Omitted ones are included."""
     is_cut: bool = False
     """Whether a part of the value is not shown."""
+    time: float | None = None
+    """The value, if it is a time in seconds since the epoch."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,8 @@ def _node(name: str, value: Any, left: _Left, longest: int, depth: int) -> Node:
     excerpt = text[:most]
     left.characters -= len(excerpt)
     kind = "text" if isinstance(value, str) else "value"
-    return Node(name, excerpt, kind, count=len(text), is_cut=len(excerpt) < len(text))
+    time = value if name in _TIMES and isinstance(value, float) else None
+    return Node(name, excerpt, kind, count=len(text), is_cut=len(excerpt) < len(text), time=time)
 
 
 def _branch(name: str, value: Any, left: _Left, longest: int, depth: int) -> Node:

@@ -21,6 +21,7 @@ MOST_MARKS: Final = 1_500
 MOST_IN_ALL: Final = 200_000
 """The maximum number of characters that are rendered for one page."""
 _MARKS: Final = "[]<>`*_|!&\\"
+_JSON: Final = re.compile(r"\s*(?:\{|\[\s*[\[{\"])")
 _LINKS: Final = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _HEADINGS: Final = {"h1": "h4", "h2": "h4", "h3": "h5", "h4": "h5", "h5": "h6", "h6": "h6"}
 """The levels of headings in messages, which are below those of the page."""
@@ -65,7 +66,7 @@ class Prose:
 
     def render(self, text: str) -> Markup | None:
         """Return the HTML of a text; None for JSON, and for a text that would take too long."""
-        if len(text) > min(self.left, LONGEST) or text.lstrip()[:1] in {"{", "["}:
+        if len(text) > min(self.left, LONGEST) or _JSON.match(text):
             return None
         if sum(map(text.count, _MARKS)) > MOST_MARKS:
             return None

@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -25,7 +25,7 @@ _SIGNATURES: Final = (
     (re.compile(rb"GIF8[79]a"), "image/gif"),
     (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
 )
-"""The first bytes of the formats that a page shows. A format that may contain scripts, such as SVG, is not among them."""
+"""The first bytes of the formats that a page shows. Formats that may contain scripts, such as SVG, are missing."""
 _LONGEST_SIGNATURE: Final = 12
 _DATA_URL: Final = re.compile(r"data:([\w.+-]{1,100}/[\w.+-]{1,100})?(?:;[\w.+-]{1,100}=[\w.+-]{1,100})*;base64,\s*")
 _RUN: Final = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{256,}={0,2}")
@@ -106,7 +106,9 @@ def _image_type(beginning: bytes) -> str | None:
 
 def image_of(attributes: Mapping[str, Any], key: str) -> tuple[bytes, str] | None:
     """Return the bytes and the type of the image of a span with this key; None if there is none."""
-    for part in _all_media(attributes):
+    call, tool = call_of(attributes), tool_use_of(attributes)
+    parts = [part for message in (*call.messages, *call.answers) for part in message.media]
+    for part in (*parts, *(() if tool is None else tool.media)):
         url = media_url(part) or ""
         if hashlib.sha256(url.encode(errors="replace")).hexdigest()[:16] != key:
             continue
@@ -114,14 +116,6 @@ def image_of(attributes: Mapping[str, Any], key: str) -> tuple[bytes, str] | Non
         media_type = _image_type(content)
         return None if media_type is None or len(content) > LARGEST_IMAGE else (content, media_type)
     return None
-
-
-def _all_media(attributes: Mapping[str, Any]) -> Iterator[MessagePart]:
-    call = call_of(attributes)
-    for message in (*call.messages, *call.answers):
-        yield from message.media
-    tool = tool_use_of(attributes)
-    yield from () if tool is None else tool.media
 
 
 def readable(text: str) -> str:
@@ -157,8 +151,3 @@ def _shortened(match: re.Match[str]) -> str:
 def _label(media_type: str, encoded: str) -> str:
     digest = hashlib.sha256(encoded.encode()).hexdigest()[:8]
     return f"[{media_type}, {size(len(encoded) * 3 // 4)}, {digest}]"
-
-
-def attachments(media: Sequence[Medium]) -> str:
-    """Return the number of media and their types: `1 attachment, audio/wav, 20 KiB`."""
-    return f"{len(media)} attachment{'' if len(media) == 1 else 's'}, " + "; ".join(medium.title for medium in media)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from store.adapters.records import AdaptReport
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
+from store.dashboard.views.token_rows import TokenRows, token_rows
 from store.models import Span
 
 ADAPTERS: Final = {"tracer": TracerTraceToTriplet, "proxy": LlmProxyTraceToTriplet}
@@ -91,10 +92,21 @@ class TrainingView:
     """The spans that yield no triplet."""
     lost: Sequence[UnusedSpan] = field(default_factory=list[UnusedSpan])
     """The rewards that no triplet got."""
+    tokens: TokenRows | None = None
+    """The rows of training with their tokens; None without triplets."""
 
 
-def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingView:
-    """Return the training data that an adapter extracts from spans of one attempt. Trainers use the same adapters."""
+def training_view(
+    spans: Sequence[Span], adapter: str = "tracer", *, merge_turns: bool = False, row: int | None = None
+) -> TrainingView:
+    """Return the training data that an adapter extracts from spans of one attempt. Trainers use the same adapters.
+
+    Args:
+        spans: the spans.
+        adapter: a key of `ADAPTERS`.
+        merge_turns: whether the calls of a conversation become one row.
+        row: the number of the row whose tokens are all returned; None for the first tokens of all rows.
+    """
     report: AdaptReport = ADAPTERS[adapter]().adapt_report(spans)
     by_id = {span.span_id: span for span in spans}
     triplets = [
@@ -109,7 +121,8 @@ def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingVie
         for reward in report.lost_rewards
     ]
     verdict, is_good = _verdict(triplets, dropped, lost, spans)
-    return TrainingView(adapter, verdict, is_good, triplets, dropped, lost)
+    rows = token_rows(report.triplets, merge_turns=merge_turns, row=row) if report.triplets else None
+    return TrainingView(adapter, verdict, is_good, triplets, dropped, lost, rows)
 
 
 def _kept(prompt: Any, response: Any, reward: float | None, metadata: Mapping[str, Any]) -> Kept:
@@ -140,26 +153,24 @@ def _verdict(
     if not triplets and not dropped:
         return _NO_CALLS, False
     if not triplets:
-        return f"All {len(dropped):,} spans of calls were dropped; the reasons are below.", False
+        return f"No triplet: all {_calls(len(dropped))} were dropped; the reasons are below.", False
     used = {triplet.span_ids[0] for triplet in triplets}
     total = len(used | {span.span_id for span in dropped})
-    yielding = (
-        "a triplet"
-        if len(triplets) == len(used)
-        else f"{len(triplets):,} triplets, because some calls have several choices"
-    )
-    sentences = [f"{len(used):,} of {total:,} spans of calls yield {yielding}."]
+    sentences = [f"{len(triplets):,} triplet{'' if len(triplets) == 1 else 's'} from {len(used):,} of {_calls(total)}."]
+    if len(triplets) > len(used):
+        sentences.append("Some calls have several choices.")
     without_token_ids = sum(not (triplet.prompt_tokens and triplet.response_tokens) for triplet in triplets)
     if without_token_ids:
-        sentences.append(f"{_have(without_token_ids)} no token ids; training of weights skips them.")
+        have = f"{without_token_ids:,} {'has' if without_token_ids == 1 else 'have'}"
+        sentences.append(f"{have} no token ids; training of weights skips them.")
     without_reward = sum(triplet.reward is None for triplet in triplets)
     if without_reward == len(triplets):
         reason = "the recorded rewards could not be assigned." if lost else "none was recorded."
         sentences.append(f"None has a reward: {reason}")
     elif without_reward:
-        sentences.append(f"{_have(without_reward)} no reward of its own.")
+        sentences.append(f"{without_reward:,} without reward.")
     return " ".join(sentences), not without_token_ids and without_reward < len(triplets)
 
 
-def _have(count: int) -> str:
-    return f"{count:,} {'has' if count == 1 else 'have'}"
+def _calls(count: int) -> str:
+    return f"{count:,} recorded call{'' if count == 1 else 's'}"

@@ -96,7 +96,7 @@ class Entry:
     skipped: int = 0
     """The number of messages before this message that are not shown again, because an earlier call contained them."""
     is_error: bool = False
-    call_id: str | None = None
+    tool_call_id: str | None = None
     """The id of the tool call that the span of a tool executed."""
     results: tuple[ToolResult, ...] = ()
     """The results of tools that the message contains; `text` contains them too."""
@@ -254,7 +254,7 @@ def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
         result = budget.maybe(used.result, span.span_id)
         media = media_of(used.media, span.span_id)
         return replace(
-            plain, kind="tool", title=used.name, calls=(call,), result=result, call_id=used.call_id, media=media
+            plain, kind="tool", title=used.name, calls=(call,), result=result, tool_call_id=used.call_id, media=media
         )
     if plain.rewards or plain.invalid_rewards:
         return replace(plain, kind="reward")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from store import semconv
-from store.cli.output import run_events as run_event_lines
-from store.cli.output import thread_events as thread_event_lines
-from store.cli.output.printing import token_text
-from store.cli.output.times import duration, local
+from store.narration import run_events as run_event_lines
+from store.narration import thread_events as thread_event_lines
+from store.narration.tokens import token_text
+from store.runtime.durations import duration
 
 if TYPE_CHECKING:
     from store.models import HistoryEvent
@@ -45,9 +45,14 @@ class _Seen:
 
 
 class Narrator:
-    """Describes events. The caller must pass the events oldest first, because sentences use data of earlier events."""
+    """Describes events. The caller must pass the events oldest first, because sentences use data of earlier events.
 
-    def __init__(self) -> None:
+    Args:
+        time_text: the function that returns a time, in seconds since the epoch, as text.
+    """
+
+    def __init__(self, time_text: Callable[[float], str]) -> None:
+        self._time_text = time_text
         self._attempts: dict[str, _Seen] = {}
 
     def observe(self, event: HistoryEvent) -> None:
@@ -136,7 +141,7 @@ class Narrator:
     def _attempt_amended(self, _event: HistoryEvent, data: Json) -> str:
         fields = dict(data)
         if fields.get("last_heartbeat_time") is not None:
-            fields["last_heartbeat_time"] = local(fields["last_heartbeat_time"])
+            fields["last_heartbeat_time"] = self._time_text(fields["last_heartbeat_time"])
         return f"{self._attempt(data)}: {_fields_set(fields, names=('worker_id', 'last_heartbeat_time'))}"
 
     def _released(self, _event: HistoryEvent, data: Json) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from store.cli.output.printing import token_text
-from store.cli.output.times import duration
+from store.narration.tokens import token_text
+from store.runtime.durations import duration
 
 Json = dict[str, Any]
 

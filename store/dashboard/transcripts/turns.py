@@ -1,4 +1,4 @@
-"""The transcript of an attempt as blocks: prompts, turns with their tool calls, rewards, and an outline. Decision 112."""
+"""The transcript of an attempt as blocks: prompts, turns with tool calls, rewards; and its outline. Decision 112."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from store.dashboard.transcripts.tool_calls import Arguments, arguments_of, failure_in, summary_of
 from store.dashboard.views.media import Medium
-from store.dashboard.views.tool_calls import Arguments, arguments_of, failure_in, summary_of
 from store.dashboard.views.transcript import Entry, RequestedTool, Text, ToolResult
 
 BlockKind = Literal["system", "user", "message", "turn", "tool", "reward", "log", "error", "spans"]
@@ -134,27 +134,30 @@ class _Reader:
     """The turns by the id of their span."""
     waiting: list[ToolCall] = field(default_factory=list[ToolCall])
     """The tool calls of the last turn."""
+    unanswered: list[ToolCall] = field(default_factory=list[ToolCall])
+    """The tool calls of the last turn whose results are not yet in a prompt."""
     count: int = 0
 
     def read(self, entry: Entry) -> None:
         """Add an entry to the blocks."""
         match entry.kind:
             case "message":
-                self._message(entry)
+                self.add_message(entry)
             case "tool":
-                self._execution(entry)
+                self.add_execution(entry)
             case "error":
-                self._error(entry)
+                self.add_error(entry)
             case "same" if entry.same_as in self.turns:
                 self.turns[entry.same_as].spans.append(entry)
             case "span" | "same":
-                self._span(entry)
+                self.add_span(entry)
             case kind:
                 self.blocks.append(_block(entry, kind, f"entry-{entry.span_id}"))
 
-    def _message(self, entry: Entry) -> None:
+    def add_message(self, entry: Entry) -> None:
+        """Add a message: its results go to their tool calls, its rest is a block."""
         for result in entry.results:
-            self._result(entry, result)
+            self.add_result(entry, result)
         if entry.results and entry.speech is None and not entry.media and not entry.calls:
             return
         text = entry.speech if entry.results else entry.text
@@ -164,6 +167,7 @@ class _Reader:
             self.count += 1
             block = _block(entry, "turn", f"entry-{entry.span_id}")
             block.number, self.turns[entry.span_id], self.waiting = self.count, block, []
+            self.unanswered = []
         elif entry.title in _SYSTEM_ROLES:
             block = _block(entry, "system", f"message-{len(self.blocks)}")
         else:
@@ -171,24 +175,27 @@ class _Reader:
         block.text, block.thinking, block.media = text, entry.thinking, entry.media
         self.blocks.append(block)
         for call in entry.calls:
-            block.tools.append(self._request(call))
+            block.tools.append(self.add_request(call))
 
-    def _request(self, call: RequestedTool) -> ToolCall:
+    def add_request(self, call: RequestedTool) -> ToolCall:
+        """Add a tool call that the model requested."""
         anchor = f"call-{len(self.blocks)}-{len(self.waiting)}"
         tool = ToolCall(anchor, call.name, call.call_id, call.arguments, arguments_of(call.arguments.shown))
         if call.call_id is not None:
             self.by_call_id[call.call_id] = tool
         self.waiting.append(tool)
+        self.unanswered.append(tool)
         return tool
 
-    def _execution(self, entry: Entry) -> None:
+    def add_execution(self, entry: Entry) -> None:
+        """Add the execution of a tool to its request, or to a block of its own."""
         call = entry.calls[0]
         text = arguments_of(call.arguments.shown)
-        tool = self._requested(entry.call_id, call.name, text)
+        tool = self.find_request(entry.tool_call_id, call.name, text)
         if tool is None:
-            tool = ToolCall("", call.name, entry.call_id, call.arguments, text)
-            if entry.call_id is not None:
-                self.by_call_id[entry.call_id] = tool
+            tool = ToolCall("", call.name, entry.tool_call_id, call.arguments, text)
+            if entry.tool_call_id is not None:
+                self.by_call_id[entry.tool_call_id] = tool
             self._container(entry).tools.append(tool)
         elif not tool.arguments.length:
             tool.arguments, tool.text = call.arguments, text
@@ -207,7 +214,7 @@ class _Reader:
         failure = "error" if entry.is_error else ""
         tool.failure = (failure_in(tool.result.shown) if tool.result is not None else "") or failure or tool.failure
 
-    def _requested(self, call_id: str | None, name: str, text: Arguments) -> ToolCall | None:
+    def find_request(self, call_id: str | None, name: str, text: Arguments) -> ToolCall | None:
         """Return the request of an execution: by its id, or else by its name and its arguments in the last turn."""
         if call_id is not None and (tool := self.by_call_id.get(call_id)) is not None:
             return tool if tool.span_id is None else None
@@ -224,22 +231,25 @@ class _Reader:
             self.blocks.append(_block(entry, "tool", f"tools-{len(self.blocks)}"))
         return self.blocks[-1]
 
-    def _result(self, entry: Entry, result: ToolResult) -> None:
+    def add_result(self, entry: Entry, result: ToolResult) -> None:
+        """Add a result in a prompt to its tool call."""
         tool = self.by_call_id.get(result.call_id) if result.call_id is not None else None
         if tool is None and result.call_id is None:
-            tool = next((waiting for waiting in self.waiting if waiting.result is None), None)
+            tool = next(iter(self.unanswered), None)
         if tool is None:
             nothing = Text("", 0)
             tool = ToolCall(f"result-{len(self.blocks)}", "tool", result.call_id, nothing, arguments_of(""))
             self._container(entry).tools.append(tool)
+        self.unanswered = [other for other in self.unanswered if other is not tool]
         if tool.result is None:
             tool.result = result.text if result.text.length or not result.media else None
-        elif not _is_part(result.text, tool.result):
+        elif result.text.length and result.text.shown.strip() not in tool.result.shown:
             tool.seen = result.text
         tool.media = tool.media or result.media
         tool.failure = tool.failure or failure_in(result.text.shown) or ("error" if result.is_error else "")
 
-    def _error(self, entry: Entry) -> None:
+    def add_error(self, entry: Entry) -> None:
+        """Add the exception of a span to its tool call or to its turn, or as a block."""
         tool, turn = self.by_span_id.get(entry.span_id), self.turns.get(entry.span_id)
         if tool is not None:
             tool.error = entry.text
@@ -251,7 +261,8 @@ class _Reader:
             block.errors.append(entry)
             self.blocks.append(block)
 
-    def _span(self, entry: Entry) -> None:
+    def add_span(self, entry: Entry) -> None:
+        """Add a span without messages."""
         if not self.blocks or self.blocks[-1].kind != "spans":
             self.blocks.append(_block(entry, "spans", f"spans-{len(self.blocks)}"))
         self.blocks[-1].spans.append(entry)
@@ -273,11 +284,6 @@ def _block(entry: Entry, kind: BlockKind, anchor: str) -> Block:
         rewards=entry.rewards,
         invalid_rewards=entry.invalid_rewards,
     )
-
-
-def _is_part(text: Text, result: Text) -> bool:
-    """Return whether a result adds nothing to another result of the same call."""
-    return text.shown.strip() in result.shown or not text.length
 
 
 def blocks_of(entries: Iterable[Entry]) -> list[Block]:
@@ -335,7 +341,8 @@ def _close(run: list[Block], rest: list[Block], sections: list[Section]) -> None
         rest.clear()
     counts = Counter(tool.name for block in run for tool in block.tools)
     tools = ", ".join(f"{name} × {count}" if count > 1 else name for name, count in counts.most_common(4))  # noqa: RUF001
-    sections.append(Section(tuple(run), f"Turns {turns[0].number} to {turns[-1].number}" + (f" · {tools}" if tools else "")))
+    summary = f"Turns {turns[0].number} to {turns[-1].number}" + (f" · {tools}" if tools else "")
+    sections.append(Section(tuple(run), summary))
 
 
 def outline_of(blocks: Sequence[Block]) -> list[OutlineItem]:
@@ -344,13 +351,12 @@ def outline_of(blocks: Sequence[Block]) -> list[OutlineItem]:
     for block in blocks:
         items += _outlined(block)
         for tool in block.tools:
-            note = tool.failure or ("edit" if tool.text.edit else "")
-            items.append(
-                OutlineItem(tool.anchor, "tool", tool.name, tool.text.headline[:80], note, bool(tool.failure), is_inner=True)
-            )
+            note, headline = tool.failure or ("edit" if tool.text.edit else ""), tool.text.headline[:80]
+            items.append(OutlineItem(tool.anchor, "tool", tool.name, headline, note, bool(tool.failure), is_inner=True))
         if block.kind != "error":
             items += [
-                OutlineItem(block.anchor, "error", error.title, is_failure=True, is_inner=True) for error in block.errors
+                OutlineItem(block.anchor, "error", error.title, is_failure=True, is_inner=True)
+                for error in block.errors
             ]
     return items
 

@@ -1,0 +1,1 @@
+"""Transcripts as blocks: turns, tool calls and their edits."""

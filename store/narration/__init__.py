@@ -1,0 +1,1 @@
+"""Sentences that describe the events of the log, for commands and pages."""
