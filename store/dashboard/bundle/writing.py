@@ -18,7 +18,7 @@ import orjson
 
 from store.dashboard import rendering
 from store.dashboard.bundle.static_html import StaticPage
-from store.dashboard.page import PageContent, View
+from store.dashboard.page import File, PageContent, View
 from store.dashboard.pages import rollout_list, rollout_tabs, rollout_transcript, waterfall
 from store.dashboard.request import MOST_ROWS, PageRequest, Visitor
 from store.errors import Conflict, Invalid, NotFound
@@ -34,11 +34,12 @@ FORMAT: Final = "rollbook-bundle"
 VERSION: Final = 1
 _MANIFEST: Final = "bundle.json"
 _INDEX: Final = "index.html"
-_ASSETS: Final = ("tokens.css", "app.css", "icon.svg", "bundle.js")
+_ASSETS: Final = ("tokens.css", "app.css", "transcript.css", "icon.svg", "bundle.js")
 _MOST_PAGES: Final = 2_000
 """The maximum number of pages of one rollout. Links to further pages are left out."""
 _PREVIEWS_AT_ONCE: Final = 100
 _PAGE: Final = re.compile(r"/ui/rollouts/(?P<rollout>[^/?#]+)(?:/(?P<kind>[^/?#]+)(?:/(?P<span>[^/?#]+))?)?")
+_IMAGE: Final = re.compile(r"/ui/rollouts/(?P<rollout>[^/?#]+)/media/(?P<span>[^/?#]+)/(?P<key>[0-9a-f]+)")
 _STATIC: Final = re.compile(r"/ui/static/[^/]+/(?P<name>[^/?#]+)")
 
 _VIEWS: Final[Mapping[str, View]] = {
@@ -158,6 +159,8 @@ class _Bundle:
     _paths: dict[_Place, str] = field(default_factory=dict[_Place, str])
     """The path of each page that was written or that will be written."""
     _waiting: deque[_Place] = field(default_factory=deque[_Place])
+    _images: dict[str, _Place] = field(default_factory=dict[str, _Place])
+    """The images of messages by their paths. The kind of their place is the key of the image."""
     _counts: dict[str, int] = field(default_factory=dict[str, int])
     """For each rollout id, the number of its pages, not counting its first page."""
 
@@ -180,6 +183,8 @@ class _Bundle:
             self._waiting.append(_Place(rollout_id, "transcript"))
             while self._waiting:
                 await self._write_page(self._waiting.popleft())
+            while self._images:
+                await self._write_image(*self._images.popitem())
             self.on_progress(OperationProgress("exporting", number, len(self.rollout_ids), "rollouts"))
 
     async def _write_index(self) -> None:
@@ -200,6 +205,13 @@ class _Bundle:
             params["all"] = ["1"]
         path = f"/ui/rollouts/{place.rollout_id}/{place.kind}"
         await self._draw(self._paths[place], _VIEWS[place.kind], self._request(path, ids, params))
+
+    async def _write_image(self, path: str, place: _Place) -> None:
+        ids = {"rollout_id": place.rollout_id, "span_id": place.span_id or "", "key": place.kind}
+        params = {name: [value] for name, value in place.params}
+        file = await rollout_transcript.medium(self._request(f"/ui/rollouts/{place.rollout_id}/media", ids, params))
+        assert isinstance(file, File)  # the page shows only images that exist
+        self.put(path, file.body)
 
     async def _draw(
         self, path: str, view: View, request: PageRequest, previews: Mapping[str, str] | None = None
@@ -231,6 +243,13 @@ class _Bundle:
             return _INDEX
         if (static := _STATIC.fullmatch(parts.path)) is not None:
             return f"assets/{static['name']}" if static["name"] in _ASSETS else None
+        if (image := _IMAGE.fullmatch(parts.path)) is not None and unquote(image["rollout"]) in self._counts:
+            rollout_id, attempt = unquote(image["rollout"]), params.get("attempt")
+            folder = self._paths[_Place(rollout_id, "transcript")].rpartition("/")[0]
+            chosen = () if attempt is None else (("attempt", attempt),)
+            path = f"{folder}/image-{image['key']}"
+            self._images[path] = _Place(rollout_id, image["key"], chosen, unquote(image["span"]))
+            return path
         place = self._place(parts.path, params)
         if place is None:
             return None

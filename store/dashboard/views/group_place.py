@@ -32,7 +32,7 @@ class GroupPlace:
 
 
 def place_of(group_id: str, rollout_id: str, members: Sequence[MemberRow], total: int) -> GroupPlace | None:
-    """Return the place of a rollout; None if it has no reward or is not among the members.
+    """Return the place of a rollout; None if it has no reward, is alone or is not among the members.
 
     Args:
         group_id: the id of the group.
@@ -41,7 +41,7 @@ def place_of(group_id: str, rollout_id: str, members: Sequence[MemberRow], total
         total: the number of all rollouts of the group.
     """
     reward = next((member.reward for member in members if member.rollout_id == rollout_id), None)
-    if reward is None:
+    if reward is None or total < 2:
         return None
     rewards = sorted((member.reward for member in members if member.reward is not None), reverse=True)
     mean = statistics.fmean(rewards)
