@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from store.dashboard.pages.rollout_frame import MOST_ATTEMPTS
 from store.dashboard.views.formats import NOTHING, duration
 from store.models import AttemptError, PromptTemplate, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore
 from store.testing import ManualClock
+from tests.dashboard.filled import IMAGE
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed
 from tests.dashboard.traces import START, a_span, answered
 from tests.server.api import Answer, Api
@@ -344,3 +347,70 @@ async def test_facts_of_a_rollout_lead_to_its_version_and_leave_unknown_tokens_o
     assert f"/ui/resources/{resources.resources_id}?version=1" in page.links
     assert f"Tokens {NOTHING}" in page.text
     assert "0 in" not in page.text
+
+
+@ON_BOTH
+async def test_image_of_a_message_has_a_route_of_its_own_and_only_images_have(store: SQLStore, api: Api) -> None:
+    begun = await store.start_rollout(1)
+    ids = (begun.rollout_id, begun.attempt.attempt_id)
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in (IMAGE, "data:text/html;base64,PGI+")]
+    said = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": orjson.dumps(parts).decode()}
+    await store.add_span(_span(*ids, 1, "openai.chat.completion", **said))
+    last = (await _twin(api, begun.rollout_id))["last"]
+    twin = await _twin(api, begun.rollout_id)
+    image, other = twin["turns"][0]["media"]
+    assert (image["is_image"], image["media_type"], other["is_image"]) == (True, "image/png", False)
+    assert IMAGE[-40:] not in orjson.dumps(twin).decode()
+    path = f"//ui/rollouts/{begun.rollout_id}/media/{image['span_id']}"
+    answer = await api.get(f"{path}/{image['key']}")
+    assert (answer.status, answer.body[:4], answer.headers["content-type"]) == (200, b"\x89PNG", "image/png")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["content-security-policy"] == "sandbox; default-src 'none'"
+    assert (await api.get(f"{path}/{other['key']}")).status == 404
+    assert (await api.get(f"{path}/{image['key']}?at={last - 4}")).status in {404, 422}
+    page = Read((await api.get(f"//ui/rollouts/{begun.rollout_id}")).body)
+    assert [source for source in page.marked("src") if "/media/" in source] == [
+        f"/ui/rollouts/{begun.rollout_id}/media/{image['span_id']}/{image['key']}"
+    ]
+    assert "1 attachment, text/html · 3 B" in page.text
+
+
+@ON_BOTH
+async def test_events_are_sentences_with_the_numbers_of_attempts_and_causes(store: SQLStore, api: Api) -> None:
+    rollout_id = await _story(store)
+    events = (await _twin(api, rollout_id, "/events"))["events"]
+    sentences = {event["number"]: event["sentence"] for event in events}
+    assert sentences[1].startswith("enqueued, for train")
+    claim = next(event for event in events if event["type"] == "attempt.started")
+    assert claim["sentence"] == "attempt 1 claimed by w-1 → preparing"
+    moved = next(event for event in events if event["cause"] is not None)
+    assert events[moved["cause_number"] - 1]["position"] == moved["cause"]
+    # A later page knows the number of the attempt, although its start is on an earlier page.
+    later = (await _twin(api, rollout_id, "/events", after=claim["number"], limit=2))["events"]
+    assert "attempt 1" in later[-1]["sentence"] or "attempt 1" in later[0]["sentence"]
+    page = Read((await api.get(f"//ui/rollouts/{rollout_id}/events")).body)
+    assert sentences[2] in page.text
+
+
+@ON_BOTH
+async def test_reward_states_its_place_among_the_rewarded_rollouts_of_its_group(store: SQLStore, api: Api) -> None:
+    rollouts: list[str] = []
+    for reward in (0.2, 0.8, 0.5, None):
+        begun = await store.start_rollout(1, metadata={"rollbook.group": "g"})
+        rollouts.append(begun.rollout_id)
+        if reward is not None:
+            value = {"agentlightning__reward__0__value": reward}
+            await store.add_span(_span(begun.rollout_id, begun.attempt.attempt_id, 1, "graded", **value))
+    group = (await _twin(api, rollouts[1]))["group"]
+    assert (group["rank"], group["rewarded"], group["rollouts"]) == (1, 3, 4)
+    assert [round(group[name], 6) for name in ("mean", "advantage", "deviation", "normalised")] == [0.5, 0.3, 0.3, 1.0]
+    assert (await _twin(api, rollouts[3]))["group"] is None
+    assert "1 of 3 rewarded" in Read((await api.get(f"//ui/rollouts/{rollouts[1]}")).body).text
+
+
+async def test_times_of_raw_data_are_readable(store: SQLStore, api: Api) -> None:
+    begun = await store.start_rollout(1)
+    await store.add_span(_span(begun.rollout_id, begun.attempt.attempt_id, 1))
+    raw = Read((await api.get(f"//ui/rollouts/{begun.rollout_id}/raw?span={1:016x}")).body)
+    assert "1970-01-01 00:01:41.000 UTC 101.0" in raw.text

@@ -6,10 +6,12 @@ import inspect
 import re
 from typing import Any
 
+import orjson
 import pytest
 
-from store.adapters import intake, records, rewards, selection
+from store.adapters import intake, records, rewards, rows, selection
 from store.adapters.triplets import TracerTraceToTriplet
+from store.dashboard.views.token_rows import MOST_TOKENS, ROW_RULES
 from store.dashboard.views.training import RULES, training_view
 from store.models import Span
 
@@ -85,3 +87,58 @@ def test_the_proxys_adapter_may_be_asked_instead() -> None:
     view = training_view([_call(1, tokens=False), _call(2), _reward(3, 1.0)], "proxy")
     assert [call.sequence_id for call in view.kept] == [2]
     assert view.kept[0].reward == 1.0
+
+
+def _with_tokens(number: int, prompt: list[int], response: list[int], **attributes: Any) -> Span:
+    tokens = {"prompt_token_ids": prompt, "response_token_ids": response, "gen_ai.response.id": f"resp-{number}"}
+    return _span(number, "openai.chat.completion", tokens | attributes)
+
+
+def test_rows_have_the_text_the_mask_and_the_log_probability_of_each_token() -> None:
+    entries = orjson.dumps([{"token": "<b>", "logprob": -0.1}, {"token": "x", "logprob": -4.0}]).decode()
+    version = {"agl.call.model_version": "step-3", "logprobs.content": entries}
+    spans = [
+        _with_tokens(1, [1, 2], [3, 4], **version),
+        _with_tokens(2, [1, 2, 3, 4, 9], [5]),
+        _reward(3, 0.5),
+    ]
+    separate = training_view(spans).tokens
+    assert separate is not None
+    assert [(omission.sequence_id, omission.reason) for omission in separate.omissions] == [
+        (1, "no_reward"),
+        (2, "no_log_probs"),
+    ]
+    assert [(row.sequence_ids, row.prompt_tokens, row.trained_tokens) for row in separate.rows] == [([2], 5, 1)]
+    assert separate.rows[0].mean_log_prob is None
+    merged = training_view(spans, merge_turns=True).tokens
+    assert merged is not None
+    (row,) = merged.rows
+    assert [(token.id, token.text, token.log_prob, token.is_trained) for token in row.tokens] == [
+        (3, "<b>", -0.1, True),
+        (4, "x", -4.0, True),
+        (9, None, None, False),
+        (5, None, None, True),
+    ]
+    assert [token.certainty for token in row.tokens] == ["likely", "unlikely", "unknown", "unknown"]
+    assert (row.score, row.masked_tokens, row.model_versions) == (0.5, 1, ["step-3"])
+
+
+def test_page_has_a_part_of_the_tokens_and_one_row_in_full_on_request() -> None:
+    spans = [span for number in range(3) for span in _rewarded(number)]
+    some = training_view(spans).tokens
+    assert some is not None
+    assert [len(row.tokens) for row in some.rows] == [1_000, MOST_TOKENS - 1_000, 0]
+    chosen = training_view(spans, row=3).tokens
+    assert chosen is not None
+    assert [len(row.tokens) for row in chosen.rows] == [0, 0, 1_000]
+
+
+def _rewarded(number: int) -> list[Span]:
+    call = _with_tokens(2 * number + 1, [1], list(range(1_000)))
+    return [call, _reward(2 * number + 2, 1.0)]
+
+
+def test_every_reason_of_rows_has_its_sentence() -> None:
+    reasons = set(re.findall(r'"((?:no|prompt|response)_[a-z_]+)"', inspect.getsource(rows)))
+    assert set(ROW_RULES) <= reasons
+    assert reasons - set(ROW_RULES) <= {"prompt_too_long", "prompt_truncated", "response_truncated", "response_mask"}

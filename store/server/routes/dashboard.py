@@ -401,7 +401,9 @@ def _redirect(location: str, *headers: tuple[bytes, bytes]) -> _Answer:
 async def _send(scope: Scope, send: Send, answered: _Answer) -> None:
     body = answered.body
     headers: Headers = [(b"content-type", answered.media_type.encode()), *answered.headers]
-    headers += [(b"content-security-policy", _POLICY), (b"vary", b"Accept-Encoding, Cookie")]
+    headers.append((b"vary", b"Accept-Encoding, Cookie"))
+    if all(name != b"content-security-policy" for name, _ in headers):
+        headers.append((b"content-security-policy", _POLICY))
     if len(body) >= _GZIP_FROM and b"gzip" in headers_of(scope).get(b"accept-encoding", b""):
         headers.append((b"content-encoding", b"gzip"))
         is_kept = bool(scope.get("rollbook.cacheable"))
