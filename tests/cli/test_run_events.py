@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from store.cli.output.run_events import TYPES, describe
 from store.domain.run_events import RUN_FACTS
+from store.narration.run_events import TYPES, describe
 
 WHERE: dict[str, Any] = {"attempt_id": "at-1", "scope": "RIG"}
 
