@@ -27,6 +27,7 @@ from store.dashboard.pages import (
     runs,
     search,
     tasks,
+    training_sums,
     waterfall,
     workers,
 )
@@ -53,6 +54,7 @@ _MODULES: Final = (
     effects,
     groups,
     tasks,
+    training_sums,
     waterfall,
     cost,
 )

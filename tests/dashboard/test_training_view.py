@@ -14,6 +14,9 @@ from store.adapters.triplets import TracerTraceToTriplet
 from store.dashboard.views.token_rows import MOST_TOKENS, ROW_RULES
 from store.dashboard.views.training import RULES, training_view
 from store.models import Span
+from store.sql.store import SQLStore
+from tests.dashboard.page_helpers import ON_BOTH, Read
+from tests.server.api import Api
 
 
 def _call(number: int, *, tokens: bool = True, response: str | None = None) -> Span:
@@ -142,3 +145,28 @@ def test_every_reason_of_rows_has_its_sentence() -> None:
     reasons = set(re.findall(r'"((?:no|prompt|response)_[a-z_]+)"', inspect.getsource(rows)))
     assert set(ROW_RULES) <= reasons
     assert reasons - set(ROW_RULES) <= {"prompt_too_long", "prompt_truncated", "response_truncated", "response_mask"}
+
+
+@ON_BOTH
+async def test_sums_of_a_step_count_rows_rules_and_groups_with_equal_rewards(store: SQLStore, api: Api) -> None:
+    for group, reward, tokens in (("a", 1.0, True), ("a", 1.0, False), ("b", 1.0, True), ("b", 0.5, True)):
+        begun = await store.start_rollout(1, metadata={"rollbook.group": group, "rollbook.step": 3})
+        ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id}
+        spans = [_call(1, tokens=tokens), _reward(2, reward), _reward(3, reward)]
+        await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+    await store.enqueue_rollout(2, metadata={"rollbook.step": 3})
+    await store.enqueue_rollout(2, metadata={"rollbook.step": 4})
+    twin = (await api.get("//ui/training.json?step=3")).ok()
+    sums = twin["sums"]
+    assert (twin["total"], len(sums["rollouts"]), sums["triplets"], sums["rows"]) == (5, 5, 4, 3)
+    assert sums["trained_tokens"] == 3 * 2
+    assert {(rule["subject"], rule["reason"]): (rule["count"], rule["rollouts"]) for rule in sums["rules"]} == {
+        ("reward", "no_call_before"): (4, 4),
+        ("row", "no_log_probs"): (3, 3),
+        ("row", "no_prompt_tokens"): (1, 1),
+    }
+    assert (sums["groups"], sums["equal_groups"]) == (2, ["a"])
+    page = Read((await api.get("//ui/training?group=b")).body)
+    assert "2 of 2 rollouts read: 2 triplets, 2 rows, 4 trained tokens. 0 of 1 groups have equal rewards." in page.text
+    rollout_id = sums["rollouts"][-1]["rollout_id"]
+    assert "/ui/training?step=3" in Read((await api.get(f"//ui/rollouts/{rollout_id}/training")).body).links

@@ -214,6 +214,7 @@ _YOUNGER_PAGES = {
     "/ui/tasks/{task}",
     "/ui/bulk",
     "/ui/rollouts.csv",
+    "/ui/training",
     "/ui/rollouts/{rollout_id}/media/{span_id}/{key}",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
