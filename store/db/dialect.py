@@ -343,6 +343,10 @@ class Dialect(ABC):
         """Return an expression for a number in the JSON object in a text column; null if the object lacks the key."""
         return func.json_extract(column, f"$.{key}")
 
+    def greatest(self, columns: Sequence[ColumnElement[int]]) -> ColumnElement[int]:
+        """Return an expression for the greatest of several columns, which must not be null."""
+        return func.max(*columns)
+
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return an expression for the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))

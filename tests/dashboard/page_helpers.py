@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 
 from store.interface.store import Store
-from store.models import UNSET, AttemptedRollout, AttemptError
+from store.models import UNSET, AttemptedRollout, AttemptError, Span
+from store.semconv import reward_attributes
 from tests.conftest import POSTGRES, SQLITE
 
 ON_BOTH: Final = pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
@@ -32,6 +33,17 @@ async def succeeded(store: Store, **fields: Any) -> AttemptedRollout:
     begun = await store.start_rollout(fields.pop("input", {"question": 1}), **fields)
     await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
     return begun
+
+
+def rewarded(begun: AttemptedRollout, value: float) -> Span:
+    """Return a span with a reward."""
+    return Span.from_attributes(
+        attributes=reward_attributes({"primary": value}),
+        rollout_id=begun.rollout_id,
+        attempt_id=begun.attempt.attempt_id,
+        sequence_id=1,
+        name="reward",
+    )
 
 
 class Read(HTMLParser):

@@ -25,7 +25,7 @@ def seen(*active: Active, waits: float | None = None, asked: float | None = None
     """Return a store with these rollouts, one that has waited so long, and workers that asked so long ago."""
     waiting = [] if waits is None else [QueuedRollout("ro-2", "queuing", NOW - int(waits * 1e6), 0)]
     workers = WorkerTotals(1, 0, None if asked is None else NOW - int(asked * 1e6))
-    return Overview(NOW, {}, [], active, len(waiting), waiting, workers, None)
+    return Overview(NOW, {}, [], 0, None, active, len(waiting), waiting, workers, None)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 from urllib.parse import quote
 
-from store.dashboard.pages.workers import LANE_WIDTH, lanes_of
+import pytest
+
+from store.dashboard.charts.worker_lanes import LANE_HEIGHT, LANE_WIDTH, lanes_of
 from store.db.queries.worker_activity import CELL, HOUR, BusyPeriod, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, rewarded, succeeded
 from tests.server.api import Api
 
 
@@ -144,19 +147,92 @@ async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
         assert HOSTILE in " ".join([page.text, *page.marked("title")])
 
 
+@ON_BOTH
+async def test_workers_are_listed_by_their_last_sign_of_any_kind(api: Api, store: Store, clock: ManualClock) -> None:
+    await store.update_worker("heartbeat")
+    clock.advance(10)
+    await store.enqueue_rollout("task")
+    await store.dequeue_rollout(worker_id="claimed")
+    clock.advance(10)
+    await store.dequeue_rollout(worker_id="asked")
+    clock.advance(10)
+    begun = await store.start_rollout("task", worker_id="spans")
+    clock.advance(10)
+    await store.add_span(rewarded(begun, 0.5))
+    workers = await _listed(api)
+    assert list(workers) == ["spans", "asked", "claimed", "heartbeat"]
+    now = clock() / MICROSECONDS
+    assert [round(now - worker["last_sign"]) for worker in workers.values()] == [0, 20, 30, 40]
+    assert list(await _listed(api, "?desc=0&limit=1")) == ["heartbeat"]
+
+
+@ON_BOTH
+async def test_worker_of_a_stuck_rollout_is_stuck_without_heartbeats(
+    api: Api, store: Store, clock: ManualClock
+) -> None:
+    begun = await store.start_rollout("task", worker_id="w-1")
+    clock.advance(780)
+    await store.start_rollout("task", worker_id="w-2")
+    workers = await _listed(api)
+    assert (workers["w-1"]["stuck"]["rollout_id"], workers["w-2"]["stuck"]) == (begun.rollout_id, None)
+    for page in ("//ui/workers", "//ui/workers/w-1"):
+        read = Read((await api.get(page)).body)
+        assert "stuck" in read.marked("data-status")
+        assert any("No sign of life for 13 min" in title for title in read.marked("title"))
+
+
+@ON_BOTH
+async def test_attempts_show_their_rewards_and_not_those_of_their_retries(api: Api, store: Store) -> None:
+    first = await store.start_rollout("task", worker_id="w-1", config=RolloutConfig(max_attempts=2))
+    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    second = await store.start_attempt(first.rollout_id, worker_id="w-1")
+    await store.add_span(rewarded(second, 0.8))
+    await store.update_attempt(second.rollout_id, second.attempt.attempt_id, status="succeeded")
+    rows = (await api.get("//ui/workers/w-1.json")).ok()["attempts"]
+    assert [(row["status"], row["reward"], row["last_reward"]) for row in rows] == [
+        ("succeeded", 0.8, 0.8),
+        ("failed", None, 0.8),
+    ]
+
+
 def test_indistinguishable_periods_share_a_bar_inside_the_lane() -> None:
     window = Window(0, HOUR, is_now=True)
     near = [BusyPeriod("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]
     far = [
         BusyPeriod("w", "succeeded", 100 * CELL, 101 * CELL, 1, "ro-2"),
-        BusyPeriod("w", "failed", 100 * CELL, 100 * CELL, 1, "ro-3"),
-        BusyPeriod("w", "open", -10 * MICROSECONDS, HOUR + 10, 1, "ro-4"),
+        BusyPeriod("w", "failed", 200 * CELL, 200 * CELL, 1, "ro-3"),
+        BusyPeriod("w", "open", HOUR - 400 * MICROSECONDS, HOUR + 10, 1, "ro-4"),
+        BusyPeriod("v", "succeeded", -10 * MICROSECONDS, HOUR + 10, 1, "ro-5"),
     ]
-    bars = lanes_of([*near, *far], window)["w"]
-    assert [(bar.outcome, bar.attempts, bar.rollout_id) for bar in bars] == [
+    lanes = lanes_of([*near, *far], window)
+    assert [(bar.outcome, bar.attempts, bar.rollout_id) for bar in lanes["w"]] == [
         ("succeeded", 15, None),
         ("succeeded", 1, "ro-2"),
-        ("open", 1, "ro-4"),
         ("failed", 1, "ro-3"),
+        ("open", 1, "ro-4"),
     ]
-    assert all(bar.x >= 0 and bar.width > 0 and bar.x + bar.width <= LANE_WIDTH for bar in bars)
+    assert [(bar.x, bar.width) for bar in lanes["v"]] == [(0, LANE_WIDTH)]
+    for bar in (*lanes["w"], *lanes["v"]):
+        assert bar.x >= 0
+        assert bar.width > 0
+        assert bar.x + bar.width <= LANE_WIDTH
+        assert (bar.y, bar.height) == (0, LANE_HEIGHT)
+
+
+def test_scattered_failures_cover_their_share_of_a_lane() -> None:
+    window = Window(0, HOUR, is_now=True)
+    periods = [
+        BusyPeriod("w", outcome, at * CELL, (at + 1) * CELL, attempts, "ro-1")
+        for at in range(60)
+        for outcome, attempts in (("succeeded", 8), ("failed", 1))
+    ]
+    bars = lanes_of(periods, window)["w"]
+    area = {
+        outcome: sum(bar.width * bar.height for bar in bars if bar.outcome == outcome)
+        for outcome in ("succeeded", "failed")
+    }
+    assert area["failed"] / sum(area.values()) == pytest.approx(1 / 9, rel=0.01)
+    assert sum(area.values()) == pytest.approx(60 * LANE_HEIGHT, rel=0.01)
+    for one, other in combinations(bars, 2):
+        is_beside = one.x + one.width <= other.x or other.x + other.width <= one.x
+        assert is_beside or one.y >= other.y + other.height - 0.02 or other.y >= one.y + one.height - 0.02

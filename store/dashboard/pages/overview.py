@@ -1,69 +1,149 @@
-"""The overview page: current activity, stuck rollouts and the latest failures."""
+"""The overview page: the health of the training, rewards by step, stuck rollouts by cause and failures by kind."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
+from store.dashboard.charts.sparkline import sparkline
+from store.dashboard.charts.step_chart import StepChart, step_chart
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
-from store.dashboard.views.stuck import Stuck, stuck
+from store.dashboard.views.health import health
+from store.dashboard.views.step_figures import bucket_width, by_step, modes_of, version_starts
+from store.dashboard.views.stuck import Stuck, StuckCause, causes, stuck
 from store.db.dialect import ReadSession
 from store.db.queries import operation_runs
-from store.db.queries.failures import FailedAttempt, failed_attempts
 from store.db.queries.operation_runs import OperationRun
-from store.db.queries.overview import Overview, read_overview
+from store.db.queries.overview import RECENT, Overview, read_overview, waiting_rollouts
+from store.db.queries.step_totals import StepTotals, step_totals
+from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
 from store.runtime.clock import MICROSECONDS
 
 pages = Pages()
 
 MINUTES: Final = 60
-_RECENT: Final = 5
 _MOST_ACTIVE: Final = 500
+_MOST_STUCK: Final = 1_000
+"""The maximum number of queued rollouts that are examined if the queue is stuck."""
+_MOST_FAILURES: Final = 2_000
+"""The maximum number of failed attempts that are grouped, the newest ones."""
+_MOST_IDS: Final = failing.MOST_IDS
 _SHOWN: Final = 8
-_BAR_HEIGHT: Final = 80
+_KINDS: Final = 6
+_BAR_HEIGHT: Final = 24
 _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
+_WIDTHS: Final = (960, 340)
+"""The widths of the drawing of rewards: on wide and on narrow screens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    activity: Overview
+    totals: list[StepTotals]
+    failures: list[failing.AttemptFailure]
+    runs: dict[str, OperationRun]
 
 
 @pages.get("/ui/")
 async def overview(request: PageRequest) -> PageContent:
-    """Show the current state of the store."""
-    activity, failed, runs = await request.store.core.look(_look, snapshot=True)
+    """Show the current state of the store.
+
+    The parameter `unrewarded` is `out` to leave failed rollouts without a reward out of means, which count as 0
+    otherwise. The parameter `target` is the last step of the training.
+    """
+    failed_as = None if request.among("unrewarded", ("", "failed:0", "out"), "") == "out" else 0.0
+    target = request.maybe_whole("target")
+    state = await request.store.core.look(_look, snapshot=True)
+    activity = state.activity
     stuck_rollouts = list(stuck(activity))
     minutes = _minutes(activity)
+    condition = health(activity, state.totals, failed_as, target)
+    kinds = failing.kinds(state.failures, _KINDS)
+    failure_rows = failing.rows(kinds)
     values: dict[str, Any] = {
         "now": activity.now,
         "statuses": {name: activity.statuses.get(name, 0) for name in get_args(RolloutStatus)},
         "total": sum(activity.statuses.values()),
         "ended": minutes,
-        "throughput": _throughput(minutes),
+        "throughput": _throughput(activity, minutes),
         "running": activity.active[:_SHOWN],
         "queue": {"waiting": activity.queued, "oldest": activity.waiting[0] if activity.waiting else None},
         "stuck": stuck_rollouts[:_SHOWN],
         "stuck_in_all": len(stuck_rollouts),
         "stuck_is_whole": _is_whole(activity, stuck_rollouts),
-        "failures": [failing.read(attempt) for attempt in failed],
+        "failures": state.failures[:_SHOWN],
         "workers": activity.workers,
         "log": activity.log,
         "size_bytes": await request.store.core.size_bytes(),
         "verified": {
-            "whole": _verified(runs, "verify", activity.now),
-            "sample": _verified(runs, "verify_sample", activity.now),
+            "whole": _verified(state.runs, "verify", activity.now),
+            "sample": _verified(state.runs, "verify_sample", activity.now),
         },
+        "health": condition,
+        "unrewarded": "out" if failed_as is None else "failed:0",
+        "stuck_causes": causes(stuck_rollouts, activity),
+        "failure_kinds": failure_rows[:_KINDS],
+        "failures_counted": len(state.failures),
+        "steps": by_step(state.totals, condition.mode, failed_as, width=bucket_width(state.totals)),
+        "versions": list(version_starts(state.totals)),
     }
     peak = max(map(_sum, minutes))
-    hidden = {"bars": _bars(minutes, peak), "bar_height": _BAR_HEIGHT, "peak": peak, "second": MICROSECONDS}
+    steps = [part.step for part in state.totals if part.step is not None]
+    ended = sum(activity.statuses.get(name, 0) for name in TERMINAL)
+    hidden = {
+        "bars": _bars(minutes, peak),
+        "bar_height": _BAR_HEIGHT,
+        "peak": peak,
+        "second": MICROSECONDS,
+        "recent_since": (activity.now - RECENT) / MICROSECONDS,
+        "outcomes": _OUTCOMES,
+        "charts": _charts(state.totals, condition.mode, failed_as) if steps else [],
+        "cause_links": {cause.cause: _cause_link(request, cause) for cause in values["stuck_causes"]},
+        "curves": [sparkline(row.steps, min(steps), max(steps)) if steps else "" for row in failure_rows[:_KINDS]],
+        "more_kinds": max(0, len(failure_rows) - _KINDS) + sum(kind.left_out for kind in kinds),
+        "all_ended": ended,
+        "tokens_out": sum(part.tokens_out or 0.0 for part in state.totals),
+        "with_usage": sum(part.with_usage for part in state.totals),
+        "most_failures": _MOST_FAILURES,
+    }
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
-async def _look(session: ReadSession) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
+async def _look(session: ReadSession) -> _State:
     activity = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
-    failed = await failed_attempts(session, limit=_SHOWN)
-    return activity, failed, await operation_runs.all_runs(session)
+    if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
+        activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
+    failures = await failing.newest(session, _MOST_FAILURES)
+    return _State(activity, await step_totals(session), failures, await operation_runs.all_runs(session))
+
+
+def _charts(totals: Sequence[StepTotals], mode: str | None, failed_as: float | None) -> list[StepChart]:
+    width = bucket_width(totals)
+    main = by_step(totals, mode, failed_as, width=width)
+    other = by_step(totals, mode, 0.0 if failed_as is None else None, width=width)
+    name = mode or "no mode"
+    as_zero, left_out = f"{name}, failed as 0", f"{name}, rewarded only"
+    labels = (left_out, as_zero) if failed_as is None else (as_zero, left_out)
+    beside = [
+        (one or "no mode", by_step(totals, one, failed_as, width=width))
+        for one in modes_of(part for part in totals if part.step is not None)
+        if one != mode
+    ]
+    versions = list(version_starts(totals))
+    return [step_chart(main, other, beside, versions, width=size, labels=labels) for size in _WIDTHS]
+
+
+def _cause_link(request: PageRequest, cause: StuckCause) -> str:
+    """Return the path of the list of the rollouts of a cause; with many, of all rollouts with their statuses."""
+    if len(cause.rollout_ids) <= _MOST_IDS:
+        return request.url("rollouts", id=cause.rollout_ids)
+    return request.url("rollouts", status=list(cause.statuses))
 
 
 def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dict[str, Any] | None:
@@ -137,15 +217,12 @@ def _sum(minute: dict[str, int]) -> int:
     return sum(minute[name] for name in _OUTCOMES)
 
 
-def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return the throughput of the last hour.
-
-    The rate is the mean of the `_RECENT` minutes before the current minute.
-    """
+def _throughput(activity: Overview, minutes: list[dict[str, int]]) -> dict[str, float | None]:
+    """Return the throughput of the last hour, and the rate of the last 300 s per minute."""
     ended = sum(map(_sum, minutes))
-    recent = minutes[-1 - _RECENT : -1]
     return {
-        "per_minute": sum(map(_sum, recent)) / len(recent),
+        "per_minute": activity.recent / (RECENT / MICROSECONDS / 60),
         "last_hour": ended,
         "succeeded_share": sum(minute["succeeded"] for minute in minutes) / ended if ended else None,
+        "recent": activity.recent,
     }

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
-from store.db.queries.failures import FailedAttempt
+from store.db.dialect import ReadSession
+from store.db.queries.failures import FailedAttempt, failed_attempts
+from store.db.queries.scan import spans_with
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
 """The parts in which otherwise equal messages differ: numbers, addresses, ids."""
+
+MOST_IDS: Final = 100
+"""The maximum number of rollouts that a link names by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,10 @@ class AttemptFailure:
     """The error type; None if no error was reported."""
     message: str
     span_id: str | None
+    step: int | None = None
+    """The training step of the rollout."""
+    span_name: str | None = None
+    """The name of the span of the error; None if the error names no span, or one that was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,14 @@ class FailureMessage:
     last_at: int
     newest: AttemptFailure
     """The newest of these failures."""
+    rollouts: int
+    """The number of rollouts with such failures."""
+    rollout_ids: Sequence[str]
+    """The ids of these rollouts, the newest failure first; empty if there are more than `MOST_IDS`."""
+    spans: dict[str, int]
+    """The number of these failures by the name of the span in which they happened, the most frequent name first."""
+    steps: dict[int, int]
+    """The number of these failures by training step, sorted by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,10 @@ class Kind:
     """The messages of these failures, the most frequent message first."""
     left_out: int
     """The number of further messages, which `sayings` does not contain."""
+    spans: dict[str, int]
+    """The number of these failures by the name of the span in which they happened, the most frequent name first."""
+    steps: dict[int, int]
+    """The number of these failures by training step, sorted by step."""
 
 
 def read(attempt: FailedAttempt) -> AttemptFailure:
@@ -79,7 +101,21 @@ def read(attempt: FailedAttempt) -> AttemptFailure:
         error.get("type") or None,
         error.get("message") or "",
         error.get("span_id"),
+        attempt.step,
     )
+
+
+async def newest(session: ReadSession, limit: int) -> list[AttemptFailure]:
+    """Return the newest failed attempts, newest first, with the names of the spans in which they failed."""
+    failures = [read(attempt) for attempt in await failed_attempts(session, limit=limit)]
+    keys = [(failure.rollout_id, failure.attempt_id, failure.span_id) for failure in failures if failure.span_id]
+    if not keys:
+        return failures
+    names = {(row.rollout_id, row.attempt_id, row.span_id): row.name for row in await spans_with(session, keys)}
+    return [
+        replace(failure, span_name=names.get((failure.rollout_id, failure.attempt_id, failure.span_id or "")))
+        for failure in failures
+    ]
 
 
 def alike(message: str) -> str:
@@ -101,6 +137,43 @@ def kinds(failures: Iterable[AttemptFailure], most_messages: int) -> list[Kind]:
     return sorted(ordered, key=lambda kind: (-kind.count, -kind.last_at))
 
 
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    """Failures with the same status, error type and message."""
+
+    status: str
+    type: str | None
+    message: str
+    count: int
+    rollouts: int
+    """The number of rollouts with such failures."""
+    rollout_ids: Sequence[str]
+    """The ids of these rollouts; empty if there are more than `MOST_IDS`."""
+    spans: dict[str, int]
+    """The number of these failures by the name of the span in which they happened."""
+    steps: dict[int, int]
+    """The number of these failures by training step."""
+
+
+def rows(groups: Iterable[Kind]) -> list[FailureRow]:
+    """Return the messages of all kinds, the most frequent message first."""
+    messages = [
+        FailureRow(
+            kind.status,
+            kind.type,
+            saying.message,
+            saying.count,
+            saying.rollouts,
+            saying.rollout_ids,
+            saying.spans,
+            saying.steps,
+        )
+        for kind in groups
+        for saying in kind.sayings
+    ]
+    return sorted(messages, key=lambda row: -row.count)
+
+
 def _kind(status: str, error_type: str | None, members: list[AttemptFailure], most_messages: int) -> Kind:
     by_message: dict[str, list[AttemptFailure]] = {}
     for member in members:
@@ -117,11 +190,32 @@ def _kind(status: str, error_type: str | None, members: list[AttemptFailure], mo
         members[0],
         messages[:most_messages],
         max(0, len(messages) - most_messages),
+        _spans(members),
+        _steps(members),
     )
+
+
+def _spans(members: Iterable[AttemptFailure]) -> dict[str, int]:
+    return dict(Counter(member.span_name for member in members if member.span_name).most_common())
+
+
+def _steps(members: Iterable[AttemptFailure]) -> dict[int, int]:
+    return dict(sorted(Counter(member.step for member in members if member.step is not None).items()))
 
 
 def _message(message: str, members: list[AttemptFailure]) -> FailureMessage:
     times = [member.at for member in members]
     # A message that occurs once is shown unchanged.
     text = members[0].message if len(members) == 1 else message
-    return FailureMessage(text, len(members), min(times), max(times), members[0])
+    rollout_ids = list(dict.fromkeys(member.rollout_id for member in members))
+    return FailureMessage(
+        text,
+        len(members),
+        min(times),
+        max(times),
+        members[0],
+        len(rollout_ids),
+        rollout_ids if len(rollout_ids) <= MOST_IDS else [],
+        _spans(members),
+        _steps(members),
+    )

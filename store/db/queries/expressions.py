@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Float, bindparam, case, cast, func, litera
 from sqlalchemy.types import BigInteger, Integer
 
 ONE: Final[ColumnElement[int]] = literal_column("1", Integer)
+ZERO: Final[ColumnElement[int]] = literal_column("0", Integer)
 _HUGE: Final[ColumnElement[float]] = literal_column("1e300", Float)
 _LOW: Final[ColumnElement[float]] = literal_column("-1e300", Float)
 _TINY: Final[ColumnElement[float]] = literal_column("1e-290", Float)

@@ -1,4 +1,4 @@
-"""Failed attempts, newest first, with their errors, workers and times."""
+"""Failed attempts, newest first, with their errors, workers, times and training steps."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class FailedAttempt:
     """The error as JSON text, with the keys type and message, and span_id if the span of the error is known."""
     at: int
     """The end time of the attempt, in µs since the epoch; without an end time, the time of the attempt's last event."""
+    step: int | None = None
+    """The training step of the rollout."""
 
 
 async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAttempt]:
@@ -42,12 +44,12 @@ async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAtt
         .limit(big(limit))
         .subquery()
     )
-    at = func.coalesce(newest.c.end_at, event.at)
-    statement = (
-        select(*columns_of(FailedAttempt, dict(newest.c), {"at": at}))
-        .select_from(newest.outerjoin(core_tables.events, event.position == newest.c.last_position))
-        .order_by(newest.c.last_position.desc())
-    )
+    rollout = core_tables.rollouts.c
+    computed = {"at": func.coalesce(newest.c.end_at, event.at), "step": rollout.step}
+    source = newest.outerjoin(core_tables.events, event.position == newest.c.last_position)
+    source = source.join(core_tables.rollouts, rollout.rollout_id == newest.c.rollout_id)
+    columns = columns_of(FailedAttempt, dict(newest.c), computed)
+    statement = select(*columns).select_from(source).order_by(newest.c.last_position.desc())
     return records(FailedAttempt, await session.fetch(session.dialect.sql(statement), {}))
 
 

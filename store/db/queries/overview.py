@@ -11,13 +11,15 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from store.db.dialect import Params, ReadSession
 from store.db.queries import pages
-from store.db.queries.expressions import big, one_of
+from store.db.queries.expressions import ONE, big, one_of
 from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
 from store.runtime.clock import MICROSECONDS, system_clock
 
 _MINUTE: Final = 60 * MICROSECONDS
+RECENT: Final = 300 * MICROSECONDS
+"""The length of the period for which a rate is computed. It ends now, so it contains the current minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Active:
     """The last sign of life of the attempt, such as a heartbeat or a span, in seconds since the epoch."""
     worker_rollout_id: str | None
     """The id of the rollout on which the worker works, according to the record of the worker."""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class QueuedRollout:
     since: int
     """The time at which the rollout entered the queue, in µs since the epoch."""
     attempts: int
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,10 @@ class WorkerTotals:
     busy: int
     """The number of busy workers."""
     last_asked_at: int | None
-    """The time at which any worker last polled the queue or claimed a rollout, in µs since the epoch."""
+    """The time at which anybody last asked the queue for work, in µs since the epoch.
+
+    An attempt that a caller started without the queue is no such request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,10 @@ class Overview:
     """The number of rollouts by status."""
     ended: Sequence[Ended]
     """The rollouts that ended in the last minutes, counted by minute and status."""
+    recent: int
+    """The number of rollouts that ended within `RECENT` before now."""
+    last_end_at: int | None
+    """The end of the rollout that ended last, in µs since the epoch; None if none has ended."""
     active: Sequence[Active]
     """The active rollouts that began first, sorted by the start of their latest attempt."""
     queued: int
@@ -114,14 +125,16 @@ async def read_overview(session: ReadSession, *, minutes: int, most_active: int,
         most_waiting: the maximum number of queued rollouts.
     """
     now = (session.dialect.clock or system_clock)()
-    statuses, ended = await _counted(session, (now // _MINUTE - minutes + 1) * _MINUTE)
+    counts = await _counted(session, (now // _MINUTE - minutes + 1) * _MINUTE, now - RECENT)
     return Overview(
         now=now,
-        statuses=statuses,
-        ended=ended,
-        active=await _active(session, most_active),
+        statuses=counts.statuses,
+        ended=counts.ended,
+        recent=counts.recent,
+        last_end_at=counts.last_end_at,
+        active=await active_rollouts(session, most_active),
         queued=await pages.queue_depth(session),
-        waiting=await _waiting(session, most_waiting),
+        waiting=await waiting_rollouts(session, most_waiting),
         workers=await _workers(session),
         log=await _log_end(session),
     )
@@ -143,10 +156,18 @@ async def rollouts_by_status(
     return {row.status: row.total for row in rows}
 
 
-async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
+@dataclass(slots=True)
+class _Counts:
+    statuses: Counter[str]
+    ended: list[Ended]
+    recent: int = 0
+    last_end_at: int | None = None
+
+
+async def _counted(session: ReadSession, since: int, recently: int) -> _Counts:
     """Return the number of rollouts by status, and the numbers of rollouts that ended in each minute since a time.
 
-    One scan of the table computes both.
+    One scan of the table computes both, and the number of rollouts that ended after the time `recently`.
     """
     rollout = core_tables.rollouts.c
     # A retried rollout keeps its old end time until it ends again, so the status is checked too.
@@ -157,30 +178,47 @@ async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], li
     # its first end time.
     columns: list[ColumnElement[Any]] = [
         func.min(rollout.end_at).label("first_end"),
+        func.max(rollout.end_at).label("last_end"),
+        func.count(case((rollout.end_at > big(recently), ONE))).label("recent"),
         rollout.status,
         func.count().label("total"),
     ]
     statement = select(*columns).group_by(minute, rollout.status)
-    statuses: Counter[str] = Counter()
-    ended: list[Ended] = []
+    counts = _Counts(Counter(), [])
     for row in await session.fetch(session.dialect.sql(statement), {}):
-        statuses[row.status] += row.total
-        if row.status in TERMINAL and row.first_end is not None and row.first_end >= since:
-            ended.append(Ended(row.first_end // _MINUTE, row.status, row.total))
-    return dict(statuses), ended
+        counts.statuses[row.status] += row.total
+        if row.status not in TERMINAL or row.first_end is None:
+            continue
+        counts.recent += row.recent
+        counts.last_end_at = max(counts.last_end_at or 0, row.last_end)
+        if row.first_end >= since:
+            counts.ended.append(Ended(row.first_end // _MINUTE, row.status, row.total))
+    return counts
 
 
-async def _active(session: ReadSession, limit: int) -> list[Active]:
+async def active_rollouts(session: ReadSession, limit: int, worker_ids: Sequence[str] | None = None) -> list[Active]:
+    """Return the active rollouts that began first with their latest attempts, sorted by the start of these attempts.
+
+    With `worker_ids`, only the rollouts on which these workers work are returned.
+    """
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
     # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
-    active_rollouts = (
-        select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
-        .where(one_of(rollout.status, ACTIVE))
+    terms, params = [one_of(rollout.status, ACTIVE)], dict[str, Any]()
+    if worker_ids is not None:
+        terms.append(
+            rollout.rollout_id.in_(
+                select(worker.current_rollout_id).where(session.dialect.any_of(worker.worker_id, "workers"))
+            )
+        )
+        params["workers"] = session.dialect.list_param(list(worker_ids))
+    active = (
+        select(rollout.rollout_id, rollout.status, rollout.config, rollout.step, rollout.attempt_count)
+        .where(*terms)
         .order_by(rollout.start_at, rollout.first_position)
         .limit(big(limit))
         .subquery()
     )
-    source = active_rollouts.join(core_tables.attempts, pages.joins_latest(dict(active_rollouts.c)))
+    source = active.join(core_tables.attempts, pages.joins_latest(dict(active.c)))
     source = source.outerjoin(core_tables.attempt_signals, pages.signal_of(dict(attempt)))
     source = source.outerjoin(core_tables.workers, worker.worker_id == attempt.worker_id)
     computed = {
@@ -188,9 +226,9 @@ async def _active(session: ReadSession, limit: int) -> list[Active]:
         "last_sign": pages.sign_of_life(),
         "worker_rollout_id": worker.current_rollout_id,
     }
-    columns = columns_of(Active, dict(attempt), dict(active_rollouts.c), computed)
+    columns = columns_of(Active, dict(attempt), dict(active.c), computed)
     statement = select(*columns).select_from(source).order_by(attempt.start_at, attempt.first_position)
-    return records(Active, await session.fetch(session.dialect.sql(statement), {}))
+    return records(Active, await session.fetch(session.dialect.sql(statement), params))
 
 
 async def workers_by_status(session: ReadSession) -> dict[str, int]:
@@ -201,7 +239,8 @@ async def workers_by_status(session: ReadSession) -> dict[str, int]:
     return {row.status: row.total for row in rows}
 
 
-async def _waiting(session: ReadSession, limit: int) -> list[QueuedRollout]:
+async def waiting_rollouts(session: ReadSession, limit: int) -> list[QueuedRollout]:
+    """Return the first rollouts of the queue."""
     queue, rollout, event = core_tables.queue.c, core_tables.rollouts.c, core_tables.events.c
     source = core_tables.queue.join(core_tables.rollouts, rollout.rollout_id == queue.rollout_id)
     source = source.join(core_tables.events, event.position == queue.position)
@@ -213,10 +252,12 @@ async def _waiting(session: ReadSession, limit: int) -> list[QueuedRollout]:
 async def _workers(session: ReadSession) -> WorkerTotals:
     by_status = await workers_by_status(session)
     # A caller that claims rollouts without a worker id has no row in the tables of workers. Only the attempts of such a
-    # caller are recorded, so the start times of attempts count too.
+    # caller are recorded, so the start times of attempts that the queue gave count too.
+    attempt = core_tables.attempts.c
+    claimed_at = select(func.max(attempt.start_at)).where(attempt.via == "dequeue")
     latest: list[ColumnElement[Any]] = [
         select(func.max(core_tables.worker_signals.c.last_dequeue_at)).scalar_subquery().label("dequeue_at"),
-        select(func.max(core_tables.attempts.c.start_at)).scalar_subquery().label("claim_at"),
+        claimed_at.scalar_subquery().label("claim_at"),
     ]
     rows = await session.fetch(session.dialect.sql(select(*latest)), {})
     last = max((at for at in (rows[0].dequeue_at, rows[0].claim_at) if at is not None), default=None)

@@ -138,14 +138,14 @@ _SPAN_COLUMNS: Columns = dict(core_tables.spans.c)
 _RESOURCE_COLUMNS: Columns = dict(core_tables.resources.c)
 _ATTEMPT_COLUMNS: Columns = {**dict(attempts_table.c), "last_heartbeat_time": sign_of_life()}
 _ATTEMPTS = attempts_table.outerjoin(core_tables.attempt_signals, signal_of(_ATTEMPT_COLUMNS))
-_WORKER_COLUMNS: Columns = {
+WORKER_COLUMNS: Columns = {
     **dict(core_tables.workers.c),
     "last_heartbeat_at": core_tables.worker_signals.c.last_heartbeat_at,
     "last_dequeue_at": core_tables.worker_signals.c.last_dequeue_at,
     "last_busy_at": _later(core_tables.workers.c.last_busy_at, core_tables.worker_signals.c.last_busy_at),
     "last_idle_at": _later(core_tables.workers.c.last_idle_at, core_tables.worker_signals.c.last_idle_at),
 }
-_WORKERS = core_tables.workers.outerjoin(
+WORKERS = core_tables.workers.outerjoin(
     core_tables.worker_signals, core_tables.worker_signals.c.worker_id == core_tables.workers.c.worker_id
 )
 
@@ -386,7 +386,7 @@ async def workers(session: ReadSession, filter_query: FilterQuery, make: Make[It
 
     A row has the columns of the table, and those of the worker's signal with the prefix `signal_`, or nulls.
     """
-    listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
+    listing = Listing(filter_query, WORKER_COLUMNS, WORKERS, _whole_workers)
     return await make_page(session, listing, make)
 
 
@@ -502,7 +502,7 @@ def worker(session: ReadSession, worker_id: str) -> Awaitable[NamedRow | None]:
     """Return the awaitable row of one worker, with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
-        statement = _whole_workers({}, _WORKERS)
+        statement = _whole_workers({}, WORKERS)
         return statement.where(core_tables.workers.c.worker_id == bindparam("key"))
 
     return _one(session, "worker", build, "worker_id", worker_id)
@@ -512,7 +512,7 @@ async def workers_by_id(session: ReadSession, worker_ids: Iterable[str], make: M
     """Return workers by id. `make` creates them from rows with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
-        return _whole_workers({}, _WORKERS)
+        return _whole_workers({}, WORKERS)
 
     return await _by_ids(session, "workers_by_id", build, core_tables.workers.c.worker_id, worker_ids, make)
 
@@ -538,7 +538,7 @@ def resources_row() -> RowMaker:
 @cache
 def worker_row() -> RowMaker:
     """Return a function that makes rows with the columns that the function `workers` reads."""
-    return _row_maker(_whole_workers({}, _WORKERS))
+    return _row_maker(_whole_workers({}, WORKERS))
 
 
 def _row_maker(statement: Select[Any]) -> RowMaker:

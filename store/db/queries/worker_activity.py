@@ -1,4 +1,4 @@
-"""The activity of workers: attempts of one hour for a chart, counts by outcome, and the newest attempts of one worker.
+"""The activity of workers: last signs of life, attempts of one hour for a chart, and the newest attempts of one worker.
 
 The chart has a lane for each worker. A stretch of a lane represents attempts that began close together. An open attempt
 has not ended.
@@ -7,15 +7,16 @@ has not ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, FromClause, Select, case, func, literal, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, literal, select
 
 from store.db.columns import Str
-from store.db.dialect import ReadSession
-from store.db.queries.expressions import ONE, big, one_of
-from store.db.queries.filters import ATTEMPTS, Columns, FilterCondition, FilterQuery
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries import filters, pages
+from store.db.queries.expressions import ONE, ZERO, big, one_of
+from store.db.queries.filters import ATTEMPTS, Columns, FilterCondition, FilterField, FilterQuery
 from store.db.queries.paging import Listing, read_rows
 from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
@@ -85,6 +86,49 @@ class AttemptRow:
     rollout_status: str
     last_reward: float | None
     """The last reward of the rollout, from any attempt."""
+    reward: float | None
+    """The last reward of this attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSign:
+    """The last sign of life of a worker: a heartbeat, a request for work, or a call about an attempt."""
+
+    worker_id: str
+    last_sign_at: int | None
+    """The time in µs since the epoch; None if there was no sign."""
+
+
+WORKERS: Final = replace(
+    filters.WORKERS,
+    fields={**filters.WORKERS.fields, "last_sign": FilterField("last_sign_at", "number")},
+)
+"""Workers with the fields of lists."""
+
+
+async def worker_signs(session: ReadSession, query: FilterQuery) -> tuple[list[WorkerSign], int]:
+    """Return a page of workers with their last signs of life, and the number of all workers that match the query."""
+    listing = _listed_workers(session.dialect, query)
+    rows = records(WorkerSign, await read_rows(session, listing))
+    counts = await session.fetch(session.dialect.sql(listing.count(session.dialect)), listing.params(session.dialect))
+    return rows, counts[0].total
+
+
+def _listed_workers(dialect: Dialect, query: FilterQuery) -> Listing:
+    worker, attempt, signal = core_tables.workers.c, core_tables.attempts.c, core_tables.attempt_signals.c
+    is_current = and_(attempt.rollout_id == worker.current_rollout_id, attempt.attempt_id == worker.current_attempt_id)
+    source = pages.WORKERS.outerjoin(core_tables.attempts, is_current)
+    source = source.outerjoin(core_tables.attempt_signals, pages.signal_of(dict(attempt)))
+    times = [pages.WORKER_COLUMNS[f"last_{name}_at"] for name in ("heartbeat", "dequeue", "busy", "idle")]
+    # The times at which the store received the signs of the attempt: clients choose the times of heartbeats.
+    times += [attempt.start_at, attempt.heartbeat_stamped_at, signal.stamped_at]
+    latest = dialect.greatest([func.coalesce(time, ZERO) for time in times])
+    columns = {**pages.WORKER_COLUMNS, "last_sign_at": func.nullif(latest, ZERO)}
+
+    def read(listed: Columns, from_: FromClause) -> Select[Any]:
+        return select(*columns_of(WorkerSign, listed)).select_from(from_)
+
+    return Listing(query, columns, source, read, shape="workers by sign")
 
 
 async def window(session: ReadSession, now: int) -> Window:
@@ -188,8 +232,14 @@ async def attempts_of(session: ReadSession, worker_id: str) -> tuple[list[Attemp
 
 def _attempt_rows(attempt: Columns, source: FromClause) -> Select[Any]:
     rollout = core_tables.rollouts.c
-    of_rollout = {"rollout_status": rollout.status, "last_reward": rollout.last_reward}
-    return select(*columns_of(AttemptRow, attempt, of_rollout)).select_from(source)
+    reward = core_tables.rewards.c
+    # The primary dimension of a reward is the first.
+    is_of_attempt = and_(
+        reward.rollout_id == attempt["rollout_id"], reward.attempt_id == attempt["attempt_id"], reward.ordinal == 0
+    )
+    last = select(reward.value).where(is_of_attempt).order_by(reward.position.desc()).limit(1).scalar_subquery()
+    computed = {"rollout_status": rollout.status, "last_reward": rollout.last_reward, "reward": last}
+    return select(*columns_of(AttemptRow, attempt, computed)).select_from(source)
 
 
 def _ended(attempt: Any) -> ColumnElement[int]:

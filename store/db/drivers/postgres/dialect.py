@@ -149,6 +149,9 @@ class Postgres(Dialect):
     def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
         return cast(cast(column, JSON)[key].astext, Double)
 
+    def greatest(self, columns: Sequence[ColumnElement[int]]) -> ColumnElement[int]:
+        return func.greatest(*columns)
+
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return func.encode(column, "hex")
 
