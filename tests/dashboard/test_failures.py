@@ -11,7 +11,7 @@ from store.dashboard.views.failed_attempts import alike
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
-from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, rewarded
 from tests.server.api import Api
 
 
@@ -89,7 +89,7 @@ async def test_each_kind_leads_to_as_many_rollouts_as_it_says(api: Api, store: S
     await store.start_rollout({"question": 1}, config=RolloutConfig(timeout_seconds=5))
     clock.advance(10)
     page = Read((await api.get("//ui/failures")).body)
-    links = [link for link in page.links if link.startswith("/ui/rollouts?")]
+    links = [link for link in page.links if link.startswith("/ui/rollouts?attempt=")]
     totals = [(await api.get(f"/{link.replace('?', '.json?', 1)}")).ok()["total"] for link in links]
     assert totals == [kind["rollouts"] for kind in await kinds(api)] == [2, 1, 1, 1, 1]
 
@@ -102,6 +102,32 @@ async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store
     assert [kind["type"] for kind in await kinds(api, "?q=answer")] == ["ValueError"]
     assert await kinds(api, "?status=timeout") == []
     assert "No failed attempt matches." in Read((await api.get("//ui/failures?status=timeout")).body).text
+
+
+@ON_BOTH
+async def test_they_are_filtered_by_step_span_and_worker(api: Api, store: Store) -> None:
+    for step, worker in ((1, "w-1"), (2, "w-2"), (None, "w-2")):
+        metadata = {} if step is None else {"rollbook.step": step}
+        begun = await store.start_rollout("task", worker_id=worker, metadata=metadata)
+        span = rewarded(begun, 0.0).model_copy(update={"name": f"execute_tool {worker}"})
+        await store.add_span(span)
+        error = AttemptError(type="ToolError", message=f"exited with {step}", span_id=span.span_id)
+        await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="failed", error=error)
+    for query, count in (
+        ("?step_min=2", 1),
+        ("?step_max=2", 2),
+        ("?step_min=1&step_max=1", 1),
+        ("?worker=w-2", 2),
+        ("?span=execute_tool%20w-1", 1),
+        ("?step_min=2&worker=w-1", 0),
+    ):
+        assert sum(kind["count"] for kind in await kinds(api, query)) == count, query
+        links = [
+            link for link in Read((await api.get(f"//ui/failures{query}")).body).links if "rollouts?attempt" in link
+        ]
+        if "span" not in query and count:
+            assert (await api.get(f"/{links[0].replace('?', '.json?', 1)}")).ok()["total"] == count, query
+    assert (await api.get("//ui/failures?step_min=x")).status == 422
 
 
 async def test_page_states_that_only_the_newest_failures_are_counted(

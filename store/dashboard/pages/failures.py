@@ -1,16 +1,16 @@
-"""The failures page: failed attempts by error type and message."""
+"""The failures page: failed attempts by error type and message, with the spans and the steps in which they failed."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
+from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.db.dialect import ReadSession
-from store.db.queries.failures import FAILED, FailedAttempt, count_failed, failed_attempts
-from store.db.queries.rollout_list import NO_ERROR
+from store.db.queries.failures import FAILED, count_failed
 
 pages = Pages()
 
@@ -21,12 +21,18 @@ _MESSAGES: Final = 10
 
 @pages.get("/ui/failures")
 async def failures(request: PageRequest) -> PageContent:
-    """Show the failed attempts by status and error type, or all messages of the error type in the parameter `type`."""
-    error_type, status = request.one("type"), request.one("status")
-    text = request.one("q")
+    """Show the failed attempts by status and error type, or all messages of the error type in the parameter `type`.
 
-    async def look(session: ReadSession) -> tuple[list[FailedAttempt], int]:
-        attempts = await failed_attempts(session, limit=MOST)
+    Further filters are `status`, `q` (a part of the message or of the type), `span` (the name of the span that failed),
+    `worker`, and the range of training steps from `step_min` to `step_max`.
+    """
+    error_type, status, span = request.one("type"), request.one("status"), request.one("span")
+    worker, text = request.one("worker"), request.one("q")
+    first_step = request.maybe_whole("step_min", least=-(2**63), most=2**63 - 1)
+    last_step = request.maybe_whole("step_max", least=-(2**63), most=2**63 - 1)
+
+    async def look(session: ReadSession) -> tuple[list[failing.AttemptFailure], int]:
+        attempts = await failing.newest(session, MOST)
         total = len(attempts) if len(attempts) < MOST else await count_failed(session)
         return attempts, total
 
@@ -36,9 +42,13 @@ async def failures(request: PageRequest) -> PageContent:
     def grouped() -> tuple[int, list[failing.Kind]]:
         matching = [
             failure
-            for failure in map(failing.read, attempts)
+            for failure in attempts
             if (not error_type or failure.type == error_type)
             and (not status or failure.status == status)
+            and (not span or failure.span_name == span)
+            and (not worker or failure.worker_id == worker)
+            and (first_step is None or (failure.step is not None and failure.step >= first_step))
+            and (last_step is None or (failure.step is not None and failure.step <= last_step))
             and (not text or text in failure.message or text in (failure.type or ""))
         ]
         return len(matching), failing.kinds(matching, most_messages)
@@ -46,9 +56,13 @@ async def failures(request: PageRequest) -> PageContent:
     # Grouping ten thousand messages takes time, so it runs in a thread and does not block other requests.
     matching, kinds = await asyncio.to_thread(grouped)
     values = {"kinds": kinds, "matching": matching, "looked_at": len(attempts), "total": total}
+    steps = [step for kind in kinds for step in kind.steps]
+    ends = (min(steps), max(steps)) if steps else None
     hidden = {
-        "no_error": NO_ERROR,
-        "filters": {"type": error_type, "status": status, "q": text},
+        "filters": {
+            name: request.one(name) for name in ("type", "status", "q", "span", "worker", "step_min", "step_max")
+        },
         "statuses": FAILED,
+        "curve": lambda row: sparkline(row.steps, *ends) if ends else "",
     }
     return PageContent("failures.html", values, "Failures", hidden=hidden)
