@@ -9,9 +9,13 @@ import pytest
 
 from store import Seal
 from store.dashboard.pages import audit
+from store.dashboard.views.formats import time_text
+from store.dashboard.views.log_sentences import sentences
 from store.db.queries import log_list
+from store.db.queries.log_list import LogRow
 from store.interface.store import Store
-from store.models import LoggedEvent
+from store.models import AttemptError, LoggedEvent
+from store.narration.events import Narrator
 from tests import databases
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
@@ -43,6 +47,28 @@ async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: 
         assert (row["position"], row["stream"], row["version"]) == (event.position, event.stream, event.number)
         assert (row["type"], row["actor"], row["cause"]) == (event.type, event.actor, event.cause)
         assert (row["commit_id"], row["at"] / 1e6, row["data"]) == (event.commit_id, event.at, event.data)
+
+
+@ON_BOTH
+async def test_events_are_described_as_the_command_line_describes_them(api: Api, store: Store) -> None:
+    run = await failed(store, AttemptError(type="ToolError", message="exited with 137"), worker="w-1")
+    narrator = Narrator(time_text)
+    history = [(event.position, narrator.describe(event)) for event in await store.log.history(run.rollout_id)]
+    rows = {row["position"]: row["sentence"] for row in await walked(api, f"&stream=rollout/{run.rollout_id}")}
+    assert rows == dict(history)
+    assert "attempt 1 reported failed: ToolError: exited with 137" in rows.values()
+    assert "attempt 1 reported failed: ToolError" in Read((await api.get("//ui/audit")).body).text
+
+
+async def test_data_changed_beside_the_log_is_shown_as_it_is(api: Api, store: Store) -> None:
+    await succeeded(store)
+    rows = await walked(api)
+    changed = [
+        LogRow(row["position"], 1, row["stream"], 1, row["type"], row["at"], None, None, data, len(data))
+        for row in rows
+        for data in ("{}", "[]", "null", '{"attempt_id": 1, "sequence": []}', "{")
+    ]
+    assert set(sentences(changed, [])) <= {row["position"] for row in rows}
 
 
 @ON_BOTH

@@ -9,7 +9,7 @@ import pytest
 
 from store.dashboard.pages import overview
 from store.interface.store import Store
-from store.models import AttemptError, RolloutConfig
+from store.models import AttemptError, RolloutConfig, TraceStatus
 from store.testing import ManualClock
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, rewarded, succeeded
 from tests.journal.database_helpers import run_sql
@@ -244,13 +244,20 @@ async def test_failures_are_folded_with_their_spans_and_steps(api: Api, store: S
         await store.add_span(span)
         error = AttemptError(type="ToolError", message=f"exited with {number}", span_id=span.span_id)
         await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="failed", error=error)
-    (row,) = (await api.get("//ui/overview.json")).ok()["failure_kinds"]
+    # The error of this attempt names no span.
+    begun = await store.start_rollout("task")
+    await store.add_span(
+        rewarded(begun, 0.0).model_copy(update={"name": "chat", "status": TraceStatus(status_code="ERROR")})
+    )
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="failed")
+    row, other = (await api.get("//ui/overview.json")).ok()["failure_kinds"]
+    assert (other["type"], other["spans"], other["steps"]) == (None, {"chat": 1}, {})
     assert (row["message"], row["count"], row["rollouts"]) == ("exited with #", 3, 3)
     assert (row["spans"], row["steps"]) == ({"execute_tool bash": 3}, {"1": 1, "2": 2})
     page = Read((await api.get("//ui/")).body)
     assert "execute_tool bash" in page.text
-    (link,) = [link for link in page.links if "/ui/rollouts?id=" in link]
-    assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == 3
+    links = [link for link in page.links if "/ui/rollouts?id=" in link]
+    assert [(await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] for link in links] == [3, 1]
 
 
 async def test_no_time_that_a_sign_of_life_names_breaks_the_page(api: Api, store: Store) -> None:

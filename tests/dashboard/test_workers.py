@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from store.dashboard.charts.worker_lanes import LANE_HEIGHT, LANE_WIDTH, lanes_of
-from store.db.queries.worker_activity import CELL, HOUR, BusyPeriod, Window
+from store.db.queries.worker_activity import CELL, HOUR, BusyPeriod, Outcome, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
@@ -221,10 +221,11 @@ def test_indistinguishable_periods_share_a_bar_inside_the_lane() -> None:
 
 def test_scattered_failures_cover_their_share_of_a_lane() -> None:
     window = Window(0, HOUR, is_now=True)
+    outcomes: tuple[tuple[Outcome, int], ...] = (("succeeded", 8), ("failed", 1))
     periods = [
         BusyPeriod("w", outcome, at * CELL, (at + 1) * CELL, attempts, "ro-1")
         for at in range(60)
-        for outcome, attempts in (("succeeded", 8), ("failed", 1))
+        for outcome, attempts in outcomes
     ]
     bars = lanes_of(periods, window)["w"]
     area = {

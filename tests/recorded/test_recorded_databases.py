@@ -197,6 +197,20 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
         {"ended", "rewarded_ended", "counted", "rewarded_only", "first_step", "last_step"},
     ),
     ({"name", "a", "b", "differs"}, {"difference"}),
+    # The overview, its rows, and the pages of failures, workers and the log.
+        {"ended", "failures", "throughput"},
+        {"health", "unrewarded", "stuck_causes", "failure_kinds", "failures_counted", "steps", "versions"},
+    ({"per_minute", "last_hour"}, {"recent"}),
+    ({"reason", "since", "attempt"}, {"cause", "step"}),
+    ({"last_sign", "worker_rollout_id"}, {"step"}),
+    ({"since", "attempts", "status"}, {"step"}),
+    ({"span_id", "message", "worker_id"}, {"step", "span_name"}),
+    ({"sayings", "left_out"}, {"spans", "steps"}),
+    ({"message", "first_at", "newest"}, {"rollouts", "rollout_ids", "spans", "steps"}),
+    ({"worker", "hour", "failure_rate"}, {"last_sign", "stuck"}),
+    ({"outcome", "width", "rollout_id"}, {"y", "height"}),
+    ({"rollout_status", "last_reward"}, {"reward"}),
+    ({"commit_id", "stream", "data_length"}, {"sentence"}),
     # The rows that a verification counts.
     ({"labels", "notes", "rollouts"}, {"scores"}),
 ]

@@ -35,7 +35,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A curve: the path of an SVG element, and its meaning."""
 
     kind: str
@@ -55,7 +55,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StepColumn:
     """The part of the drawing that belongs to one step."""
 
     area: Box
@@ -67,7 +67,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class VersionMarker:
     """The first step of a version of resources."""
 
     x: float
@@ -93,9 +93,9 @@ class StepChart:
     length_at: tuple[float, float]
     band: str
     """The path around the 95 % intervals."""
-    lines: list[Line]
-    columns: list[Column]
-    markers: list[Marker]
+    lines: list[ChartLine]
+    columns: list[StepColumn]
+    markers: list[VersionMarker]
 
 
 def step_chart(
@@ -117,11 +117,12 @@ def step_chart(
         width: the width in SVG units.
         labels: the labels of `main` and `other`.
     """
-    every = [*main, *(figures for _, steps in beside for figures in steps)]
+    every = [*main, *(one for _, figures in beside for one in figures)]
     firsts, lasts = [one.step or 0 for one in every], [one.last_step or 0 for one in every]
     low, high = min(firsts), max(firsts)
     along = _scale(low, high, _LEFT + 10, width - _RIGHT - 10)
-    values = list(_rewards(every)) + [one.mean for one in other if one.mean is not None]
+    ends = [(one.mean, one.half_width or 0.0) for one in (*every, *other) if one.mean is not None]
+    values = [mean + side * half_width for mean, half_width in ends for side in (-1, 1)]
     least, greatest = min(values, default=0.0), max(values, default=1.0)
     room = 0.05 * (greatest - least) or 0.5
     upright = _scale(least - room, greatest + room, _REWARD[1], _REWARD[0])
@@ -131,20 +132,21 @@ def step_chart(
     most_failed = min(1.0, _rounded_up(max((one.failure_rate or 0.0 for one in main), default=0.0) or 0.1))
     reach = (width - _LEFT - _RIGHT) / max(1, (max(lasts) - low) // max(1, lasts[0] - firsts[0] + 1) + 1)
 
+    steps = _ticks(low, high, max(1, (width - _LEFT) // _LABEL_SPACE))
     lines = [
-        Line("other", labels[1], _path(other, along, upright, lambda one: one.mean)),
-        *(Line("val", label, _path(steps, along, upright, lambda one: one.mean)) for label, steps in beside),
-        Line("main", labels[0], _path(main, along, upright, lambda one: one.mean)),
+        ChartLine("other", labels[1], _path(other, along, upright, lambda one: one.mean)),
+        *(ChartLine("val", label, _path(figures, along, upright, lambda one: one.mean)) for label, figures in beside),
+        ChartLine("main", labels[0], _path(main, along, upright, lambda one: one.mean)),
     ]
     if most_length is not None:
         lengthwise = _scale(0.0, most_length, _LENGTH[1], _LENGTH[0])
-        lines.append(Line("length", "length", _path(main, along, lengthwise, lambda one: one.length)))
+        lines.append(ChartLine("length", "length", _path(main, along, lengthwise, lambda one: one.length)))
     return StepChart(
         width,
         HEIGHT,
         _LEFT,
         width - _RIGHT,
-        _step_ticks(low, high, along, width),
+        [Tick(round(along(value), 1), value) for value in steps if value == int(value)],
         [Tick(round(upright(value), 1), value) for value in ticks],
         most_failed,
         most_length,
@@ -152,16 +154,23 @@ def step_chart(
         _LENGTH,
         _band(main, along, upright),
         lines,
-        list(_columns(main, along, upright, _scale(0.0, most_failed, _FAILURES[1], _FAILURES[0]), reach)),
-        [_marker(start, along, width) for start in versions if low <= start.step <= high],
+        list(
+            _columns(
+                main,
+                along,
+                upright,
+                _scale(0.0, most_failed, _FAILURES[1], _FAILURES[0]),
+                reach,
+                (_LEFT, width - _RIGHT),
+            )
+        ),
+        [
+            VersionMarker(round(x, 1), round(min(max(x, 18.0), width - 18.0), 1), start)
+            for start in versions
+            if low <= start.step <= high
+            for x in (along(start.step),)
+        ],
     )
-
-
-def _rewards(figures: Sequence[StepFigures]) -> Iterator[float]:
-    for one in figures:
-        if one.mean is not None:
-            yield one.mean - (one.half_width or 0.0)
-            yield one.mean + (one.half_width or 0.0)
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Place:
@@ -185,12 +194,6 @@ def _rounded_up(value: float) -> float:
     """Return the next greater round number of a number greater than 0."""
     power = 10.0 ** math.floor(math.log10(value))
     return float(f"{next(power * factor for factor in _ENDS if power * factor >= value * 0.999):.12g}")
-
-
-def _step_ticks(low: int, high: int, along: Place, width: int) -> list[Tick]:
-    most = max(1, (width - _LEFT) // _LABEL_SPACE)
-    values = _ticks(low, high, most)
-    return [Tick(round(along(value), 1), value) for value in values if value == int(value)]
 
 
 def _path(
@@ -225,18 +228,14 @@ def _band(steps: Sequence[StepFigures], along: Place, upright: Place) -> str:
 
 
 def _columns(
-    steps: Sequence[StepFigures], along: Place, upright: Place, share: Place, reach: float
-) -> Iterator[Column]:
+    steps: Sequence[StepFigures], along: Place, upright: Place, share: Place, reach: float, ends: tuple[float, float]
+) -> Iterator[StepColumn]:
     for one in steps:
         x = along(one.step or 0)
         wide = max(1.0, min(reach * 0.6, 24.0))
         top = share(one.failure_rate or 0.0)
         failures = Box(round(x - wide / 2, 1), round(top, 1), round(wide, 1), round(_FAILURES[1] - top, 1))
         dot = None if one.mean is None else (round(x, 1), round(upright(one.mean), 1))
-        area = Box(round(x - reach / 2, 1), _REWARD[0], round(max(reach, 2.0), 1), _LENGTH[1] - _REWARD[0])
-        yield Column(area, failures if one.failed else None, dot, one)
-
-
-def _marker(start: VersionStart, along: Place, width: int) -> Marker:
-    x = along(start.step)
-    return Marker(round(x, 1), round(min(max(x, 18.0), width - 18.0), 1), start)
+        left, right = max(x - reach / 2, ends[0]), min(x + reach / 2, ends[1])
+        area = Box(round(left, 1), _REWARD[0], round(max(right - left, 2.0), 1), _LENGTH[1] - _REWARD[0])
+        yield StepColumn(area, failures if one.failed else None, dot, one)

@@ -10,9 +10,11 @@ from urllib.parse import quote
 from store.dashboard.exclusive import Exclusive
 from store.dashboard.page import File, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.views.log_sentences import sentences
 from store.db.data_blocks import json_of
+from store.db.dialect import ReadSession
 from store.db.queries import log_list
-from store.db.queries.log_list import EventListQuery, LogRow
+from store.db.queries.log_list import AttemptStart, EventListQuery, LogRow, LogRows
 from store.domain.events import FACTS
 from store.errors import Conflict
 from store.verification import seal as seals
@@ -27,6 +29,8 @@ The user must verify a larger log with the command line.
 
 _KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
 """The paths of the pages about rollouts, workers and resources, by kind of stream."""
+
+_ROLLOUT: Final = "rollout/"
 
 _verifying_now = Exclusive("a verification")
 
@@ -44,9 +48,10 @@ async def audit(request: PageRequest) -> PageContent:
     # The summary is read before the list. If an event is recorded between the two reads, its position is greater than
     # the position in the summary, so the page notices the event later even if the list does not contain it.
     summary = await request.store.core.look(log_list.log_summary)
-    page = await request.store.core.look(partial(log_list.log_rows, query=sought))
+    page, starts = await request.store.core.look(partial(_events, query=sought), snapshot=True)
+    described = sentences(page.events, starts)
     values = {
-        "events": [_shown(request, row) for row in page.events],
+        "events": [_shown(request, row) | {"sentence": described.get(row.position)} for row in page.events],
         "next_before": page.next_before,
         "looked_back_to": page.looked_back_to,
         "store_id": summary.store_id,
@@ -58,6 +63,13 @@ async def audit(request: PageRequest) -> PageContent:
     }
     hidden = {"sought": sought, "types": sorted(FACTS), "copies": _copies(request, sought)}
     return PageContent("audit.html", values, "Audit", hidden=hidden)
+
+
+async def _events(session: ReadSession, query: EventListQuery) -> tuple[LogRows, list[AttemptStart]]:
+    page = await log_list.log_rows(session, query)
+    streams = dict.fromkeys(row.stream for row in page.events)
+    rollout_ids = [stream.removeprefix(_ROLLOUT) for stream in streams if stream.startswith(_ROLLOUT)]
+    return page, await log_list.attempt_starts(session, rollout_ids)
 
 
 def _shown(request: PageRequest, row: LogRow) -> dict[str, Any]:

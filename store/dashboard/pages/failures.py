@@ -57,12 +57,15 @@ async def failures(request: PageRequest) -> PageContent:
     matching, kinds = await asyncio.to_thread(grouped)
     values = {"kinds": kinds, "matching": matching, "looked_at": len(attempts), "total": total}
     steps = [step for kind in kinds for step in kind.steps]
-    ends = (min(steps), max(steps)) if steps else None
+
+    def curve(row: failing.Kind | failing.FailureMessage) -> str:
+        return sparkline(row.steps, min(steps), max(steps)) if steps else ""
+
     hidden = {
         "filters": {
             name: request.one(name) for name in ("type", "status", "q", "span", "worker", "step_min", "step_max")
         },
         "statuses": FAILED,
-        "curve": lambda row: sparkline(row.steps, *ends) if ends else "",
+        "curve": curve,
     }
     return PageContent("failures.html", values, "Failures", hidden=hidden)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, get_args
 
+from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.charts.step_chart import StepChart, step_chart
 from store.dashboard.page import PageContent, Pages
@@ -23,6 +25,7 @@ from store.db.queries.overview import RECENT, Overview, read_overview, waiting_r
 from store.db.queries.step_totals import StepTotals, step_totals
 from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
+from store.models.missing_rewards import MissingReward
 from store.runtime.clock import MICROSECONDS
 
 pages = Pages()
@@ -54,16 +57,18 @@ class _State:
 async def overview(request: PageRequest) -> PageContent:
     """Show the current state of the store.
 
-    The parameter `unrewarded` is `out` to leave failed rollouts without a reward out of means, which count as 0
-    otherwise. The parameter `target` is the last step of the training.
+    The parameter `unrewarded` says how ended rollouts without a reward count in means, such as `out` or `failed:0`.
+    The parameter `target` is the last step of the training.
     """
-    failed_as = None if request.among("unrewarded", ("", "failed:0", "out"), "") == "out" else 0.0
+    missing = request.missing_reward()
     target = request.maybe_whole("target")
-    state = await request.store.core.look(_look, snapshot=True)
+    core = request.store.core
+    state = await core.look(partial(_look, cache=cache_of(core)), snapshot=True)
     activity = state.activity
     stuck_rollouts = list(stuck(activity))
     minutes = _minutes(activity)
-    condition = health(activity, state.totals, failed_as, target)
+    last_hour = sum(map(_sum, minutes))
+    condition = health(activity, state.totals, missing, target)
     kinds = failing.kinds(state.failures, _KINDS)
     failure_rows = failing.rows(kinds)
     values: dict[str, Any] = {
@@ -71,7 +76,12 @@ async def overview(request: PageRequest) -> PageContent:
         "statuses": {name: activity.statuses.get(name, 0) for name in get_args(RolloutStatus)},
         "total": sum(activity.statuses.values()),
         "ended": minutes,
-        "throughput": _throughput(activity, minutes),
+        "throughput": {
+            "per_minute": condition.pace.per_minute,
+            "last_hour": last_hour,
+            "succeeded_share": sum(minute["succeeded"] for minute in minutes) / last_hour if last_hour else None,
+            "recent": activity.recent,
+        },
         "running": activity.active[:_SHOWN],
         "queue": {"waiting": activity.queued, "oldest": activity.waiting[0] if activity.waiting else None},
         "stuck": stuck_rollouts[:_SHOWN],
@@ -86,11 +96,11 @@ async def overview(request: PageRequest) -> PageContent:
             "sample": _verified(state.runs, "verify_sample", activity.now),
         },
         "health": condition,
-        "unrewarded": "out" if failed_as is None else "failed:0",
+        "unrewarded": str(missing),
         "stuck_causes": causes(stuck_rollouts, activity),
         "failure_kinds": failure_rows[:_KINDS],
         "failures_counted": len(state.failures),
-        "steps": by_step(state.totals, condition.mode, failed_as, width=bucket_width(state.totals)),
+        "steps": by_step(state.totals, condition.mode, missing, width=bucket_width(state.totals)),
         "versions": list(version_starts(state.totals)),
     }
     peak = max(map(_sum, minutes))
@@ -103,7 +113,9 @@ async def overview(request: PageRequest) -> PageContent:
         "second": MICROSECONDS,
         "recent_since": (activity.now - RECENT) / MICROSECONDS,
         "outcomes": _OUTCOMES,
-        "charts": _charts(state.totals, condition.mode, failed_as) if steps else [],
+        "missing": missing,
+        "choices": list(dict.fromkeys((MissingReward(), MissingReward("out"), missing))),
+        "charts": _charts(state.totals, condition.mode, missing) if steps else [],
         "cause_links": {cause.cause: _cause_link(request, cause) for cause in values["stuck_causes"]},
         "curves": [sparkline(row.steps, min(steps), max(steps)) if steps else "" for row in failure_rows[:_KINDS]],
         "more_kinds": max(0, len(failure_rows) - _KINDS) + sum(kind.left_out for kind in kinds),
@@ -115,28 +127,28 @@ async def overview(request: PageRequest) -> PageContent:
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
-async def _look(session: ReadSession) -> _State:
+async def _look(session: ReadSession, cache: FigureCache) -> _State:
     activity = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
-    failures = await failing.newest(session, _MOST_FAILURES)
-    return _State(activity, await step_totals(session), failures, await operation_runs.all_runs(session))
+    totals = await cache.read(session, "step totals", step_totals)
+    failures = await cache.read(session, "failures", partial(failing.newest, limit=_MOST_FAILURES))
+    return _State(activity, totals, failures, await operation_runs.all_runs(session))
 
 
-def _charts(totals: Sequence[StepTotals], mode: str | None, failed_as: float | None) -> list[StepChart]:
+def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:
     width = bucket_width(totals)
-    main = by_step(totals, mode, failed_as, width=width)
-    other = by_step(totals, mode, 0.0 if failed_as is None else None, width=width)
+    other = MissingReward() if missing.substituted == "out" else MissingReward("out")
     name = mode or "no mode"
-    as_zero, left_out = f"{name}, failed as 0", f"{name}, rewarded only"
-    labels = (left_out, as_zero) if failed_as is None else (as_zero, left_out)
     beside = [
-        (one or "no mode", by_step(totals, one, failed_as, width=width))
+        (one or "no mode", by_step(totals, one, missing, width=width))
         for one in modes_of(part for part in totals if part.step is not None)
         if one != mode
     ]
+    main, second = (by_step(totals, mode, choice, width=width) for choice in (missing, other))
+    labels = (f"{name}, {missing.label}", f"{name}, {other.label}")
     versions = list(version_starts(totals))
-    return [step_chart(main, other, beside, versions, width=size, labels=labels) for size in _WIDTHS]
+    return [step_chart(main, second, beside, versions, width=size, labels=labels) for size in _WIDTHS]
 
 
 def _cause_link(request: PageRequest, cause: StuckCause) -> str:
@@ -215,14 +227,3 @@ def _clock(at: int) -> str:
 
 def _sum(minute: dict[str, int]) -> int:
     return sum(minute[name] for name in _OUTCOMES)
-
-
-def _throughput(activity: Overview, minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return the throughput of the last hour, and the rate of the last 300 s per minute."""
-    ended = sum(map(_sum, minutes))
-    return {
-        "per_minute": activity.recent / (RECENT / MICROSECONDS / 60),
-        "last_hour": ended,
-        "succeeded_share": sum(minute["succeeded"] for minute in minutes) / ended if ended else None,
-        "recent": activity.recent,
-    }

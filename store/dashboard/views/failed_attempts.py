@@ -11,12 +11,14 @@ from typing import Any, Final
 import orjson
 
 from store.db.dialect import ReadSession
-from store.db.queries.failures import FailedAttempt, failed_attempts
+from store.db.queries.failures import FailedAttempt, failed_attempts, failed_span_names
 from store.db.queries.scan import spans_with
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
 """The parts in which otherwise equal messages differ: numbers, addresses, ids."""
 
+SPANS_READ: Final = 2_000
+"""The number of attempts whose spans are searched for an error, if the error of the attempt names no span."""
 MOST_IDS: Final = 100
 """The maximum number of rollouts that a link names by their ids."""
 
@@ -39,7 +41,7 @@ class AttemptFailure:
     step: int | None = None
     """The training step of the rollout."""
     span_name: str | None = None
-    """The name of the span of the error; None if the error names no span, or one that was not recorded."""
+    """The name of the span in which the attempt failed; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,23 @@ def read(attempt: FailedAttempt) -> AttemptFailure:
 
 
 async def newest(session: ReadSession, limit: int) -> list[AttemptFailure]:
-    """Return the newest failed attempts, newest first, with the names of the spans in which they failed."""
+    """Return the newest failed attempts, newest first, with the names of the spans in which they failed.
+
+    The span is that of the error or, for the newest `SPANS_READ` attempts, the last span with an error status.
+    """
     failures = [read(attempt) for attempt in await failed_attempts(session, limit=limit)]
     keys = [(failure.rollout_id, failure.attempt_id, failure.span_id) for failure in failures if failure.span_id]
-    if not keys:
-        return failures
     names = {(row.rollout_id, row.attempt_id, row.span_id): row.name for row in await spans_with(session, keys)}
+    unnamed = [failure.rollout_id for failure in failures[:SPANS_READ] if not failure.span_id]
+    last = await failed_span_names(session, unnamed) if unnamed else {}
     return [
-        replace(failure, span_name=names.get((failure.rollout_id, failure.attempt_id, failure.span_id or "")))
+        replace(failure, span_name=names.get((*_place(failure), failure.span_id or "")) or last.get(_place(failure)))
         for failure in failures
     ]
+
+
+def _place(failure: AttemptFailure) -> tuple[str, str]:
+    return failure.rollout_id, failure.attempt_id
 
 
 def alike(message: str) -> str:
@@ -153,6 +162,8 @@ class FailureRow:
     """The number of these failures by the name of the span in which they happened."""
     steps: dict[int, int]
     """The number of these failures by training step."""
+    newest: AttemptFailure
+    """The newest of these failures."""
 
 
 def rows(groups: Iterable[Kind]) -> list[FailureRow]:
@@ -167,6 +178,7 @@ def rows(groups: Iterable[Kind]) -> list[FailureRow]:
             saying.rollout_ids,
             saying.spans,
             saying.steps,
+            saying.newest,
         )
         for kind in groups
         for saying in kind.sayings

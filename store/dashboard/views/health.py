@@ -9,6 +9,7 @@ from typing import Final, Literal
 from store.dashboard.views.step_figures import StepFigures, by_step, figures_of, modes_of
 from store.db.queries.overview import RECENT, Overview
 from store.db.queries.step_totals import StepTotals
+from store.models.missing_rewards import MissingReward
 from store.runtime.clock import MICROSECONDS
 
 _BEFORE: Final = 5
@@ -19,7 +20,7 @@ PaceState = Literal["running", "stalled", "idle"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EndingPace:
     """The speed at which rollouts end."""
 
     state: PaceState
@@ -32,7 +33,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class TrainingHealth:
     """The health of a training. A number is None if it is not known."""
 
     mode: str | None
@@ -53,33 +54,35 @@ class Health:
     failure_rate_before: float | None
     """The share of failed rollouts in these steps."""
     steps_before: int
-    pace: Pace
+    pace: EndingPace
     eta_seconds: float | None
     """The time until the step `target` at the pace of the last hour with ends; None without a target, or if unknown."""
 
 
-def health(activity: Overview, totals: Sequence[StepTotals], failed_as: float | None, target: int | None) -> Health:
+def health(
+    activity: Overview, totals: Sequence[StepTotals], missing: MissingReward, target: int | None
+) -> TrainingHealth:
     """Return the health of a training.
 
     Args:
         activity: the current activity of the store.
         totals: the totals of all steps.
-        failed_as: the value as which failed rollouts without a reward count in means; None to leave them out.
+        missing: how ended rollouts without a reward count in means.
         target: the last step of the training, if it is known.
     """
     numbered = [part for part in totals if part.step is not None]
     modes = modes_of(numbered or totals)
     mode = modes[0] if modes else None
-    steps = by_step(numbered, mode, failed_as)
+    steps = by_step(numbered, mode, missing)
     complete = [step for step in steps if step.is_complete]
     last = complete[-1] if complete else None
     if not numbered and any(part.ended for part in totals):
-        last = figures_of([part for part in totals if part.mode == mode], failed_as, step=None, last_step=None)
+        last = figures_of([part for part in totals if part.mode == mode], missing, step=None, last_step=None)
     before = complete[-1 - _BEFORE : -1]
     means = [step.mean for step in before if step.mean is not None]
     ended_before = sum(step.ended for step in before)
     later = [step for step in steps if not step.is_complete and (last is None or (step.step or 0) > (last.step or 0))]
-    return Health(
+    return TrainingHealth(
         mode=mode,
         last=last,
         steps=len(complete),
@@ -95,18 +98,18 @@ def health(activity: Overview, totals: Sequence[StepTotals], failed_as: float | 
     )
 
 
-def pace(activity: Overview) -> Pace:
+def pace(activity: Overview) -> EndingPace:
     """Return the speed at which rollouts end."""
     per_minute = activity.recent / (RECENT / MICROSECONDS / 60)
     since_end = None if activity.last_end_at is None else (activity.now - activity.last_end_at) / MICROSECONDS
     opened = [active.started_at for active in activity.active[:1]] + [row.since for row in activity.waiting[:1]]
     if not opened:
-        return Pace("idle", activity.recent, per_minute, since_end)
+        return EndingPace("idle", activity.recent, per_minute, since_end)
     # Work that was enqueued after a pause has not stalled since the end of the work before.
     since = max(min(opened), activity.last_end_at or 0)
     if activity.recent or activity.now - since <= RECENT:
-        return Pace("running", activity.recent, per_minute, None)
-    return Pace("stalled", 0, 0.0, (activity.now - since) / MICROSECONDS)
+        return EndingPace("running", activity.recent, per_minute, None)
+    return EndingPace("stalled", 0, per_minute, (activity.now - since) / MICROSECONDS)
 
 
 def _eta(complete: Sequence[StepFigures], target: int) -> float | None:

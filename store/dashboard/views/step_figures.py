@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.db.queries.step_totals import StepTotals
+from store.models.missing_rewards import MissingReward
 
 MOST_BUCKETS: Final = 150
 """The maximum number of points of a curve. With more steps, a point stands for several adjacent steps."""
@@ -55,14 +56,13 @@ class StepFigures:
 
 
 def figures_of(
-    totals: Iterable[StepTotals], failed_as: float | None, *, step: int | None, last_step: int | None
+    totals: Iterable[StepTotals], missing: MissingReward, *, step: int | None, last_step: int | None
 ) -> StepFigures:
     """Return the figures of all rollouts that some totals count.
 
     Args:
         totals: the totals.
-        failed_as: the value as which failed rollouts without a reward count in the mean; None to leave them out.
-            Other rollouts without a reward are always left out.
+        missing: how ended rollouts without a reward count in the mean.
         step: the first step of these rollouts.
         last_step: the last step.
     """
@@ -74,7 +74,7 @@ def figures_of(
         figures.failed += part.failed
         figures.rewarded += part.rewarded
         figures.with_usage += part.with_usage
-        unrewarded += part.unrewarded_failed
+        unrewarded += part.unrewarded_failed if missing.substituted == "failed" else part.ended - part.rewarded
         reward_sum += part.reward_sum or 0.0
         squares += part.reward_squares or 0.0
         tokens += part.tokens_out or 0.0
@@ -83,10 +83,10 @@ def figures_of(
     figures.mean_rewarded = reward_sum / figures.rewarded if figures.rewarded else None
     figures.length = tokens / figures.with_usage if figures.with_usage else None
     figures.counted = figures.rewarded
-    if failed_as is not None:
+    if missing.substituted != "out":
         figures.counted += unrewarded
-        reward_sum += failed_as * unrewarded
-        squares += failed_as * failed_as * unrewarded
+        reward_sum += missing.value * unrewarded
+        squares += missing.value**2 * unrewarded
     if figures.counted:
         figures.mean = reward_sum / figures.counted
     if figures.counted > 1 and figures.mean is not None and abs(figures.mean) < _LARGE:
@@ -96,7 +96,7 @@ def figures_of(
 
 
 def by_step(
-    totals: Sequence[StepTotals], mode: str | None, failed_as: float | None, *, width: int = 1
+    totals: Sequence[StepTotals], mode: str | None, missing: MissingReward, *, width: int = 1
 ) -> list[StepFigures]:
     """Return the figures of the rollouts of one mode, by step or by ranges of `width` steps, sorted by step."""
     steps = [part.step for part in totals if part.step is not None]
@@ -108,7 +108,7 @@ def by_step(
         if part.step is not None and part.mode == mode:
             buckets.setdefault((part.step - first) // width, []).append(part)
     return [
-        figures_of(parts, failed_as, step=first + bucket * width, last_step=first + (bucket + 1) * width - 1)
+        figures_of(parts, missing, step=first + bucket * width, last_step=first + (bucket + 1) * width - 1)
         for bucket, parts in sorted(buckets.items())
     ]
 

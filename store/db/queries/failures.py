@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +52,20 @@ async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAtt
     columns = columns_of(FailedAttempt, dict(newest.c), computed)
     statement = select(*columns).select_from(source).order_by(newest.c.last_position.desc())
     return records(FailedAttempt, await session.fetch(session.dialect.sql(statement), {}))
+
+
+async def failed_span_names(session: ReadSession, rollout_ids: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Return the name of the last span with an error status in each attempt of some rollouts.
+
+    The keys are the ids of a rollout and an attempt. Attempts without such a span are left out.
+    """
+    span = core_tables.spans.c
+    columns = (span.rollout_id, span.attempt_id, span.name)
+    matches = (session.dialect.any_of(span.rollout_id, "rollouts"), span.status_code == "ERROR")
+    statement = select(*columns).where(*matches).order_by(span.sequence_id, span.position)
+    params = {"rollouts": session.dialect.list_param(list(rollout_ids))}
+    rows = await session.fetch(session.dialect.sql(statement), params)
+    return {(row.rollout_id, row.attempt_id): row.name for row in rows}
 
 
 async def count_failed(session: ReadSession) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -90,6 +91,27 @@ async def log_rows(session: ReadSession, query: EventListQuery) -> LogRows:
     if len(rows) > query.limit:
         return LogRows(events, events[-1].position, events[-1].position)
     return LogRows(events, floor + 1 if floor else None, floor + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStart:
+    """The number of an attempt, and its start in µs since the epoch."""
+
+    attempt_id: str
+    sequence_id: int
+    start_at: int
+
+
+async def attempt_starts(session: ReadSession, rollout_ids: Sequence[str]) -> list[AttemptStart]:
+    """Return the numbers and the starts of all attempts of some rollouts."""
+    if not rollout_ids:
+        return []
+    attempt = core_tables.attempts.c
+    statement = select(*columns_of(AttemptStart, dict(attempt))).where(
+        session.dialect.any_of(attempt.rollout_id, "rollouts")
+    )
+    params = {"rollouts": session.dialect.list_param(list(rollout_ids))}
+    return records(AttemptStart, await session.fetch(session.dialect.sql(statement), params))
 
 
 def _cut(row: LogRow) -> LogRow:

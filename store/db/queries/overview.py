@@ -1,4 +1,7 @@
-"""The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log."""
+"""The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log.
+
+Decision 114.
+"""
 
 from __future__ import annotations
 

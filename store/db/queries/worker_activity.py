@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, literal, select
 
 from store.db.columns import Str
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import filters, pages
 from store.db.queries.expressions import ONE, ZERO, big, one_of
 from store.db.queries.filters import ATTEMPTS, Columns, FilterCondition, FilterField, FilterQuery
@@ -108,13 +108,6 @@ WORKERS: Final = replace(
 
 async def worker_signs(session: ReadSession, query: FilterQuery) -> tuple[list[WorkerSign], int]:
     """Return a page of workers with their last signs of life, and the number of all workers that match the query."""
-    listing = _listed_workers(session.dialect, query)
-    rows = records(WorkerSign, await read_rows(session, listing))
-    counts = await session.fetch(session.dialect.sql(listing.count(session.dialect)), listing.params(session.dialect))
-    return rows, counts[0].total
-
-
-def _listed_workers(dialect: Dialect, query: FilterQuery) -> Listing:
     worker, attempt, signal = core_tables.workers.c, core_tables.attempts.c, core_tables.attempt_signals.c
     is_current = and_(attempt.rollout_id == worker.current_rollout_id, attempt.attempt_id == worker.current_attempt_id)
     source = pages.WORKERS.outerjoin(core_tables.attempts, is_current)
@@ -122,13 +115,16 @@ def _listed_workers(dialect: Dialect, query: FilterQuery) -> Listing:
     times = [pages.WORKER_COLUMNS[f"last_{name}_at"] for name in ("heartbeat", "dequeue", "busy", "idle")]
     # The times at which the store received the signs of the attempt: clients choose the times of heartbeats.
     times += [attempt.start_at, attempt.heartbeat_stamped_at, signal.stamped_at]
-    latest = dialect.greatest([func.coalesce(time, ZERO) for time in times])
+    latest = session.dialect.greatest([func.coalesce(time, ZERO) for time in times])
     columns = {**pages.WORKER_COLUMNS, "last_sign_at": func.nullif(latest, ZERO)}
 
     def read(listed: Columns, from_: FromClause) -> Select[Any]:
         return select(*columns_of(WorkerSign, listed)).select_from(from_)
 
-    return Listing(query, columns, source, read, shape="workers by sign")
+    listing = Listing(query, columns, source, read, shape="workers by sign")
+    rows = records(WorkerSign, await read_rows(session, listing))
+    counts = await session.fetch(session.dialect.sql(listing.count(session.dialect)), listing.params(session.dialect))
+    return rows, counts[0].total
 
 
 async def window(session: ReadSession, now: int) -> Window:
