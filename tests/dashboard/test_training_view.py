@@ -165,7 +165,7 @@ async def test_sums_of_a_step_count_rows_rules_and_groups_with_equal_rewards(sto
         ("row", "no_log_probs"): (3, 3),
         ("row", "no_prompt_tokens"): (1, 1),
     }
-    assert (sums["groups"], sums["equal_groups"]) == (2, ["a"])
+    assert (sums["groups"], sums["equal_groups"], sums["without_calls"]) == (2, ["a"], 0)
     page = Read((await api.get("//ui/training?group=b")).body)
     assert "2 of 2 rollouts read: 2 triplets, 2 rows, 4 trained tokens. 0 of 1 groups have equal rewards." in page.text
     rollout_id = sums["rollouts"][-1]["rollout_id"]

@@ -166,7 +166,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"span_id", "is_answer", "skipped"}, {"media", "results", "same_as", "speech", "tool_call_id"}),
     ({"task", "spans", "entries"}, {"turns", "outline", "group"}),
     ({"number", "cause", "body_hash"}, {"sentence", "cause_number"}),
-    ({"adapter", "verdict", "kept"}, {"tokens"}),
+    ({"adapter", "verdict", "kept"}, {"tokens", "has_spans"}),
     # The page of a rollout.
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
     # The page of a run.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -37,30 +36,17 @@ async def events(request: PageRequest) -> PageContent:
     rows, types, starts = await request.store.core.look(
         partial(_events, looked=looked, type_filter=type_filter, after=after, limit=limit + 1), snapshot=True
     )
-    values = {
-        "events": _narrated(rows[:limit], starts),
-        "after": after,
-        "more": len(rows) > limit,
-        "types": types,
-    }
-    return looked.page("events", "rollout_events.html", values, type_filter=type_filter)
-
-
-def _narrated(rows: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return events with a sentence each, and with the number of the event of this rollout that caused it.
-
-    Args:
-        rows: the events of the page.
-        starts: the starts of attempts, whose numbers the sentences contain.
-    """
+    # The sentences name attempts by their numbers, which the starts of the attempts contain.
     narrator = Narrator(time_text)
     for start in starts:
         narrator.observe(HistoryEvent(**start))
     numbers = {row["position"]: row["number"] for row in (*starts, *rows)}
-    return [
+    described = [
         {**row, "sentence": narrator.describe(HistoryEvent(**row)), "cause_number": numbers.get(row["cause"])}
-        for row in rows
+        for row in rows[:limit]
     ]
+    values = {"events": described, "after": after, "more": len(rows) > limit, "types": types}
+    return looked.page("events", "rollout_events.html", values, type_filter=type_filter)
 
 
 async def _events(

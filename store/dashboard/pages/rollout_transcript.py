@@ -97,15 +97,13 @@ async def _group_place(looked: Looked) -> GroupPlace | None:
     group_id = looked.row["group_id"]
     if group_id is None or looked.row["last_reward"] is None or looked.at is not None:
         return None
-    return await looked.request.store.core.look(
-        partial(_place, group_id=group_id, rollout_id=looked.rollout_id), snapshot=True
-    )
 
+    async def read(session: ReadSession) -> GroupPlace | None:
+        group = await group_row(session, group_id)
+        members = await member_rows(session, MemberQuery(group_id, limit=_MEMBERS))
+        return place_of(group_id, looked.rollout_id, members, len(members) if group is None else group.rollouts)
 
-async def _place(session: ReadSession, group_id: str, rollout_id: str) -> GroupPlace | None:
-    group = await group_row(session, group_id)
-    members = await member_rows(session, MemberQuery(group_id, limit=_MEMBERS))
-    return place_of(group_id, rollout_id, members, len(members) if group is None else group.rollouts)
+    return await looked.request.store.core.look(read, snapshot=True)
 
 
 @pages.get("/ui/rollouts/{rollout_id}/media/{span_id}/{key}")

@@ -49,12 +49,8 @@ def _parser() -> MarkdownIt:
     # Without the rule for images, the address of an image becomes a link.
     options: dict[str, Any] = {"html": False, "linkify": False, "breaks": True}
     parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer).enable("table").disable("image")
-    parser.validateLink = _is_allowed
+    parser.validateLink = lambda url: _LINKS.match(url) is not None
     return parser
-
-
-def _is_allowed(url: str) -> bool:
-    return _LINKS.match(url) is not None
 
 
 @dataclass(slots=True)

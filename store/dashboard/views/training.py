@@ -94,6 +94,7 @@ class TrainingView:
     """The rewards that no triplet got."""
     tokens: TokenRows | None = None
     """The rows of training with their tokens; None without triplets."""
+    has_spans: bool = True
 
 
 def training_view(
@@ -122,7 +123,7 @@ def training_view(
     ]
     verdict, is_good = _verdict(triplets, dropped, lost, spans)
     rows = token_rows(report.triplets, merge_turns=merge_turns, row=row) if report.triplets else None
-    return TrainingView(adapter, verdict, is_good, triplets, dropped, lost, rows)
+    return TrainingView(adapter, verdict, is_good, triplets, dropped, lost, rows, has_spans=bool(spans))
 
 
 def _kept(prompt: Any, response: Any, reward: float | None, metadata: Mapping[str, Any]) -> Kept:

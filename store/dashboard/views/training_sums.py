@@ -29,6 +29,7 @@ class RolloutSums:
     """The number of calls without a triplet."""
     lost: int
     """The number of rewards that no triplet has."""
+    has_spans: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class TrainingSums:
     trained_tokens: int
     rules: Sequence[RuleSum]
     groups: int
+    without_calls: int
+    """The number of rollouts with spans among which the adapter finds no call of a model."""
     equal_groups: Sequence[str]
     """The groups with several rewards that are all equal. Algorithms with a baseline per group learn nothing there."""
 
@@ -87,6 +90,7 @@ def training_sums(views: Iterable[tuple[Rollout, TrainingView]]) -> TrainingSums
                 sum(row.trained_tokens for row in rows),
                 len(view.dropped),
                 len(view.lost),
+                has_spans=view.has_spans,
             )
         )
     rules = [
@@ -99,5 +103,6 @@ def training_sums(views: Iterable[tuple[Rollout, TrainingView]]) -> TrainingSums
         sum(rollout.trained_tokens for rollout in rollouts),
         sorted(rules, key=lambda rule: -rule.count),
         len(rewards),
+        sum(not rollout.triplets and not rollout.dropped and rollout.has_spans for rollout in rollouts),
         [group for group, values in rewards.items() if len(values) > 1 and min(values) == max(values)],
     )
