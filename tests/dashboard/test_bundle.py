@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +21,7 @@ from store.models.queries import RolloutQuery
 from store.sql.store import SQLStore
 from tests.conftest import SQLITE
 from tests.dashboard.browsing import watched
+from tests.dashboard.filled import IMAGE
 from tests.rescoring.conftest import add_rollouts
 
 HOSTILE = '</pre><script>document.title = "owned"</script><img src="https://evil.example/x" onerror="alert(1)">'
@@ -231,3 +233,25 @@ async def test_browser_opens_a_bundle_from_files(browser: Browser, tmp_path: Pat
         assert await page.title() != "owned"
         assert all(request.startswith(f"file://{tmp_path / 'bundle'}/") for request in watch.asked)
         watch.check()
+
+
+async def test_image_of_a_message_is_a_file_of_the_bundle(tmp_path: Path) -> None:
+    async with await open_store(f"sqlite:///{tmp_path / 'run.db'}") as store:
+        assert isinstance(store, SQLStore)
+        begun = await store.start_rollout("look")
+        part = {"type": "image_url", "image_url": {"url": IMAGE}}
+        attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": orjson.dumps([part]).decode()}
+        await store.add_span(
+            Span.from_attributes(
+                attributes=attributes,
+                rollout_id=begun.rollout_id,
+                attempt_id=begun.attempt.attempt_id,
+                sequence_id=1,
+                span_id="1" * 16,
+                name="chat",
+            )
+        )
+        await write_bundle(store, tmp_path / "bundle")
+    (image,) = (tmp_path / "bundle" / "001").glob("image-*")
+    assert image.read_bytes() == base64.b64decode(IMAGE.partition(",")[2])
+    assert f"../001/{image.name}" in Links((tmp_path / "bundle" / "001" / "index.html").read_text()).targets
