@@ -212,6 +212,9 @@ async def test_chart_marks_versions_and_leads_to_each_step(api: Api, store: Stor
         await store.add_span(rewarded(begun, step / 10))
         await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
     values = (await api.get("//ui/overview.json")).ok()
+    (change,) = values["changes"]
+    assert (change["version"], change["against"], change["step"]) == (2, 1, 3)
+    assert "/ui/effects/r?version=2" in Read((await api.get("//ui/")).body).links
     assert values["versions"] == [
         {"resources_id": "r", "version": 1, "step": 1},
         {"resources_id": "r", "version": 2, "step": 3},

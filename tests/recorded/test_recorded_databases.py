@@ -198,8 +198,10 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ),
     ({"name", "a", "b", "differs"}, {"difference"}),
     # The overview, its rows, and the pages of failures, workers and the log.
+    (
         {"ended", "failures", "throughput"},
-        {"health", "unrewarded", "stuck_causes", "failure_kinds", "failures_counted", "steps", "versions"},
+        {"health", "unrewarded", "stuck_causes", "failure_kinds", "failures_counted", "steps", "versions", "changes"},
+    ),
     ({"per_minute", "last_hour"}, {"recent"}),
     ({"reason", "since", "attempt"}, {"cause", "step"}),
     ({"last_sign", "worker_rollout_id"}, {"step"}),

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, get_args
 
+from store.comparing.reading import version_changes
 from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.charts.step_chart import StepChart, step_chart
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.views import compared
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.health import health
 from store.dashboard.views.step_figures import bucket_width, by_step, modes_of, version_starts
@@ -25,6 +27,7 @@ from store.db.queries.overview import RECENT, Overview, read_overview, waiting_r
 from store.db.queries.step_totals import StepTotals, step_totals
 from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
+from store.models.comparisons import VersionChange
 from store.models.missing_rewards import MissingReward
 from store.runtime.clock import MICROSECONDS
 
@@ -39,6 +42,8 @@ _MOST_FAILURES: Final = 2_000
 _MOST_IDS: Final = failing.MOST_IDS
 _SHOWN: Final = 8
 _KINDS: Final = 6
+_CHANGES: Final = 4
+"""The maximum number of versions whose effects are shown."""
 _BAR_HEIGHT: Final = 24
 _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 _WIDTHS: Final = (960, 340)
@@ -50,6 +55,8 @@ class _State:
     activity: Overview
     totals: list[StepTotals]
     failures: list[failing.AttemptFailure]
+    changes: list[VersionChange]
+    """The effects of the latest versions of resources, the latest first."""
     runs: dict[str, OperationRun]
 
 
@@ -63,7 +70,7 @@ async def overview(request: PageRequest) -> PageContent:
     missing = request.missing_reward()
     target = request.maybe_whole("target")
     core = request.store.core
-    state = await core.look(partial(_look, cache=cache_of(core)), snapshot=True)
+    state = await core.look(partial(_look, cache=cache_of(core), missing=missing), snapshot=True)
     activity = state.activity
     stuck_rollouts = list(stuck(activity))
     minutes = _minutes(activity)
@@ -102,6 +109,7 @@ async def overview(request: PageRequest) -> PageContent:
         "failures_counted": len(state.failures),
         "steps": by_step(state.totals, condition.mode, missing, width=bucket_width(state.totals)),
         "versions": list(version_starts(state.totals)),
+        "changes": state.changes,
     }
     peak = max(map(_sum, minutes))
     steps = [part.step for part in state.totals if part.step is not None]
@@ -114,6 +122,7 @@ async def overview(request: PageRequest) -> PageContent:
         "recent_since": (activity.now - RECENT) / MICROSECONDS,
         "outcomes": _OUTCOMES,
         "missing": missing,
+        "draw": compared,
         "choices": list(dict.fromkeys((MissingReward(), MissingReward("out"), missing))),
         "charts": _charts(state.totals, condition.mode, missing) if steps else [],
         "cause_links": {cause.cause: _cause_link(request, cause) for cause in values["stuck_causes"]},
@@ -127,13 +136,16 @@ async def overview(request: PageRequest) -> PageContent:
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
-async def _look(session: ReadSession, cache: FigureCache) -> _State:
+async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward) -> _State:
     activity = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
     totals = await cache.read(session, "step totals", step_totals)
     failures = await cache.read(session, "failures", partial(failing.newest, limit=_MOST_FAILURES))
-    return _State(activity, totals, failures, await operation_runs.all_runs(session))
+    mode = next(iter(modes_of(part for part in totals if part.step is not None)), None)
+    effects = partial(version_changes, missing=missing, mode=mode, limit=_CHANGES)
+    changes = await cache.read(session, ("changes", missing, mode), effects)
+    return _State(activity, totals, failures, changes, await operation_runs.all_runs(session))
 
 
 def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:
