@@ -16,7 +16,7 @@ from store.db.queries.compared_rollouts import (
     version_steps,
     window_rows,
 )
-from store.db.queries.input_starts import input_starts
+from store.db.queries.input_starts import input_titles
 from store.db.queries.rollout_list import RolloutListQuery
 from store.errors import NotFound
 from store.models.comparisons import SelectionComparison, VersionChange, VersionEffect
@@ -53,7 +53,7 @@ async def _titled(session: ReadSession, comparison: SelectionComparison, sides: 
     """Return a comparison with the beginnings of its inputs, and the labels of its rollouts."""
     listed = {entry.task for entry in (*comparison.tasks, *comparison.moved)}
     examples = {row.input_sha256: row.rollout_id for side in sides for row in side.rows if row.input_sha256 in listed}
-    starts = await input_starts(session, list(examples.values()), _TITLE_CHARACTERS)
+    starts = await input_titles(session, list(examples.values()), _TITLE_CHARACTERS)
     titles = {task: starts.get(rollout_id) for task, rollout_id in examples.items()}
     labels = await labels_of(session, rollout_ids=[entry.rollout_id for entry in comparison.moved])
     tasks = [entry.model_copy(update={"title": titles.get(entry.task)}) for entry in comparison.tasks]

@@ -16,7 +16,7 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views.rollout_filters import RolloutFilters, chips, read_filters
 from store.db.dialect import ReadSession
 from store.db.queries.annotations import labels_in_use
-from store.db.queries.input_starts import input_starts
+from store.db.queries.input_starts import input_titles
 from store.db.queries.list_details import dimensions_of, metadata_of
 from store.db.queries.rollout_list import RolloutRow, rollout_page
 from store.domain.rollout import TERMINAL
@@ -63,7 +63,7 @@ async def preview(request: PageRequest) -> PageContent:
     hidden = {
         "params": [(name, value) for name in plain.params for value in plain.several(name)],
         "chips": chips(plain),
-        "titles": await request.store.core.look(partial(input_starts, rollout_ids=ids, characters=_TITLE_CHARACTERS)),
+        "titles": await request.store.core.look(partial(input_titles, rollout_ids=ids, characters=_TITLE_CHARACTERS)),
         "label_choices": await request.store.core.look(partial(labels_in_use, limit=_SUGGESTED)),
         "is_open": request.may("algorithm"),
         "list": plain.url("rollouts", **dict(plain.params)),
@@ -172,7 +172,7 @@ async def rollouts_csv(request: PageRequest) -> File:
     async def read(session: ReadSession) -> list[list[Any]]:
         rows = await _selected(session, filters, filters.query.upto)
         ids = [row.rollout_id for row in rows]
-        titles = await input_starts(session, ids, _TITLE_CHARACTERS)
+        titles = await input_titles(session, ids, _TITLE_CHARACTERS)
         rewards = await dimensions_of(session, rows, filters.query.reward_version)
         metadata = await metadata_of(session, ids, only_small=False)
         dimensions = sorted({name for values in rewards.values() for name in values} - {PRIMARY})

@@ -27,7 +27,7 @@ from store.db.queries.groups import (
     group_values,
     member_rows,
 )
-from store.db.queries.input_starts import input_starts
+from store.db.queries.input_starts import input_titles
 from store.errors import Invalid, NotFound
 from store.models.missing_rewards import MissingReward
 
@@ -120,7 +120,7 @@ async def _groups(session: ReadSession, query: GroupQuery) -> tuple[tuple[list[G
 
 async def _titles(session: ReadSession, rows: Sequence[GroupRow]) -> dict[str, str]:
     """Return the beginning of the input of a rollout of each group, by group id."""
-    starts = await input_starts(session, [row.rollout_id for row in rows], TITLE)
+    starts = await input_titles(session, [row.rollout_id for row in rows], TITLE)
     return {row.group_id: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
 
 

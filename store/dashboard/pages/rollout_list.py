@@ -21,7 +21,7 @@ from store.dashboard.views.rollout_filters import (
     read_filters,
 )
 from store.db.dialect import ReadSession
-from store.db.queries.input_starts import input_starts
+from store.db.queries.input_starts import input_titles
 from store.db.queries.list_details import dimensions_of, metadata_of
 from store.db.queries.rollout_list import RolloutListQuery, RolloutPage, RolloutRow, StatusFigures, rollout_page
 from store.models import RolloutStatus
@@ -90,7 +90,7 @@ class ListRead:
             query,
             page,
             rows,
-            await input_starts(session, ids, _PREVIEW_CHARACTERS),
+            await input_titles(session, ids, _PREVIEW_CHARACTERS),
             await dimensions_of(session, rows, query.reward_version),
             await metadata_of(session, ids, only_small=not has_metadata),
         )
@@ -200,6 +200,6 @@ async def previews(request: PageRequest) -> PageContent:
     inputs: dict[str, str] = {}
     if rollout_ids:
         inputs = await request.store.core.look(
-            partial(input_starts, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
+            partial(input_titles, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
         )
     return PageContent("previews.html", {"previews": inputs}, "Inputs")

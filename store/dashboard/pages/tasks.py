@@ -16,7 +16,7 @@ from store.dashboard.views.pass_at_k import KS, StepSignal, step_signals
 from store.db.dialect import ReadSession
 from store.db.queries.curves import Axis
 from store.db.queries.groups import signal_cells
-from store.db.queries.input_starts import input_starts
+from store.db.queries.input_starts import input_titles
 from store.db.queries.tasks import TaskCell, TaskRollout, TaskRow, recurring_tasks, task_cells, task_rollouts
 from store.errors import NotFound
 from store.models import RolloutMode
@@ -92,7 +92,7 @@ async def _heat_map(session: ReadSession, missing: MissingReward, threshold: flo
     along = Axis("step", first, width, (last - first) // width + 1)
     if width > 1:
         cells = await task_cells(session, [row.input_sha256 for row in rows], along, missing, modes)
-    starts = await input_starts(session, [row.rollout_id for row in rows], TITLE)
+    starts = await input_titles(session, [row.rollout_id for row in rows], TITLE)
     titles = {row.input_sha256: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
     return _HeatMap(along, rows, cells, titles, signals)
 
@@ -163,5 +163,5 @@ async def _task(session: ReadSession, options: CurveOptions, task_id: str, limit
     rollouts, total = await task_rollouts(session, task_id, limit, offset)
     if not total:
         return _Task(RewardCurves(None), [], 0, None)
-    starts = await input_starts(session, [row.rollout_id for row in rollouts[:1]], TITLE)
+    starts = await input_titles(session, [row.rollout_id for row in rollouts[:1]], TITLE)
     return _Task(await reward_curves(session, options), rollouts, total, next(iter(starts.values()), None))

@@ -149,8 +149,8 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
     )
 
 
-def clock(at: float | None) -> Markup:
-    """Return a `<time>` element with the time of day in UTC, which has the exact time as tooltip."""
+def time_of_day(at: float | None) -> Markup:
+    """Return a `<time>` element with the time of day in UTC of a time in seconds since the epoch."""
     if at is None:
         return escape(NOTHING)
     try:
@@ -238,7 +238,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "duration": duration,
     "ago": ago,
     "when": when,
-    "clock": clock,
+    "time_of_day": time_of_day,
     "stamp": stamp,
     "clock": clock,
     "reward": reward,
