@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl test-atif test-ray recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay bench-ray screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl test-trl test-atif test-ray recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations bench-exports bench-rescoring bench-replay bench-ray bench-search screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,7 +68,7 @@ bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in t
 	$(PYTEST) tests/benchmarks --ignore tests/benchmarks/test_http.py --ignore tests/benchmarks/test_loop.py \
 		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py \
 		--ignore tests/benchmarks/test_sizes.py --ignore tests/benchmarks/test_operations.py \
-		--ignore tests/benchmarks/test_exports.py --ignore tests/benchmarks/test_ray.py -m benchmark --timeout=0 -s
+		--ignore tests/benchmarks/test_exports.py --ignore tests/benchmarks/test_ray.py --ignore tests/benchmarks/test_search.py -m benchmark --timeout=0 -s
 
 bench-http: .venv/ready-dev  ## Measure the server, against Agent-lightning's own and the bare framework, and print
 	$(PYTEST) tests/benchmarks/test_http.py -m benchmark --timeout=0 -s
@@ -93,6 +93,9 @@ bench-exports: .venv/ready-dev  ## Measure the export of spans to Parquet, again
 
 bench-replay: .venv/ready-dev  ## Measure the replay of 20,000 rollouts beside reading them, and print
 	$(PYTEST) tests/benchmarks/test_replay.py -m benchmark --timeout=0 -s
+
+bench-search: .venv/ready-dev  ## Measure search at 100,000 rollouts and 1,000,000 spans, and print
+	$(PYTEST) tests/benchmarks/test_search.py -m benchmark --timeout=0 -s
 
 bench-rescoring: .venv/ready-dev  ## Measure the rescoring of 100,000 rollouts beside the bare function, and print
 	$(PYTEST) tests/benchmarks/test_rescoring.py -m benchmark --timeout=0 -s

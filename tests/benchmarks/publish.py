@@ -22,6 +22,7 @@ NAMES = (
     "bench-rescoring",
     "bench-replay",
     "bench-ray",
+    "bench-search",
 )
 PAGE = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
