@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from store import Invalid, NotFound, Store, open_store
+from store.db.url import with_partition
 from store.indexing.search.index import SearchIndex
 from store.indexing.search.query_language import parse_query
 from store.indexing.search.words import word_texts
 from store.models.queries import RolloutQuery
 from store.models.search import SearchPage
-from store.operations import Redaction, RetentionPolicy, redact, remove_payload
+from store.operations import Redaction, RetentionPolicy, drop_partition, redact, remove_payload
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -339,3 +340,16 @@ async def test_dialect_of_the_store_has_places_for_indexes(store: Store) -> None
     from store.db.index_place import indexable
 
     assert indexable(dialect_of(store)).index_place("search").name == "search"
+
+
+async def test_dropped_partition_leaves_no_index(durable_url: str) -> None:
+    url = with_partition(durable_url, "second")
+    async with await open_store(durable_url), await open_store(url) as store:
+        await conversation(store, SECRET)
+        assert await ids(store, SECRET)
+    await drop_partition(durable_url, "second", confirm="second")
+    if durable_url.startswith("sqlite"):
+        directory = Path(durable_url.removeprefix("sqlite:///")).parent
+        assert [file.name for file in directory.iterdir() if "second" in file.name] == []
+    async with await open_store(url) as store:
+        assert await ids(store, SECRET) == set()

@@ -23,6 +23,7 @@ from store.db.schema.sqlite_files import (
     content_state,
     file_lock,
     flush,
+    index_files,
     is_busy,
     set_journal_mode,
     store_errors,
@@ -379,7 +380,7 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         size = sum(file.stat().st_size for file in (actual, *other_files) if file.exists())
         # The database file is deleted first, because without its write-ahead log it would contain an older state of the
         # store.
-        for file in (actual, *other_files, path):
+        for file in (actual, *other_files, path, *index_files(path)):
             file.unlink(missing_ok=True)
         flush(actual.parent)
     return size, revoked

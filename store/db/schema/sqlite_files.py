@@ -1,6 +1,7 @@
 """Files of SQLite as the operating system and the library see them: connections, states, locks and errors."""
 
 import fcntl
+import glob
 import os
 import sqlite3
 import time
@@ -51,6 +52,11 @@ def read_only_uri(path: Path) -> str:
     """
     immutable = "" if unlocked_state(path) is None else "&immutable=1"
     return f"{path.absolute().as_uri()}?mode=ro{immutable}"
+
+
+def index_files(path: Path) -> list[Path]:
+    """Return the files of the indexes of the store at `path`. See `store.db.drivers.sqlite.index_file`."""
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}.*-index*"))
 
 
 State = tuple[int, int, int, int]

@@ -14,6 +14,7 @@ from store.db.dialect import Dialect, NamedRow, Params, ReadSession, Row, Sql
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.reader import SQLiteReader
 from store.db.index_place import IndexPlace, IndexSession, OnConflict, conflict_clause, index_states
+from store.db.schema.sqlite_files import index_files
 
 _LOCK_SECONDS = 10.0
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -26,7 +27,7 @@ def index_path(path: Path, name: str) -> Path:
 
 def delete_index_files(path: Path) -> None:
     """Delete the files of all indexes of the store at `path`."""
-    for file in path.parent.glob(f"{path.name}.*-index*"):
+    for file in index_files(path):
         file.unlink(missing_ok=True)
 
 
