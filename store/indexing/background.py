@@ -23,6 +23,9 @@ _POLL_SECONDS: Final = 1.0
 """The maximum time until a follower notices new events."""
 _PAUSE: Final = 40.0
 """While other processes or threads append events, a follower pauses for this multiple of the time of its last step."""
+_QUIET_SECONDS: Final = 1.0
+"""The time without new events after which the writer rests, and a follower makes no pauses."""
+_LONGEST_PAUSE: Final = 10.0
 _RETRY_SECONDS: Final = 30.0
 
 
@@ -90,6 +93,7 @@ class IndexThread:
 
     async def _follow_open(self, dialect: Dialect, followers: Sequence[IndexFollower]) -> None:
         contained = -1
+        last, moved_at = await _end(dialect), time.monotonic() - _QUIET_SECONDS
         while True:
             end = await _end(dialect)
             if end == contained:
@@ -100,8 +104,11 @@ class IndexThread:
                 began = time.monotonic()
                 lag = await follower.step()
                 is_behind |= lag.events_behind > 0
-                is_busy = await _end(dialect) != end
-                await asyncio.sleep((time.monotonic() - began) * _PAUSE if is_busy else 0)
+                now, last_before, last = time.monotonic(), last, await _end(dialect)
+                moved_at = now if last != last_before else moved_at
+                # The commits of large calls are seconds apart.
+                is_busy = now - moved_at < _QUIET_SECONDS
+                await asyncio.sleep(min((now - began) * _PAUSE, _LONGEST_PAUSE) if is_busy else 0)
             if not is_behind:
                 contained = end
 
