@@ -1,8 +1,6 @@
 """Usage of models in the log: tokens and costs of calls, and their sums. Decision 109."""
 
-from __future__ import annotations
-
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 _LARGEST: Final = 2**62
 
@@ -24,17 +22,17 @@ class UsageNumbers(NamedTuple):
             return "reported"
         return "unknown" if self.tokens_in is None and self.tokens_out is None else "counted"
 
-    def plus(self, other: UsageNumbers) -> UsageNumbers:
+    def plus(self, other: Self) -> Self:
         """Return the sums of both. Sums of tokens that a database cannot store are limited."""
-        return UsageNumbers._make(_sum(one, two) for one, two in zip(self, other, strict=True))
+        return self._make(_sum(one, two) for one, two in zip(self, other, strict=True))
 
-    def minus(self, other: UsageNumbers) -> UsageNumbers:
+    def minus(self, other: Self) -> Self:
         """Return these sums without the numbers of one call that they include."""
-        return self.plus(UsageNumbers._make(None if number is None else -number for number in other))
+        return self.plus(self._make(None if number is None else -number for number in other))
 
-    def merged(self, other: UsageNumbers) -> UsageNumbers:
+    def merged(self, other: Self) -> Self:
         """Return the numbers of a call that two spans report: the greater one of each pair."""
-        return UsageNumbers._make(_greater(one, two) for one, two in zip(self, other, strict=True))
+        return self._make(_greater(one, two) for one, two in zip(self, other, strict=True))
 
 
 def _greater(one: Any, two: Any) -> Any:
