@@ -66,7 +66,7 @@ async def rewards(request: PageRequest) -> PageContent:
         () if request.one("reward_version") else tuple(request.several("name")[:MOST_CHARTS]),
         request.reward_version(),
         request.missing_reward(),
-        _text(request.one("resources"), "resources"),
+        check_text(request.one("resources"), "resources", LONGEST_ID) or None,
     )
     smooth, scale = request.among("smooth", SMOOTHINGS, ""), request.among("scale", ("", "log"), "")
     at_once = request.is_twin or bool(request.one("whole"))
@@ -103,7 +103,7 @@ async def rewards(request: PageRequest) -> PageContent:
         "bars": _bars(request, figures.curves.bins, options.modes),
         "table_rows": TABLE_ROWS,
         "label_every": -(-len(figures.curves.bins) // 8) or 1,
-        "ticks": _ticks(figures.curves.bins),
+        "ticks": [_top(figures.curves.bins), 0],
         "latest": _latest(charts),
         "all_modes": get_args(RolloutMode),
         "resources_ids": list(dict.fromkeys(use.resources_id for use in figures.curves.uses)),
@@ -111,11 +111,6 @@ async def rewards(request: PageRequest) -> PageContent:
         "target": _rollouts(request),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
-
-
-def _text(value: str, name: str) -> str | None:
-    """Return a text that a database can compare with; None for an empty text."""
-    return check_text(value, name, LONGEST_ID) if value else None
 
 
 async def _figures(session: ReadSession, options: CurveOptions, *, at_once: bool) -> _Figures:
@@ -153,12 +148,6 @@ def _top(bins: list[curves.Bin]) -> int:
     most = max((bar.count for bar in bins), default=1)
     power = 10 ** (len(str(most)) - 1)
     return next(power * step for step in (1, 2, 4, 6, 8, 10) if power * step >= most)
-
-
-def _ticks(bins: list[curves.Bin]) -> list[int]:
-    """Return the numbers beside the vertical axis, the greatest first."""
-    top = _top(bins)
-    return [top, top // 2, 0] if top % 2 == 0 else [top, 0]
 
 
 def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:

@@ -190,13 +190,13 @@ async def _deviations(session: ReadSession, ids: Sequence[str], missing: Missing
     values: defaultdict[str, list[float]] = defaultdict(list)
     for row in await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))}):
         values[row.group_id].append(row.value)
-    return {group_id: _deviation(numbers) for group_id, numbers in values.items()}
-
-
-def _deviation(numbers: Sequence[float]) -> float | None:
-    mean = sum(numbers) / len(numbers)
-    squares = sum((number - mean) * (number - mean) for number in numbers)
-    return sqrt(squares / (len(numbers) - 1)) if len(numbers) > 1 and isfinite(squares) else None
+    deviations: dict[str, float | None] = {}
+    for group_id, numbers in values.items():
+        mean = sum(numbers) / len(numbers)
+        squares = sum((number - mean) * (number - mean) for number in numbers)
+        is_sample = len(numbers) > 1 and isfinite(squares)
+        deviations[group_id] = sqrt(squares / (len(numbers) - 1)) if is_sample else None
+    return deviations
 
 
 def _columns(missing: MissingReward, threshold: float) -> dict[str, ColumnElement[Any]]:

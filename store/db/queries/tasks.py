@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -114,27 +115,17 @@ async def task_cells(
         session.dialect.sql(statement.group_by(rollout.input_sha256, rollout.step)),
         {"tasks": session.dialect.list_param(list(tasks))},
     )
-    by_place: dict[tuple[str, int], TaskCell] = {}
+    by_place: defaultdict[tuple[str, int], list[TaskCell]] = defaultdict(list)
     for cell in records(TaskCell, rows):
-        bucket = (cell.bucket - along.start) // along.width
-        before = by_place.get((cell.input_sha256, bucket))
-        by_place[cell.input_sha256, bucket] = _sum(cell, before, bucket)
-    return list(by_place.values())
-
-
-def _sum(cell: TaskCell, other: TaskCell | None, bucket: int) -> TaskCell:
-    cells = [cell] if other is None else [cell, other]
-    counted = sum(part.counted for part in cells)
-    total = sum((part.mean_counted or 0.0) * part.counted for part in cells)
-    return TaskCell(
-        cell.input_sha256,
-        bucket,
-        sum(part.rollouts for part in cells),
-        sum(part.ended for part in cells),
-        sum(part.rewarded_ended for part in cells),
-        counted,
-        total / counted if counted else None,
-    )
+        by_place[cell.input_sha256, (cell.bucket - along.start) // along.width].append(cell)
+    cells: list[TaskCell] = []
+    for (task, bucket), parts in by_place.items():
+        counted = sum(part.counted for part in parts)
+        total = sum((part.mean_counted or 0.0) * part.counted for part in parts)
+        ended, rewarded = sum(part.ended for part in parts), sum(part.rewarded_ended for part in parts)
+        mean = total / counted if counted else None
+        cells.append(TaskCell(task, bucket, sum(part.rollouts for part in parts), ended, rewarded, counted, mean))
+    return cells
 
 
 async def task_rollouts(session: ReadSession, task: str, limit: int, offset: int) -> tuple[list[TaskRollout], int]:
