@@ -58,6 +58,7 @@ async def ids_of(store: SQLStore) -> dict[str, str]:
         "attempt_id": attempts[0].attempt_id,
         "checkpoint_id": checkpoints[0].checkpoint_id,
         "resources_id": "prompts",
+        "task": "none",
         "worker_id": "worker-4",
         "group_id": "desk",
         "span_id": f"{1:016x}",
