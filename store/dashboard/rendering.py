@@ -96,6 +96,11 @@ def static_url(name: str) -> str:
     return f"/ui/static/{version()}/{name}"
 
 
+def stylesheets() -> list[str]:
+    """Return the names of the style sheets among the static files."""
+    return sorted(name for name in _files() if name.endswith(".css"))
+
+
 def static_file(name: str) -> tuple[bytes, str] | None:
     """Return the content and the media type of a static file, or None if there is no such file."""
     return _files().get(name)

@@ -40,27 +40,23 @@ class StaticPage(HTMLParser):
 
     Args:
         locate: the function that returns the relative path of a page or file.
-        texts: for elements with the attribute `data-preview`, the texts that a script would load, by its value.
         script: the relative path of the script of the page; None for none.
     """
 
-    def __init__(self, locate: Locate, texts: Mapping[str, str] | None = None, script: str | None = None) -> None:
+    def __init__(self, locate: Locate, script: str | None = None) -> None:
         super().__init__(convert_charrefs=False)
         self._locate = locate
-        self._texts = texts or {}
         self._script = script
         self._written: list[str] = []
         self._open_skipped: list[str] = []
         """The open elements that are left out, nested ones included."""
         self._exact_time: str | None = None
-        """The time that replaces the next text, which is an age. The age would be different in each bundle."""
+        """The time that replaces the next text, an age or a time of day, which would be different in each bundle."""
 
     @classmethod
-    def convert(
-        cls, html: str, locate: Locate, texts: Mapping[str, str] | None = None, script: str | None = None
-    ) -> str:
+    def convert(cls, html: str, locate: Locate, script: str | None = None) -> str:
         """Return the form of a page that works in the bundle."""
-        parser = cls(locate, texts, script)
+        parser = cls(locate, script)
         parser.feed(html)
         parser.close()
         return "".join(parser._written)
@@ -77,10 +73,8 @@ class StaticPage(HTMLParser):
         self._written.append(self._start(tag, values))
         if tag == "head":
             self._written.append(f'\n<meta http-equiv="Content-Security-Policy" content="{_POLICY}">')
-        if values.get("data-time") == "ago":
+        if values.get("data-time") in {"ago", "clock"}:
             self._exact_time = values.get("title")
-        if (name := values.get("data-preview")) is not None:
-            self._written.append(escape(self._texts.get(name, "")))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if not self._open_skipped and not self._is_left_out(tag, dict(attrs)):

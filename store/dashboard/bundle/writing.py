@@ -34,10 +34,9 @@ FORMAT: Final = "rollbook-bundle"
 VERSION: Final = 1
 _MANIFEST: Final = "bundle.json"
 _INDEX: Final = "index.html"
-_ASSETS: Final = ("tokens.css", "app.css", "transcript.css", "icon.svg", "bundle.js")
+_ASSETS: Final = (*rendering.stylesheets(), "icon.svg", "bundle.js")
 _MOST_PAGES: Final = 2_000
 """The maximum number of pages of one rollout. Links to further pages are left out."""
-_PREVIEWS_AT_ONCE: Final = 100
 _PAGE: Final = re.compile(r"/ui/rollouts/(?P<rollout>[^/?#]+)(?:/(?P<kind>[^/?#]+)(?:/(?P<span>[^/?#]+))?)?")
 _IMAGE: Final = re.compile(r"/ui/rollouts/(?P<rollout>[^/?#]+)/media/(?P<span>[^/?#]+)/(?P<key>[0-9a-f]+)")
 _STATIC: Final = re.compile(r"/ui/static/[^/]+/(?P<name>[^/?#]+)")
@@ -188,14 +187,8 @@ class _Bundle:
             self.on_progress(OperationProgress("exporting", number, len(self.rollout_ids), "rollouts"))
 
     async def _write_index(self) -> None:
-        previews: dict[str, str] = {}
-        for start in range(0, len(self.rollout_ids), _PREVIEWS_AT_ONCE):
-            some = self.rollout_ids[start : start + _PREVIEWS_AT_ONCE]
-            page = await rollout_list.previews(self._request("/ui/previews", {}, {"id": some}))
-            assert isinstance(page, PageContent)
-            previews |= page.values["previews"]
         params = {"id": self.rollout_ids, "limit": [str(MOST_ROLLOUTS)]}
-        await self._draw(_INDEX, rollout_list.rollouts, self._request("/ui/rollouts", {}, params), previews)
+        await self._draw(_INDEX, rollout_list.rollouts, self._request("/ui/rollouts", {}, params))
 
     async def _write_page(self, place: _Place) -> None:
         ids = {"rollout_id": place.rollout_id}
@@ -213,9 +206,7 @@ class _Bundle:
         assert isinstance(file, File)  # the page shows only images that exist
         self.put(path, file.body)
 
-    async def _draw(
-        self, path: str, view: View, request: PageRequest, previews: Mapping[str, str] | None = None
-    ) -> None:
+    async def _draw(self, path: str, view: View, request: PageRequest) -> None:
         try:
             page = await view(request)
         except NotFound as error:
@@ -230,7 +221,7 @@ class _Bundle:
             location = self._locate(target)
             return None if location is None else f"{up}{location}"
 
-        self.put(path, StaticPage.convert(html, locate, previews, script).encode())
+        self.put(path, StaticPage.convert(html, locate, script).encode())
 
     def _locate(self, target: str) -> str | None:
         """Return the path of a page or a file in the bundle. A page without a path gets one, and will be written."""
