@@ -16,7 +16,7 @@ pytestmark = BROWSER
 _IS_IN_THE_ACCENT = """(before) => {
     const accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
     if (accent === before) return false;
-    const wanted = [1, 3, 5].map((at) => parseInt(accent.slice(at, at + 2), 16));
+    const wanted = accent.match(/\\d+/g).slice(0, 3).map(Number);
     const canvas = document.querySelector("#chart-reward canvas");
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     let found = 0;

@@ -92,7 +92,7 @@ def duration(seconds: float | None) -> str:
         return "0 s"
     if seconds < 0.001:
         return f"{sign}{_three(seconds * 1e6)} µs"
-    if seconds < 0.9995:
+    if seconds < 1:
         return f"{sign}{_three(seconds * 1e3)} ms"
     if seconds < 60:
         return f"{sign}{_three(seconds)} s"
