@@ -19,6 +19,7 @@ from store.indexing.following import IndexFollower
 from store.indexing.usage_index import UsageIndex
 from store.interface.store import Store
 from store.models import LLM, Attempt, ModelPrice, PriceTable, RunEvent, UsageQuery, UsageReport, UsageSum
+from store.models.missing_rewards import MissingReward
 from store.models.prices import cost_text
 from store.models.usage import UsageKey
 from store.operations import Redaction, redact
@@ -140,7 +141,7 @@ async def test_call_of_several_spans_counts_once_with_the_cost_that_one_of_them_
     report = await store.log.usage(UsageQuery())
     assert [(row.tokens_cached, row.cost) for row in report.sums] == [(8, 0.5), (None, None)]
     rollout = await store.get_rollout_by_id(attempt.rollout_id)
-    listed = await store.core.look(lambda session: rollout_page(session, RolloutListQuery()))
+    listed = await store.core.look(lambda session: rollout_page(session, RolloutListQuery(), MissingReward()))
     assert rollout is not None
     assert [(row.tokens_in, row.tokens_out) for row in listed.rows] == [(50, 11)]
 
