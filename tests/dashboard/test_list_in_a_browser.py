@@ -31,7 +31,7 @@ async def test_new_rollouts_wait_behind_a_pill_while_the_rows_shown_change_in_pl
     await expect(rows.first).to_contain_text("<b>number 2</b>")
     await expect(page.locator("#picked")).to_contain_text("2 selected")
     await expect(page.locator(f"#pick-{older.rollout_id}")).to_be_checked()
-    await expect(page.get_by_role("link", name="Compare")).to_have_attribute(
+    await expect(page.get_by_role("link", name="Compare", exact=True)).to_have_attribute(
         "href", re.compile(rf"/ui/compare\?a={newer.rollout_id}&b={older.rollout_id}$")
     )
 

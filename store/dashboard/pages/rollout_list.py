@@ -21,7 +21,7 @@ from store.dashboard.views.rollout_filters import (
     read_filters,
 )
 from store.db.dialect import ReadSession
-from store.db.queries.input_starts import input_titles
+from store.db.queries.input_starts import input_starts, input_titles
 from store.db.queries.list_details import dimensions_of, metadata_of
 from store.db.queries.rollout_list import RolloutListQuery, RolloutPage, RolloutRow, StatusFigures, rollout_page
 from store.models import RolloutStatus
@@ -200,6 +200,6 @@ async def previews(request: PageRequest) -> PageContent:
     inputs: dict[str, str] = {}
     if rollout_ids:
         inputs = await request.store.core.look(
-            partial(input_titles, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
+            partial(input_starts, rollout_ids=rollout_ids, characters=_PREVIEW_CHARACTERS)
         )
     return PageContent("previews.html", {"previews": inputs}, "Inputs")
