@@ -31,7 +31,7 @@ async def _statements(url: str, query: str, *values: object) -> list[str]:
 _EMPTY: list[object] = []
 _BUILT_IN: list[tuple[str, list[object]]] = [
     ("SELECT $1::inet[], $2::time[]", [_EMPTY, _EMPTY]),
-    ("SELECT $1::int2[]", [[1, 2]]),
+    ("SELECT $1::float4[]", [[1.5, 2.0]]),
 ]
 
 
