@@ -17,7 +17,6 @@ from store.cli.options import DEFAULT_DB, Db
 from store.cli.serve_options import RunOptions, ScheduleOptions, ServerOptions, ServeSettings
 from store.db.url import parse
 from store.errors import Invalid
-from store.models.prices import PriceTable
 
 if TYPE_CHECKING:
     from store.server.process.workers import Seat
@@ -43,6 +42,7 @@ def serve(
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     from store.cli.server_log import log_as_json
+    from store.models.prices import PriceTable
     from store.server.process.systemd import inherited_listener
     from store.wire.listener import bind
 

@@ -11,10 +11,10 @@ import typer
 from store.cli.options import DEFAULT_DB, Db, Prices
 from store.db.url import parse
 from store.errors import Invalid
-from store.models.prices import PriceTable
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.models.prices import PriceTable
     from store.server.auth.keyring import KeyRing
 
 app = typer.Typer()
@@ -31,6 +31,7 @@ def ui(
 ) -> None:
     """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
     from store.cli.server_log import log_as_json
+    from store.models.prices import PriceTable
     from store.runtime.loop_thread import new_loop
     from store.wire.listener import bind, url_of
 
