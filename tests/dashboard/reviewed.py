@@ -403,15 +403,24 @@ SMALL_STEPS: Final = tuple(range(280, 320, STEP_WIDTH))
 """Four steps before version 2 of the prompt, and four after."""
 
 
-async def main(file: str, *options: str) -> None:
-    """Fill a new file. The story ends now."""
-    steps = SMALL_STEPS if "--small" in options else STEPS
+def clock_of(steps: Sequence[int]) -> ManualClock:
+    """Return a clock with which a story of these steps ends now."""
     rollouts = sum(GROUPS * GROUP_SIZE + (0 if step % VAL_EVERY else len(TASKS)) for step in steps)
-    clock = ManualClock(system_clock() - int((rollouts * ROLLOUT_SECONDS + IDLE_SECONDS) * MICROSECONDS))
+    return ManualClock(system_clock() - int((rollouts * ROLLOUT_SECONDS + IDLE_SECONDS) * MICROSECONDS))
+
+
+async def fill(url: str, steps: Sequence[int]) -> Story:
+    """Fill an empty store with a story that ends now."""
+    clock = clock_of(steps)
+    async with open_store(url, clock=clock) as store:
+        assert (await store.query_rollouts(limit=0)).total == 0, f"{url} is not empty"
+        return await build(store, clock, steps=steps)
+
+
+async def main(file: str, *options: str) -> None:
+    """Fill a new file."""
     start = time.perf_counter()
-    async with open_store(f"sqlite:///{file}", clock=clock) as store:
-        assert (await store.query_rollouts(limit=0)).total == 0, f"{file} is not empty"
-        story = await build(store, clock, steps=steps)
+    story = await fill(f"sqlite:///{file}", SMALL_STEPS if "--small" in options else STEPS)
     print(f"{story.rollouts} rollouts, {len(story.hacked)} edited a test, in {time.perf_counter() - start:.0f} s")
     print(f"{TURNS} turns: {story.long_id}")
 

@@ -31,10 +31,9 @@ def _apply(scratch: Scratch) -> None:
     scratch.create("store/dashboard/pages/counts.py", _PAGE)
     scratch.create("store/dashboard/templates/counts.html", _TEMPLATE)
     site = "store/dashboard/site.py"
-    scratch.insert(site, "    compare,\n    failures,\n", "")
-    scratch.replace(site, "    compare,\n    failures,\n", "    compare,\n    counts,\n    failures,\n")
-    scratch.replace(site, "    compare,\n    groups,\n", "    compare,\n    counts,\n    groups,\n")
-    scratch.insert(site, '    ("workers", "Workers"),\n', '    ("counts", "Counts"),\n')
+    scratch.replace(site, "    cost,\n    effects,\n", "    cost,\n    counts,\n    effects,\n")
+    scratch.replace(site, "    effects,\n    groups,\n", "    effects,\n    counts,\n    groups,\n")
+    scratch.replace(site, '("failures", "Failures"))', '("failures", "Failures"), ("counts", "Counts"))')
 
 
 RECIPE = Recipe(
