@@ -90,7 +90,7 @@ async def test_effect_of_a_version_has_an_interval_for_both_ways_to_count_failur
     await visitor.sees("The shares of rewarded rollouts differ by", "Rewarded only: ")
 
 
-async def test_search_shows_who_edits_tests(visitor: Visitor) -> None:
+async def test_search_shows_the_workers_that_edit_tests(visitor: Visitor) -> None:
     await visitor.search(f"tool:edit_file {reviewed.EDITED_TEST.rpartition('/')[2]}")
     results = visitor.page.locator(".result .facts")
     texts = await results.all_inner_texts()
