@@ -290,7 +290,7 @@ def warnings_of(comparison: SelectionComparison) -> list[str]:
         warnings.append(f"{comparison.common_rollouts:,} rollouts are in both selections.")
     still_open = a.rollouts - a.ended + b.rollouts - b.ended
     if still_open:
-        warnings.append(f"{still_open:,} rollouts have not ended and are left out.")
+        warnings.append(f"Rollouts that have not ended are left out: {still_open:,}.")
     return warnings
 
 

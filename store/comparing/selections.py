@@ -27,8 +27,10 @@ _TEXTS: Final = {
 _WHOLE: Final = {"step": "step", "version": "resources_version"}
 _LISTS: Final = {"mode": ("modes", get_args(RolloutMode)), "status": ("statuses", get_args(RolloutStatus))}
 _BOUNDS: Final[tuple[tuple[Ranged, str, str], ...]] = tuple((name, f"{name}_min", f"{name}_max") for name in RANGED)
+_BELOW: Final = "reward_below"
+"""An upper bound that does not belong to the range, as of a bar of a histogram."""
 PARAMETERS: Final = (
-    *_LISTS, "id", *_TEXTS, *_WHOLE, "reward_version", *(bound for _, *bounds in _BOUNDS for bound in bounds),
+    *_LISTS, "id", *_TEXTS, *_WHOLE, "reward_version", *(bound for _, *bounds in _BOUNDS for bound in bounds), _BELOW,
 )  # fmt: skip
 """The parameters that select rollouts."""
 _OF_PAGES: Final = frozenset({"sort", "desc", "limit", "offset", "after", "before", "upto", "unrewarded", "col"})
@@ -84,6 +86,9 @@ def _ranges(field: str, last: Mapping[str, str]) -> tuple[Range, ...]:
     ranges: list[Range] = []
     for name, low, high in _BOUNDS:
         least, most = (_number(field, bound, last[bound]) if bound in last else None for bound in (low, high))
+        if name == "reward" and _BELOW in last:
+            below = math.nextafter(_number(field, _BELOW, last[_BELOW]), -math.inf)
+            most = below if most is None else min(most, below)
         if least is not None or most is not None:
             ranges.append(Range(name, least, most))
     return tuple(ranges)

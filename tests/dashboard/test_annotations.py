@@ -6,7 +6,7 @@ from store.db.queries.annotations import labels_in_use, labels_of
 from store.interface.store import Store
 from store.sql.store import SQLStore
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
-from tests.dashboard.traces import a_span, span_id
+from tests.dashboard.traces import a_span, answered, span_id
 from tests.server.api import Api
 
 
@@ -81,6 +81,19 @@ async def test_note_on_a_span_is_on_the_page_of_the_span_and_leads_back_to_it(st
     assert "img" not in [tag for tag, mark in zip(page.tags, page.marks, strict=True) if "onerror" in mark]
     head = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
     assert f"/ui/rollouts/{rollout.rollout_id}/waterfall?attempt={attempt_id}&span={span_id(1)}" in head.links
+
+
+async def test_note_on_a_call_is_in_its_block_of_the_transcript(store: Store, api: Api) -> None:
+    rollout = await store.start_rollout("task")
+    calls = [a_span(rollout, number, "chat", attributes=answered(f"Q {number}", "A")) for number in (1, 2)]
+    await store.add_many_spans(calls)
+    ids = {"span_id": span_id(2), "attempt_id": rollout.attempt.attempt_id}
+    await store.annotations.annotate(rollout.rollout_id, note=HOSTILE, **ids)
+    html = (await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body.decode()
+    before, _, after = html.partition('class="notes span-notes"')
+    assert "span-notes" not in after
+    assert before.rindex("Turn 2") > before.rindex("Turn 1")
+    assert HOSTILE in Read(after.encode()).text
 
 
 async def test_a_form_that_says_nothing_records_nothing(store: Store, api: Api) -> None:

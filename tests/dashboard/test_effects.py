@@ -146,7 +146,7 @@ async def test_selections_compare_by_any_filter_of_the_list(api: Api, store: Sto
     assert (difference.value, difference.pairs, comparison.b.ended, comparison.b.rewarded) == (0.4375, 2, 4, 3)
     assert comparison.warnings == [
         "The shares of rewarded rollouts differ by 25.0 points.",
-        "1 rollouts have not ended and are left out.",
+        "Rollouts that have not ended are left out: 1.",
     ]
     assert [(task.title, task.difference and task.difference.value) for task in comparison.tasks] == [
         ("x", 0.25),
@@ -154,6 +154,7 @@ async def test_selections_compare_by_any_filter_of_the_list(api: Api, store: Sto
     ]
     assert [row.rollout_id for row in comparison.moved] == [b[3], b[1], b[0], b[2]]
     assert (await compare_selections(store, "step=1", "group=g2", pairs=False)).reward.a.count == 3
+    assert (await compare_selections(store, "step=1&reward_below=0.5", "step=2")).reward.a.count == 2
     # The twin of the page and the fields of its form give the same.
     for address in ("a=step%3D1&b=group%3Dg2", "a.step=1&b.group=g2", "a=step%3D5&a.step=1&b.group=g2&b.mode="):
         twin = (await api.get(f"//ui/cohorts.json?{address}")).ok()["comparison"]
