@@ -94,6 +94,9 @@ async def test_scopes_select_texts_by_kind_role_and_tool(filled: tuple[Store, st
     assert await ids(store, "note: -role:user:blue") == {red}
     assert await ids(store, "tool:bash:blue role:user:blue") == {blue}
     assert await ids(store, "tool:bash:blue role:user:red") == set()
+    # A text that two terms match is one excerpt.
+    (result,) = (await store.log.search("listing -blue tool:bash:listing")).results
+    assert [hit.scope for hit in result.hits] == ["result"]
 
 
 async def test_errors_of_attempts_and_of_spans_are_found(store: Store) -> None:

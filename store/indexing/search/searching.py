@@ -253,7 +253,8 @@ async def results_of(state: _Search) -> list[SearchResult]:
     rows = [row for hits in state.hits.values() for row in hits]
     for clause in request.terms.required[1:]:
         for number in state.hits:
-            more = await first_hit(session, clause, number)
+            ids = {row.id for row in state.hits[number]}
+            more = [row for row in await first_hit(session, clause, number) if row.id not in ids]
             rows += more
             state.hits[number] += more
     texts = await _texts(session, rows)
