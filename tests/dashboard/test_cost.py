@@ -79,6 +79,9 @@ async def test_head_of_a_rollout_has_its_cost_and_the_tokens_of_its_run_events(a
     html = await html_of(api, f"//ui/rollouts/{spans}")
     assert "0.400 USD" in html
     assert "for 1 of 2 calls" in html
+    overview = " ".join((await html_of(api, "//ui/")).split())
+    assert "0.400 USD" in overview
+    assert "for 1 of 3 calls" in overview
     assert "1,200 in · 30 out" in await html_of(api, f"//ui/rollouts/{run.rollout_id}")
     graph: Any = (await api.get(f"//ui/runs/{run.rollout_id}.json")).ok()
     assert graph["tokens"] == {"tokens_in": 1_200, "tokens_out": 30, "nodes": 1}

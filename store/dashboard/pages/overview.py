@@ -17,6 +17,7 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import compared
 from store.dashboard.views import failed_attempts as failing
+from store.dashboard.views.costs import cost_of, prices_of
 from store.dashboard.views.health import health
 from store.dashboard.views.step_figures import bucket_width, by_step, modes_of, version_starts
 from store.dashboard.views.stuck import Stuck, StuckCause, causes, stuck
@@ -29,6 +30,7 @@ from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
 from store.models.comparisons import VersionChange
 from store.models.missing_rewards import MissingReward
+from store.models.queries import UsageQuery
 from store.runtime.clock import MICROSECONDS
 
 pages = Pages()
@@ -132,6 +134,8 @@ async def overview(request: PageRequest) -> PageContent:
         "tokens_out": sum(part.tokens_out or 0.0 for part in state.totals),
         "with_usage": sum(part.with_usage for part in state.totals),
         "most_failures": _MOST_FAILURES,
+        "cost": await cost_of(request, UsageQuery()),
+        "currency": prices_of(request).currency,
     }
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 

@@ -18,7 +18,7 @@ from store.dashboard.page import PageContent
 from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annotations_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
-from store.dashboard.views.costs import prices_of, rollout_cost
+from store.dashboard.views.costs import cost_of, prices_of
 from store.dashboard.views.span_times import KindTime, times_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
@@ -31,7 +31,7 @@ from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.models.prices import CostLine
-from store.models.queries import SpanQuery
+from store.models.queries import SpanQuery, UsageQuery
 from store.semconv import ANNOTATION_SPAN, DROPPED, invalid_rewards
 from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
@@ -248,7 +248,7 @@ async def look(request: PageRequest) -> Looked:
         times,
         models,
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
-        usage=None if at is not None else await rollout_cost(request, rollout_id),
+        usage=None if at is not None else await cost_of(request, UsageQuery(rollout_id_in=[rollout_id])),
     )
     if columns["last_reward"] is not None or not columns["spans"]:
         return looked

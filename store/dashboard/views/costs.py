@@ -13,12 +13,12 @@ def prices_of(request: PageRequest) -> PriceTable:
     return request.extra.get("prices") or PriceTable()
 
 
-async def rollout_cost(request: PageRequest, rollout_id: str) -> CostLine | None:
-    """Return the usage and the cost of a rollout as the index has them; None if it has no calls of the rollout yet.
+async def cost_of(request: PageRequest, query: UsageQuery) -> CostLine | None:
+    """Return the sum of usage and cost as the index has it; None if it has no calls that match the query yet.
 
     Pages that no server shows have no costs, because they must not depend on the state of an index.
     """
     if "prices" not in request.extra:
         return None
-    report = await indexed_usage(request.store.core, UsageQuery(rollout_id_in=[rollout_id]))
+    report = await indexed_usage(request.store.core, query)
     return None if report is None or not report.total else prices_of(request).costs(report).total
