@@ -12,7 +12,7 @@ from typing import Final
 from store.db.dialect import Dialect, existing_store
 from store.db.index_place import indexable
 from store.db.queries import log as log_queries
-from store.errors import StoreError
+from store.errors import ReadOnly, StoreError
 from store.indexing.following import IndexFollower
 from store.indexing.index import Index
 from store.runtime.loop_thread import LoopThread
@@ -84,6 +84,9 @@ class IndexThread:
                     finally:
                         for follower in followers:
                             await follower.close()
+            except ReadOnly as error:
+                logger.info("the indexes of the partition %s are not filled: %s", partition, error)
+                return
             except StoreError as error:
                 logger.warning("the indexes of the partition %s are not filled at present: %s", partition, error)
             except Exception:
