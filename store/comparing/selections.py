@@ -63,7 +63,7 @@ def selection_of(params: Mapping[str, Sequence[str]], field: str) -> RolloutList
     texts = {name: [text for text in values if text] for name, values in params.items() if name not in _OF_PAGES}
     for name in texts:
         if name not in PARAMETERS:
-            raise Invalid(field, f"{name[:80]!r} selects no rollouts; choose {', '.join(PARAMETERS)}")
+            raise Invalid(field, f"{name[:80]!r} is not a filter of rollouts; choose {', '.join(PARAMETERS)}")
     last = {name: values[-1] for name, values in texts.items() if values}
     fields: dict[str, Any] = {key: last[name] for name, key in _TEXTS.items() if name in last}
     if fields.get("attempt_status", FAILED[0]) not in FAILED:

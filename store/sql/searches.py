@@ -43,7 +43,7 @@ async def run_search(core: SQLCore, request: SearchRequest) -> SearchPage:
 
     page = await core.read(lambda session: with_index(session, _INDEX, read))
     if page is None:
-        raise Unavailable("the index of the texts was dropped at this moment, and is made again")
+        raise Unavailable("the index of texts was dropped during this search; search again")
     return page
 
 

@@ -22,7 +22,7 @@ async def usage_report(core: SQLCore, query: UsageQuery) -> UsageReport:
     await fresh_lag(core.dialect, core.read, _INDEX)
     report = await indexed_usage(core, query)
     if report is None:
-        raise Unavailable("the index of usage was dropped meanwhile; ask again")
+        raise Unavailable("the index of usage was dropped during this read; read again")
     return report
 
 

@@ -176,7 +176,7 @@ async def test_pages_contain_each_rollout_once_newest_first(store: Store) -> Non
         ("...", "no letter"),
         ("a*b", "at the end of a word"),
         ("tool:", "write the name of a tool"),
-        ("role:admin", "'admin' is no role"),
+        ("role:admin", "'admin' is an unknown role"),
         ("regex:", "write an expression"),
         ("a -regex:b", "cannot be excluded"),
         ("x" * 1001, "at most 1000"),

@@ -151,7 +151,7 @@ class _Reader:
             self._at += 1
         scope = self._until_colon()
         if scope and scope not in {"tool", "role", "regex", *SCOPES}:
-            cure = f"{scope}: is no scope; use {', '.join(SCOPE_NAMES)}, or write the text in quotes"
+            cure = f"{scope}: is an unknown scope; use {', '.join(SCOPE_NAMES)}, or write the text in quotes"
             raise _refusal(text, start, self._at, cure)
         name = ""
         if scope in {"tool", "role"}:
@@ -226,7 +226,7 @@ def clause_of(text: str, term: _Term) -> Clause:
     if term.scope == "role":
         kinds = ROLES.get(term.name.lower())
         if kinds is None:
-            cure = f"{term.name!r} is no role; use {', '.join(f'role:{role}' for role in ROLES)}"
+            cure = f"{term.name!r} is an unknown role; use {', '.join(f'role:{role}' for role in ROLES)}"
             raise _refusal(text, term.start, term.end, cure)
         return Clause(phrases, kinds)
     return Clause(phrases, SCOPES[term.scope])
