@@ -1,7 +1,8 @@
 """Comparison of the rollouts of two selections. Decision 111.
 
-A task is an input. Rewards are paired by task where tasks recur: the mean of each task on each side, and then Student's
-t over the differences of the tasks. All other measures are compared as independent samples (Welch).
+A task is an input. If two or more tasks are on both sides, rewards and their dimensions are paired by task: each side
+has a mean for each task, and Student's t is applied to the differences of these means. All other measures are compared
+as independent samples (Welch).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from store.semconv import PRIMARY
 MOST_TASKS: Final = 100
 """The maximum number of tasks that a comparison lists."""
 MOST_MOVED: Final = 12
-"""The maximum number of rollouts that moved most."""
+"""The maximum number of rollouts that a comparison lists as moved most."""
 MOST_DIMENSIONS: Final = 20
 
 Value = Callable[[ComparedRow], float | None]
@@ -49,7 +50,7 @@ class SideRows:
     """The selection as a query string."""
     rows: Sequence[ComparedRow]
     dimensions: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, dict[str, float]])
-    """By name of a reward and by rollout id, the last value."""
+    """The last values of the dimensions of rewards, by name and then by rollout id."""
 
     def by_task(self, value: Value) -> dict[str, list[float]]:
         """Return the values of rollouts by task. Rollouts without a value are left out."""
@@ -61,7 +62,7 @@ class SideRows:
         return values
 
     def summary(self) -> ComparedSide:
-        """Return the numbers of rollouts."""
+        """Return the selection with its numbers of rollouts, tasks and steps."""
         ended = [row for row in self.rows if row.status in ENDED]
         steps = [row.step for row in self.rows if row.step is not None]
         return ComparedSide(
@@ -122,7 +123,13 @@ MEASUREMENTS: Final = (
 def reward_measurement(
     missing: MissingReward, values: Mapping[str, float] | None = None, name: str = ""
 ) -> Measurement:
-    """Return the measure of rewards. `values` are those of the dimension `name`; None for the rewards themselves."""
+    """Return the measure of rewards, or of the dimension `name` of rewards.
+
+    Args:
+        missing: how ended rollouts without a value count.
+        values: the values of the dimension by rollout id; None for the rewards themselves.
+        name: the name of the dimension; empty for the rewards themselves.
+    """
 
     def value(row: ComparedRow) -> float | None:
         return missing.counted(row.status, row.last_reward if values is None else values.get(row.rollout_id))
@@ -133,7 +140,7 @@ def reward_measurement(
 def estimated(
     interval: Interval | None, *, is_more_better: bool | None, pairs: int | None
 ) -> EstimatedDifference | None:
-    """Return an interval with what it says."""
+    """Return an interval as a difference, with its bounds and its verdict."""
     if interval is None:
         return None
     value, margin = interval.value, interval.margin
@@ -188,7 +195,7 @@ def compared_measure(a: SideRows, b: SideRows, measurement: Measurement, *, is_p
 
 
 def compared_tasks(a: SideRows, b: SideRows, value: Value) -> list[ComparedTask]:
-    """Return the common tasks by difference, the lowest first."""
+    """Return the tasks that are on both sides, sorted by their difference, the lowest first."""
     one, other = a.by_task(value), b.by_task(value)
     tasks: list[tuple[float, ComparedTask]] = []
     for task in one.keys() & other.keys():
@@ -213,7 +220,10 @@ def extremes(entries: list[Any], most: int) -> list[Any]:
 
 
 def moved_rollouts(a: SideRows, b: SideRows, value: Value) -> list[MovedRollout]:
-    """Return the rollouts of `b` that are farthest below and above the mean of their task in `a`, the lowest first."""
+    """Return the rollouts of `b` that are farthest below and above the mean of their task in `a`, the lowest first.
+
+    If no task is on both sides, the mean of all rollouts of `a` is used.
+    """
     by_task = a.by_task(value)
     means = {task: Sample.of(values).mean for task, values in by_task.items()}
     all_of_a = Sample.of([number for values in by_task.values() for number in values]).mean
@@ -241,7 +251,7 @@ def moved_rollouts(a: SideRows, b: SideRows, value: Value) -> list[MovedRollout]
 
 
 def other_choice(missing: MissingReward) -> MissingReward:
-    """Return the choice with which a comparison is repeated, to see whether it depends on the choice."""
+    """Return the choice with which a comparison is repeated, to see whether the result depends on the choice."""
     return MissingReward() if missing.substituted == "out" else MissingReward("out")
 
 
@@ -282,7 +292,7 @@ def compared(a: SideRows, b: SideRows, missing: MissingReward, *, pairs: bool) -
 
 
 def warnings_of(comparison: SelectionComparison) -> list[str]:
-    """Return sentences about what makes a comparison misleading."""
+    """Return the reasons why a comparison may mislead, as sentences."""
     a, b = comparison.a, comparison.b
     share = share_warning(a, b, comparison.reward, comparison.other_reward)
     warnings = [] if share is None else [share]
@@ -295,7 +305,7 @@ def warnings_of(comparison: SelectionComparison) -> list[str]:
 
 
 def version_change(windows: StepWindows, a: SideRows, b: SideRows, missing: MissingReward) -> VersionChange:
-    """Return the effect of a version in short, given the rollouts of its windows."""
+    """Return the main figures of the effect of a version. `a` and `b` are the rollouts of its windows."""
     measurement, other = reward_measurement(missing), reward_measurement(other_choice(missing))
     is_paired = len(a.by_task(measurement.value).keys() & b.by_task(measurement.value).keys()) > 1
     sides = [a.summary(), b.summary()]
@@ -319,7 +329,7 @@ def version_change(windows: StepWindows, a: SideRows, b: SideRows, missing: Miss
 def share_warning(
     a: ComparedSide, b: ComparedSide, reward: ComparedMeasure, other_reward: ComparedMeasure
 ) -> str | None:
-    """Return a sentence if the shares of rewarded rollouts differ between the sides, so that means mislead."""
+    """Return a warning if the shares of rewarded rollouts differ so much between the sides that means mislead."""
     before, after = (RewardShare(side.rewarded, side.ended) for side in (a, b))
     if not before.is_apart(after) or before.share is None or after.share is None:
         return None

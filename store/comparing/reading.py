@@ -35,7 +35,7 @@ async def compared_selections(
         a: the first selection.
         b: the second selection; differences are its values minus those of `a`.
         missing: how ended rollouts without a reward count.
-        pairs: whether rewards are paired by task where tasks recur.
+        pairs: whether rewards are paired by task if at least two tasks are in both selections.
 
     Raises:
         TooLarge: a selection has too many rollouts.
@@ -50,7 +50,7 @@ async def compared_selections(
 
 
 async def _titled(session: ReadSession, comparison: SelectionComparison, sides: list[SideRows]) -> SelectionComparison:
-    """Return a comparison with the beginnings of its inputs, and the labels of its rollouts."""
+    """Return a comparison with the beginnings of the inputs as titles, and with the labels of the moved rollouts."""
     listed = {entry.task for entry in (*comparison.tasks, *comparison.moved)}
     examples = {row.input_sha256: row.rollout_id for side in sides for row in side.rows if row.input_sha256 in listed}
     starts = await input_titles(session, list(examples.values()), _TITLE_CHARACTERS)
@@ -67,14 +67,14 @@ async def _titled(session: ReadSession, comparison: SelectionComparison, sides: 
 async def version_changes(
     session: ReadSession, missing: MissingReward, *, mode: str | None = "train", steps: int = STEPS, limit: int = 50
 ) -> list[VersionChange]:
-    """Return the effects of the latest versions on the rewards, at most `limit`, the latest first step first.
+    """Return the effects of versions on the rewards. The version with the latest first step comes first.
 
     Args:
         session: a connection to the database.
         missing: how ended rollouts without a reward count.
         mode: only rollouts of this mode; None for all.
         steps: the number of steps of each window.
-        limit: the maximum number of versions.
+        limit: the maximum number of versions; earlier ones are left out.
     """
     windows = windows_of(await version_steps(session, mode), steps)[-limit:]
     rows = await window_rows(session, mode, [part for entry in windows for part in entry.parts()])
@@ -122,7 +122,7 @@ async def version_effect(
     The arguments are those of `version_changes` and `compared_selections`.
 
     Raises:
-        NotFound: no rollout of the mode used the version at a step, or none used an earlier version before.
+        NotFound: no rollout of the mode used the version at a step, or none used an earlier version at an earlier step.
     """
     used = await version_steps(session, mode, of.resources_id)
     windows = next((entry for entry in windows_of(used, steps) if entry.of == of), None)

@@ -28,13 +28,13 @@ _WHOLE: Final = {"step": "step", "version": "resources_version"}
 _LISTS: Final = {"mode": ("modes", get_args(RolloutMode)), "status": ("statuses", get_args(RolloutStatus))}
 _BOUNDS: Final[tuple[tuple[Ranged, str, str], ...]] = tuple((name, f"{name}_min", f"{name}_max") for name in RANGED)
 _BELOW: Final = "reward_below"
-"""An upper bound that does not belong to the range, as of a bar of a histogram."""
+"""The parameter of an upper bound that the range excludes, such as the end of a bar of a histogram."""
 PARAMETERS: Final = (
     *_LISTS, "id", *_TEXTS, *_WHOLE, "reward_version", *(bound for _, *bounds in _BOUNDS for bound in bounds), _BELOW,
 )  # fmt: skip
 """The parameters that select rollouts."""
 _OF_PAGES: Final = frozenset({"sort", "desc", "limit", "offset", "after", "before", "upto", "unrewarded", "col"})
-"""The parameters of lists that select no rollouts."""
+"""The parameters of lists that do not select rollouts."""
 _MOST_WHOLE: Final = 2**63 - 1
 
 
@@ -42,7 +42,7 @@ def parse_selection(text: str, field: str) -> RolloutListQuery:
     """Return the selection that a query string gives, such as `step_min=280&step_max=295`, or a URL that contains one.
 
     Raises:
-        Invalid: the text is no query string, or `selection_of` refuses a parameter.
+        Invalid: the text is not a query string, or `selection_of` refuses a parameter.
     """
     query = urlsplit(text).query if "?" in text else text
     try:
@@ -55,10 +55,10 @@ def parse_selection(text: str, field: str) -> RolloutListQuery:
 
 
 def selection_of(params: Mapping[str, Sequence[str]], field: str) -> RolloutListQuery:
-    """Return the selection that the parameters of a list of rollouts give. Parameters of pages are ignored.
+    """Return the selection that the parameters of a list of rollouts give. Parameters such as `sort` are ignored.
 
     Raises:
-        Invalid: a parameter selects nothing, or has a value of a wrong type; the message begins with `field`.
+        Invalid: a parameter is unknown or has an invalid value; the message begins with `field`.
     """
     texts = {name: [text for text in values if text] for name, values in params.items() if name not in _OF_PAGES}
     for name in texts:
@@ -123,11 +123,11 @@ def text_of(query: RolloutListQuery) -> str:
 
 
 def plain(number: float | None) -> float | None:
-    """Return a number as an integer if it is one, so that a text has no `.0`."""
+    """Return a whole number as an integer, so that its text does not end with `.0`; another number unchanged."""
     return int(number) if number is not None and number == int(number) else number
 
 
 def step_range(first: int, last: int) -> Range:
-    """Return the range of some steps; both belong to it."""
+    """Return the range of the steps from `first` to `last`, including both."""
     of: Ranged = "step"
     return Range(of, float(first), float(last))

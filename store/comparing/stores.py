@@ -1,4 +1,4 @@
-"""Comparisons for programs: of a database of this process, or over HTTP through the JSON twins of the pages."""
+"""Comparisons for programs. They read a database of this process, or over HTTP the JSON twins of a server's pages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def effect(
         pairs: see `compare_selections`.
 
     Raises:
-        NotFound: no rollout used the version at a step, or none used an earlier version before.
+        NotFound: no rollout used the version at a step, or none used an earlier version at an earlier step.
         Invalid: an argument is not valid.
     """
     of, missing = ResourcesVersion.parse(version), MissingReward.parse(unrewarded)
@@ -94,9 +94,9 @@ async def effects(
     unrewarded: str = "failed:0",
     limit: int = 50,
 ) -> list[VersionChange]:
-    """Return the effects of the latest versions of resources on the rewards, the latest first step first.
+    """Return the effects of versions of resources on the rewards. The version with the latest first step comes first.
 
-    The arguments are those of `effect`, and `limit` is the maximum number of versions.
+    The arguments are those of `effect`, and `limit`, the maximum number of versions.
     """
     missing = MissingReward.parse(unrewarded)
     _check(mode, steps)
@@ -127,7 +127,7 @@ async def _read(
     params: dict[str, Any],
     decode: Callable[[Any], T],
 ) -> T:
-    """Return the result of a read of a database, or the same from a page of a server."""
+    """Return the result of `work` on a database, or the equal result from the page `path` of a server."""
     database = database_of(store)
     if database is not None:
         return await database.core.look(work, snapshot=True)

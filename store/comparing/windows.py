@@ -16,7 +16,7 @@ MOST_STEPS: Final = 1000
 
 
 class ResourcesVersion(NamedTuple):
-    """A version of resources. As text, it is `prompt@2`."""
+    """A version of resources. Its text has a form such as `prompt@2`."""
 
     resources_id: str
     version: int
@@ -40,13 +40,15 @@ class ResourcesVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepWindows:
-    """The last steps of the version before, and the first steps of a version."""
+    """The first steps of a version of resources, and the last steps of the version before it."""
 
     of: ResourcesVersion
     against: int
+    """The number of the version before."""
     before: list[int]
-    """The steps of the version `against` that are before the first step of the version."""
+    """The last steps of the version before, all of them lower than the first step of the version."""
     after: list[int]
+    """The first steps of the version."""
 
     @property
     def step(self) -> int:
@@ -63,13 +65,13 @@ class StepWindows:
 
 
 def windows_of(used: Sequence[VersionStep], steps: int) -> list[StepWindows]:
-    """Return the windows of the versions that were used after another version of their id, by their first steps.
+    """Return the windows of the versions that have a version before them, sorted by the first step of the version.
 
-    The version before is the greatest smaller version that was used at an earlier step.
+    The version before is the highest lower version of the same id that was used at an earlier step.
 
     Args:
         used: the steps of each version in ascending order.
-        steps: the number of steps of a window; a window has fewer if there are fewer.
+        steps: the maximum number of steps of a window.
     """
     by_id: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in used:

@@ -1,7 +1,7 @@
-"""Port to the tables of indexes, which are derived from the log and written outside of its commits. Decision 108.
+"""Interface to the tables of indexes, which are derived from the log and written outside of its commits. Decision 108.
 
 Each index has its own place: a file beside the store on SQLite, and tables in the schema of the partition on Postgres.
-A place can be dropped at any time; the index is then made again from the log.
+A place can be dropped at any time. The index is then made again from the log.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class IndexSession(ABC):
 
         Args:
             table: the table.
-            rows: the rows. No two rows have the same key, unless `on_conflict` is `add` or `replace` on SQLite.
+            rows: the rows. Two rows may have the same key only on SQLite, if `on_conflict` is `add` or `replace`.
             on_conflict: the effect of a row whose primary key exists; None for an error. `add` adds all columns that
                 are not part of the key.
         """
 
     async def delete(self, table: Table, column: str, values: Sequence[Any]) -> None:
-        """Delete the rows whose column, a text or an integer, has one of the values."""
+        """Delete the rows that have one of the values in a column of texts or integers."""
         if values:
             condition = self.dialect.any_of(table.c[column], "of_values")
             sql = self.dialect.sql(table.delete().where(condition))
@@ -101,7 +101,7 @@ class IndexPlace(ABC):
     def visible(self, session: ReadSession) -> AbstractAsyncContextManager[bool]:
         """Return a block in which a session that reads the partition also sees the tables of the index.
 
-        The session must not be a snapshot. The value is False if the place does not exist.
+        The session must not be a snapshot. The value of the block is False if the place does not exist.
         """
 
     @abstractmethod
@@ -110,11 +110,11 @@ class IndexPlace(ABC):
 
     @abstractmethod
     async def drop(self, tables: Sequence[str]) -> None:
-        """Delete the place with the index's tables, named by `tables`."""
+        """Delete the place with the tables of the index. `tables` contains their names."""
 
     @abstractmethod
     async def erase(self, tables: Sequence[str]) -> bool:
-        """Remove deleted rows from the files; return False if a reader of an old state prevents it."""
+        """Remove deleted rows from the files. Return False if a reader of an older state prevents the removal."""
 
     @abstractmethod
     async def size_bytes(self, tables: Sequence[str]) -> int:
@@ -122,7 +122,7 @@ class IndexPlace(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the connection of transactions."""
+        """Close the connection that `transaction` uses."""
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class IndexableDialect(Protocol):
         ...
 
     def reopened(self) -> Dialect:
-        """Return another dialect of the same partition that reads, for use in another event loop."""
+        """Return a new dialect for reads of the same partition in another event loop."""
         ...
 
 

@@ -23,15 +23,15 @@ class UsageNumbers(NamedTuple):
         return "unknown" if self.tokens_in is None and self.tokens_out is None else "counted"
 
     def plus(self, other: Self) -> Self:
-        """Return the sums of both. Sums of tokens that a database cannot store are limited."""
+        """Return the sums of both. A sum is limited to a number that a database can store."""
         return self._make(_sum(one, two) for one, two in zip(self, other, strict=True))
 
     def minus(self, other: Self) -> Self:
-        """Return these sums without the numbers of one call that they include."""
+        """Subtract the numbers of a call from sums that include them."""
         return self.plus(self._make(None if number is None else -number for number in other))
 
     def merged(self, other: Self) -> Self:
-        """Return the numbers of a call that two spans report: the greater one of each pair."""
+        """Return the numbers of a call that two spans report. The greater one of two different numbers counts."""
         return self._make(_greater(one, two) for one, two in zip(self, other, strict=True))
 
 
@@ -48,5 +48,5 @@ def _sum(one: Any, two: Any) -> Any:
 
 
 def has_usage(tokens_in: float, tokens_out: float) -> bool:
-    """Return whether the tokens of a rollout are known. If no span of it reported tokens, both sums are 0."""
+    """Return whether the tokens of a rollout are known. If no span of the rollout reported tokens, both sums are 0."""
     return tokens_in > 0 or tokens_out > 0

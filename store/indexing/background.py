@@ -24,16 +24,18 @@ _POLL_SECONDS: Final = 1.0
 _PAUSE: Final = 40.0
 """While other processes or threads append events, a follower pauses for this multiple of the time of its last step."""
 _QUIET_SECONDS: Final = 1.0
-"""The time without new events after which the writer rests, and a follower makes no pauses."""
+"""If no event was appended for this time, the writer is regarded as idle, and a follower makes no pauses."""
 _LONGEST_PAUSE: Final = 10.0
+"""The maximum pause in seconds."""
 _RETRY_SECONDS: Final = 30.0
+"""The time after an error until the indexes of a partition are followed again."""
 
 
 class IndexThread:
     """Fills the indexes of any number of partitions of one database, in a thread of its own.
 
-    While events are appended, the thread works for a fortieth of the time, so it does not slow down the writer. As soon
-    as the writer rests, the indexes catch up.
+    While events are appended, the thread works for about a fortieth of the time, so it does not slow down the writer.
+    As soon as the writer is idle, the thread works without pauses until the indexes contain all events.
 
     Args:
         indexes: the indexes to fill.
@@ -61,7 +63,7 @@ class IndexThread:
         self._following[partition] = self._thread.submit(self._follow(partition, again))
 
     def leave(self, partition: str) -> None:
-        """Stop to fill the indexes of a partition."""
+        """Stop filling the indexes of a partition."""
         if (future := self._following.pop(partition, None)) is not None:
             future.cancel()
 
@@ -109,7 +111,7 @@ class IndexThread:
                 is_behind |= lag.events_behind > 0
                 now, last_before, last = time.monotonic(), last, await _end(dialect)
                 moved_at = now if last != last_before else moved_at
-                # The commits of large calls are seconds apart.
+                # Commits of large calls can be seconds apart, so the writer is idle only after `_QUIET_SECONDS`.
                 is_busy = now - moved_at < _QUIET_SECONDS
                 await asyncio.sleep(min((now - began) * _PAUSE, _LONGEST_PAUSE) if is_busy else 0)
             if not is_behind:

@@ -17,7 +17,7 @@ from store.models.log import Difference
 from store.runtime.loop_thread import run_in_thread
 
 SAMPLE: Final = 50
-"""The number of rollouts that are compared, chosen at random."""
+"""The default number of rollouts that are compared. They are chosen at random."""
 
 
 async def check_indexes(dialect: Dialect, sample: int = SAMPLE) -> list[Difference]:
@@ -54,7 +54,7 @@ async def sample_differences(session: ReadSession, lag: IndexLag, index: Index, 
 
 
 async def events_of_rollout(session: ReadSession, index: Index, rollout_id: str, until: int) -> list[IndexedEvent]:
-    """Return the events of a rollout up to a position that an index folds."""
+    """Return those events of a rollout that an index folds, up to a position."""
     events: list[IndexedEvent] = []
     after = 0
     while after < until:

@@ -40,7 +40,9 @@ class IndexLag:
 
 
 class IndexFollower:
-    """Follows the log with one index of an open partition. It belongs to one event loop, which its steps block.
+    """Follows the log with one index of an open partition.
+
+    A follower belongs to one event loop, and its steps block this loop.
 
     Args:
         dialect: the open partition. It must have places for indexes.
@@ -54,7 +56,7 @@ class IndexFollower:
         self._dialect, self._store_id = dialect, store_id
 
     async def step(self) -> IndexLag:
-        """Fold the next events of the log, or follow a removal of payload. Return the place afterwards."""
+        """Fold the next events of the log, or follow a removal of payload. Return the place after the step."""
         async with self.place.transaction() as session:
             state, end = await self._begin(session)
             if await self._follow_removal(session, state):
@@ -69,7 +71,7 @@ class IndexFollower:
         return IndexLag(position, max(end, position))
 
     async def catch_up(self, seconds: float | None = None) -> IndexLag:
-        """Make steps until the index contains all events, or until some seconds have passed. Return the place."""
+        """Make steps until the index contains all events or `seconds` have passed. Return the place of the index."""
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             lag = await self.step()
@@ -77,7 +79,10 @@ class IndexFollower:
                 return lag
 
     async def follow_removals(self) -> None:
-        """Remove from the index what was removed from the store, also from the files. A missing index stays missing."""
+        """Remove from the index and its files the payload that was removed from the store.
+
+        An index that does not exist is not created.
+        """
         if not await self.place.exists():
             return
         is_changed = False
@@ -106,7 +111,8 @@ class IndexFollower:
 
     async def _begin(self, session: IndexSession) -> tuple[NamedRow, int]:
         """Return the state of the index and the end of the log. If the index does not belong to the log, empty it."""
-        # The lock is held, so no removal that begins later is missed: it waits for the lock before it ends.
+        # This session holds the lock of the index. A removal that begins later waits for this lock before it ends, and
+        # then follows the removal in the index itself. So no removal is missed.
         async with self._dialect.read(snapshot=True) as log:
             state = await read_state(session, self.index)
             last = await log_queries.last_commit(log)
@@ -119,7 +125,7 @@ class IndexFollower:
         return state, end
 
     async def _belongs(self, log: ReadSession, state: NamedRow) -> bool:
-        """Return whether the state is of this version of the index, and of this history of the log."""
+        """Return whether this version of the index wrote the state, and the log still contains the state's commit."""
         if (state.version, state.store_id) != (self.index.version, self._store_id):
             return False
         if not state.commit_id:
@@ -142,9 +148,10 @@ class IndexFollower:
         return saved
 
     async def _follow_removal(self, session: IndexSession, state: NamedRow) -> bool:
-        """Remove some rollouts from the index if payload was removed, and fold the rest of them again.
+        """Remove from the index the rollouts that lost payload, and fold their remaining events again.
 
-        Return whether there was something to do. The call is repeated until there is nothing left.
+        If it takes less time to make the whole index again, empty the index instead. Return whether payload was
+        removed since the last call. Callers repeat the call until it returns False.
         """
         async with self._dialect.read(snapshot=True) as log:
             last = await queries.last_removal(log)
@@ -180,9 +187,9 @@ async def read_state(session: IndexSession | ReadSession, index: Index) -> Named
 async def next_events(
     log: ReadSession, types: Sequence[str], after: int, until: int | None = None, stream: str | None = None
 ) -> tuple[list[IndexedEvent], int, NamedRow | None]:
-    """Return the next events to fold, the position after which the following events are, and its commit.
+    """Return the next events to fold, the position after which the next call continues, and its commit.
 
-    The commit is None if there is no event after the position.
+    The commit is None if the log has no event after `after`.
     """
     last = await log_queries.last_commit(log)
     if last is None or last.last_position <= after:

@@ -17,7 +17,7 @@ from store.db.index_place import IndexSession
 from store.db.queries.bodies import payload
 
 LARGEST_BODY = 8 * 1024 * 1024
-"""The greatest number of bytes of a body that indexes read. To parse a larger body would hold up other threads."""
+"""The maximum number of bytes of a body that indexes read. The parsing of a larger body would block other threads."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Index(ABC):
     """The tables. A table of rows of a rollout has a column `rollout_id`."""
 
     async def create(self, session: IndexSession) -> None:
-        """Create the tables, which do not exist."""
+        """Create the tables. None of them may exist before."""
         compiler = session.dialect.compiler
         for table in self.tables:
             await session.execute(str(CreateTable(table).compile(dialect=compiler)))
@@ -106,9 +106,9 @@ class Index(ABC):
         """Write the rows that follow from events, which are in the order of the log."""
 
     async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
-        """Delete all rows of rollouts from which payload was removed. Their remaining events are then folded again.
+        """Delete all rows of rollouts from which payload was removed. The caller folds their remaining events again.
 
-        Return False, with the rows unchanged, if it takes less time to make the whole index again.
+        Return False and leave the rows unchanged if it takes less time to make the whole index again.
         """
         for table in self.tables:
             if "rollout_id" in table.c:
@@ -120,12 +120,12 @@ class Index(ABC):
 
         Args:
             session: a session that sees the tables.
-            rollout_id: the rollout.
-            events: all its events up to the position of the index.
+            rollout_id: the id of the rollout.
+            events: all events of the rollout that the index folds, up to the position of the index.
         """
         del session, rollout_id, events
         return None
 
     async def purge(self, session: IndexSession) -> None:
-        """Remove what is left of deleted rows from the tables themselves. Called after removals of payload."""
+        """Remove from the tables the content that deleted rows left there. Called after removals of payload."""
         del session

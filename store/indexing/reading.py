@@ -1,4 +1,4 @@
-"""Reads of an index, which may be behind the log, and the bounded work that brings it closer."""
+"""Reads of an index that may be behind the log, and steps that bring the index closer to the end of the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def with_index(
     """Return the result of a read that sees the tables of an index beside those of the store.
 
     Args:
-        session: a session that reads, which is not a snapshot.
+        session: a reading session that is not a snapshot.
         index: the index.
         work: reads from the session. Its second argument is the place of the index in the log.
 
@@ -52,7 +52,7 @@ async def lag_of(session: ReadSession, index: Index) -> IndexLag | None:
 
 
 async def catch_up(dialect: Dialect, index: Index, seconds: float | None = CATCH_UP_SECONDS) -> IndexLag:
-    """Let an index follow the log for some seconds, in a thread of its own. Return its place in the log.
+    """Let an index follow the log for at most `seconds`, in a thread of its own. Return its place in the log.
 
     Args:
         dialect: the partition, which may be open in any event loop.
@@ -81,9 +81,9 @@ async def fresh_lag(
     read: Callable[[Callable[[ReadSession], Awaitable[IndexLag | None]]], Awaitable[IndexLag | None]],
     index: Index,
 ) -> IndexLag:
-    """Bring an index closer to the end of the log if it is behind, in limited time. Return its place.
+    """Bring an index closer to the end of the log if it is behind, in limited time. Return its place in the log.
 
-    If it cannot be written and has rows, they are used as they are.
+    If the index exists but cannot be written, return the place that it has.
 
     Args:
         dialect: the partition.
@@ -91,7 +91,7 @@ async def fresh_lag(
         index: the index.
 
     Raises:
-        StoreError: the index does not exist and cannot be made.
+        StoreError: the index does not exist, or has another version, and cannot be made.
     """
 
     async def look(session: ReadSession) -> IndexLag | None:

@@ -17,12 +17,12 @@ from store.indexing.usage_index import UsageIndex
 
 @cache
 def all_indexes() -> tuple[Index, ...]:
-    """Return every index that servers fill, `verify` checks, and removals of payload reach."""
+    """Return all indexes. Servers fill them, `verify` checks them, and removals of payload apply to them too."""
     return (SearchIndex(), UsageIndex())
 
 
 async def follow_removals(dialect: Dialect) -> None:
-    """Remove from all indexes of an open partition what was removed from the partition, in the running event loop."""
+    """Remove the payload that was removed from an open partition from its indexes too, in the running event loop."""
     if not isinstance(dialect, IndexableDialect):
         return
     async with dialect.read() as session:

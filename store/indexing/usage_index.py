@@ -1,4 +1,4 @@
-"""Index of usage: the calls of models of each attempt, by model. Decision 109."""
+"""Index of usage: the model calls of each attempt, by model. Decision 109."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CallKey(NamedTuple):
 
 
 class RolloutKeys(NamedTuple):
-    """The values of a rollout by which sums are divided."""
+    """The values of a rollout by which sums are grouped."""
 
     step: int | None = None
     group_id: str | None = None
@@ -116,9 +116,11 @@ class _UsageRows:
         self.sums: dict[SumKey, SumUsage] = {}
         self.calls: dict[CallKey, CallUsage] = {}
         self._stored: dict[SumKey, SumUsage] = {}
+        """The sums as the table has them, which are subtracted from the totals if they change."""
         self._changes: set[str | SumKey | CallKey] = set()
+        """The keys of the rows to write. A text is a rollout id."""
         self._origins: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        """The origins of the sums of each attempt, which is named by the ids of its rollout and of itself."""
+        """The origins of the sums of an attempt, by rollout id and attempt id."""
 
     @classmethod
     async def read(cls, session: IndexSession, events: Sequence[IndexedEvent]) -> _UsageRows:
@@ -137,7 +139,7 @@ class _UsageRows:
         return rows
 
     def add(self, event: IndexedEvent) -> None:
-        """Add the effect of an event."""
+        """Change the rows according to an event."""
         data, rollout_id = event.data, event.rollout_id
         match event.type:
             case RolloutEnqueued.type | RolloutStarted.type:
@@ -168,11 +170,11 @@ class _UsageRows:
         numbers = UsageNumbers(*(data.get(name) for name in UsageNumbers._fields))
         response_id: str | None = data.get("response_id")
         if response_id is None and numbers == UsageNumbers():
-            return  # the span of a call has a response or reports usage
+            return  # not the span of a call, which has a response id or reports usage
         attempt_id: str = data["attempt_id"]
         call = CallUsage(data.get("model") or "", numbers)
         if "event" in self._origins[rollout_id, attempt_id]:
-            # The events of a run report the same calls as the spans of the attempt.
+            # The events of a run report the same calls as the spans of the attempt, so only the spans count.
             for key, usage in self.sums.items():
                 if (key.rollout_id, key.attempt_id, key.origin) == (rollout_id, attempt_id, "event"):
                     self.sums[key] = usage._replace(calls=0, numbers=UsageNumbers())
@@ -268,7 +270,7 @@ def _fields(kind: Any, row: NamedRow) -> Any:
 
 
 async def _rows(session: IndexSession | ReadSession, table: Table, **values: Iterable[str]) -> Sequence[NamedRow]:
-    """Return the rows of a table whose columns have one of the values."""
+    """Return the rows of a table that have, in each named column, one of the values of this column."""
     dialect = session.dialect
     conditions = [dialect.any_of(table.c[name], name) for name in values]
     statement = select(*table.c).where(and_(*conditions))

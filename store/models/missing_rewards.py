@@ -14,12 +14,12 @@ Substituted = Literal["out", "failed", "ended"]
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 """The statuses of ended rollouts."""
 SHARES_APART: Final = 0.03
-"""The least difference of two shares of rewarded rollouts for which a comparison of their means needs a warning."""
+"""If two shares of rewarded rollouts differ by this or more, a comparison of the means of rewards has a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingReward:
-    """The value as which ended rollouts without a reward count in a mean, and which of them do.
+    """Which of the ended rollouts without a reward count in a mean, and as which value.
 
     As text, it is `out`, or a kind of rollouts with a value, such as `failed:0` or `ended:-1`. Rollouts that have not
     ended never count.
@@ -30,7 +30,7 @@ class MissingReward:
 
     @classmethod
     def parse(cls, text: str, field: str = "unrewarded") -> Self:
-        """Return the choice that a text gives. A kind without a value counts as 0; an empty text is the default.
+        """Return the choice that a text states. A kind without a value counts as 0; an empty text is the default.
 
         Raises:
             Invalid: the text has another form, or the value is not a finite number of at most 1e100.
@@ -53,7 +53,7 @@ class MissingReward:
 
     @property
     def param(self) -> str | None:
-        """The text for an address; None for the default."""
+        """The value of the parameter `unrewarded` of a URL; None for the default."""
         return None if self == MissingReward() else str(self)
 
     @property
@@ -82,7 +82,7 @@ FAILED_AS_ZERO: Final = MissingReward()
 
 
 class RewardShare(NamedTuple):
-    """The denominator of a mean of rewards."""
+    """The number of ended rollouts behind a mean of rewards, and how many of them have a reward."""
 
     rewarded: int
     """The number of ended rollouts that have a reward."""

@@ -30,9 +30,9 @@ class ModelPrice(Frozen):
     input: Price
     output: Price
     cached_input: Price | None = None
-    """The price of prompt tokens that were read from a cache; None for the price of other prompt tokens."""
+    """The price of prompt tokens that were read from a cache; None if it equals `input`."""
     cache_write: Price | None = None
-    """The price of prompt tokens that were written to a cache; None for the price of other prompt tokens."""
+    """The price of prompt tokens that were written to a cache; None if it equals `input`."""
 
     def cost(self, usage: UsageSum) -> float:
         """Return the cost of the tokens of calls."""
@@ -78,9 +78,9 @@ class CostReport(Frozen):
     total: CostLine
     lines: list[CostLine]
     keys: int
-    """The number of all keys, also of those that `limit` leaves out."""
+    """The number of all keys, including those that `limit` leaves out."""
     unpriced_models: list[str]
-    """The models with calls whose tokens are known and whose cost is not, because the model has no price."""
+    """The models without a price that have calls with known tokens and no reported cost."""
     position: int
     """The position of the last event that is included."""
     head: int
@@ -88,18 +88,18 @@ class CostReport(Frozen):
 
 
 class PriceTable(Frozen):
-    """Prices by model. A name may end with `*`; then it applies to all models whose names begin like it.
+    """Prices by name of the model. A name such as `qwen*` applies to all models whose names begin with `qwen`.
 
-    The exact name has precedence, and then the longest beginning.
+    The exact name has precedence. Of several names with `*`, the longest applies.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     currency: str = Field(default=_DOLLAR, min_length=1, max_length=8)
     dollar: Price | None = None
-    """The value of a US dollar in the currency, with which reported costs are converted.
+    """The value of a US dollar in the currency. Reported costs are multiplied by it.
 
-    None for a currency other than USD: reported costs are not used.
+    If it is None, reported costs count only if the currency is USD.
     """
     models: dict[str, ModelPrice] = Field(default_factory=dict[str, ModelPrice])
 
@@ -128,7 +128,7 @@ class PriceTable(Frozen):
             raise Invalid("prices", f"{path}: {place}: {fault['msg']}; docs/cost.md describes the file") from None
 
     def price_of(self, model: str | None) -> ModelPrice | None:
-        """Return the price of a model, or None."""
+        """Return the price of a model; None if the model has no price."""
         if model is None:
             return None
         price = self.models.get(model)
@@ -147,7 +147,7 @@ class PriceTable(Frozen):
         return price.cost(usage) if price is not None and has_tokens else None
 
     def costs(self, report: UsageReport) -> CostReport:
-        """Return the costs of usage, with a line for each key in the order of the report."""
+        """Return the costs of usage. There is a line for each key, in the order of the report."""
         by_key: defaultdict[tuple[Any, ...], list[UsageSum]] = defaultdict(list)
         for usage in report.sums:
             by_key[tuple(usage.key.values())].append(usage)

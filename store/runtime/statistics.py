@@ -11,12 +11,12 @@ from typing import Final
 
 _PROBABILITY: Final = 0.975
 _MANY_DEGREES: Final = 200
-"""From this number of degrees of freedom, the expansion of Cornish and Fisher is exact to ten digits."""
+"""For this many or more degrees of freedom, the expansion of Cornish and Fisher is exact to ten digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some values, by their number, mean and standard deviation."""
+    """The number, the mean and the standard deviation of some values."""
 
     count: int
     mean: float | None
@@ -26,7 +26,7 @@ class Sample:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Sample:
-        """Return the figures of some finite values."""
+        """Return the number, the mean and the standard deviation of finite values."""
         count = len(values)
         if not count:
             return cls(0, None, None)
@@ -87,9 +87,9 @@ def _interval(value: float, error: float | None, degrees: float) -> Interval:
 
 @lru_cache(maxsize=1024)
 def t_quantile(degrees: float) -> float:
-    """Return the 97.5 % quantile of Student's t, with a relative error below 1e-9 from one degree of freedom.
+    """Return the 97.5 % quantile of Student's t; infinite if there are no degrees of freedom.
 
-    It is infinite without a degree of freedom.
+    For one or more degrees of freedom, the relative error is below 1e-9.
     """
     if degrees <= 0:
         return math.inf

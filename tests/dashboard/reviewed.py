@@ -1,9 +1,9 @@
-"""The store of a training with a story, for the dashboard: `python -m tests.dashboard.reviewed FILE [--small]`.
+"""A store with a training for tests of the dashboard: `python -m tests.dashboard.reviewed FILE [--small]`.
 
 An agent that repairs software is trained from step 200 to step 415, in steps of 5, on twelve recurring tasks. Version 2
 of its prompt, at step 300, makes answers three times as long and more rollouts fail; version 3, at step 360, repairs
-that. Two workers edit the tests instead of the code while version 2 is in use. At the end the queue is dead: 36
-rollouts of step 420 wait, and four attempts were abandoned.
+that. Two workers edit the tests instead of the code while version 2 is in use. At the end, no worker asks for rollouts:
+36 rollouts of step 420 wait, and four attempts were abandoned.
 """
 
 from __future__ import annotations
@@ -47,23 +47,25 @@ QUEUED, ABANDONED = 36, 4
 ROLLOUT_SECONDS: Final = 0.25
 """The time from the end of a rollout to the end of the next one."""
 IDLE_SECONDS: Final = 13 * 60
-"""The time from the last event to the end of the story."""
+"""The time from the last event to the present."""
 TURNS: Final = 60
-"""The turns of the longest rollout."""
+"""The number of turns of the longest rollout."""
 EDITED_TEST: Final = "tests/test_dates.py"
 MODEL: Final = "qwen3-8b"
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The figures of a store that tests compare with the pages."""
+    """The figures of a store, which tests compare with the pages."""
 
     hacked: tuple[str, ...]
     """The ids of rollouts that edited a test."""
     long_id: str
-    """The rollout of 60 turns."""
+    """The id of the rollout of 60 turns."""
     abandoned: tuple[str, ...]
+    """The ids of the rollouts whose attempts were abandoned."""
     rollouts: int
+    """The number of all rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class _Outcome:
     error: AttemptError | None
     edits_test: bool
     length: int
-    """Output tokens of a turn."""
+    """The mean number of output tokens of a turn."""
 
 
 def version_at(step: int) -> int:
@@ -189,7 +191,7 @@ async def _work(store: Store, rollout: AttemptedRollout, dice: random.Random, ou
 
 
 def _spans(rollout: AttemptedRollout, dice: random.Random, outcome: _Outcome, turns: int) -> Iterator[Span]:
-    """Yield the spans of an attempt: an agent, and for each turn a call of the model and of a tool."""
+    """Yield the spans of an attempt: the agent, and for each turn a call of the model and a call of a tool."""
     task: str = rollout.input["task"]
     is_openinference = task.startswith("django")
     start = rollout.attempt.start_time
@@ -404,13 +406,13 @@ SMALL_STEPS: Final = tuple(range(280, 320, STEP_WIDTH))
 
 
 def clock_of(steps: Sequence[int]) -> ManualClock:
-    """Return a clock with which a story of these steps ends now."""
+    """Return a clock that starts so early that a training of these steps ends now."""
     rollouts = sum(GROUPS * GROUP_SIZE + (0 if step % VAL_EVERY else len(TASKS)) for step in steps)
     return ManualClock(system_clock() - int((rollouts * ROLLOUT_SECONDS + IDLE_SECONDS) * MICROSECONDS))
 
 
 async def fill(url: str, steps: Sequence[int]) -> Story:
-    """Fill an empty store with a story that ends now."""
+    """Fill an empty store with a training that ends now."""
     clock = clock_of(steps)
     async with open_store(url, clock=clock) as store:
         assert (await store.query_rollouts(limit=0)).total == 0, f"{url} is not empty"

@@ -23,7 +23,7 @@ MOST_CLICKS = 4
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def site(server: Served, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """The training of `tests.dashboard.reviewed` around step 300, which ended 13 minutes ago."""
+    """Steps 280 to 315 of the training of `tests.dashboard.reviewed`. The last event is 13 minutes old."""
     path: Path = tmp_path_factory.mktemp("reviewed") / "store.db"
     await reviewed.fill(f"sqlite:///{path}", reviewed.SMALL_STEPS)
     async with await open_store(f"sqlite:///{path}") as store:

@@ -95,7 +95,7 @@ async def change(request: PageRequest) -> Done:
         )
     errors = list[StoreError]()
     for start in range(0, len(changing), _AT_ONCE):
-        # Calls at the same time share a commit.
+        # Calls that run at the same time share a commit.
         part = changing[start : start + _AT_ONCE]
         results = await asyncio.gather(*map(act, part), return_exceptions=True)
         for result in results:
@@ -112,7 +112,7 @@ async def change(request: PageRequest) -> Done:
 
 
 def _act(request: PageRequest, action: str) -> Callable[[str], Awaitable[Any]] | None:
-    """Return the call for one rollout; None if the form says nothing to record."""
+    """Return the call for one rollout; None if the form contains no label and no note to record."""
     if action != "label":
         return partial(request.store.update_rollout, status="requeuing" if action == "retry" else "cancelled")
     # Browsers send the lines of a form with CRLF endings.
@@ -135,7 +135,7 @@ def _applies(action: str, row: RolloutRow) -> bool:
 
 
 def _filters(request: PageRequest) -> RolloutFilters:
-    """Return the filters of a request, all of which are valid.
+    """Return the filters of a request.
 
     Raises:
         Invalid: a filter has an invalid value.

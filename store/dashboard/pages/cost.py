@@ -57,14 +57,14 @@ async def cost(request: PageRequest) -> PageContent:
         "modes": get_args(RolloutMode),
         "query": query,
         "links": [_link(request, line) for line in report.lines],
-        # Widths of bars in percent of the longest.
+        # The widths of the bars in percent of the longest bar.
         "bars": [round(100 * amount / most, 2) if most else 0 for amount in amounts],
     }
     return PageContent("cost.html", values, "Cost", hidden=hidden)
 
 
 def _link(request: PageRequest, line: CostLine) -> str | None:
-    """Return the path of the rollouts of a line, or of the rollout; None if no filter of the list selects them."""
+    """Return the path of the rollout of a line, or of the list of its rollouts; None if no filter selects them."""
     key = line.key
     if rollout_id := key.get("rollout_id"):
         return request.url("rollouts", str(rollout_id))

@@ -1,4 +1,4 @@
-"""The pages of effects: versions of resources and what they changed, and any two selections of rollouts compared."""
+"""The pages of effects: the effects of versions of resources, and the comparison of two selections of rollouts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORM: Final = (
     ("worker", "Worker"),
     ("label", "Label"),
 )
-"""The parameters of a selection that always have a field, and the labels of the fields."""
+"""The parameters of a selection for which the form always has a field, and the labels of the fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class EffectOptions:
         """Return the parameters of a request.
 
         Raises:
-            Invalid: one of them is not valid.
+            Invalid: a parameter is not valid.
         """
         mode = request.among("mode", MODES, "train")
         return cls(
@@ -209,11 +209,13 @@ def _selection(request: PageRequest, side: str) -> RolloutListQuery | None:
 
 @dataclass(frozen=True, slots=True)
 class SideForm:
-    """The form of one side: fields with names, labels and values, and further parameters that it keeps."""
+    """The form of one side of a comparison."""
 
     name: str
     fields: list[tuple[str, str, str]]
+    """The names, labels and values of the fields."""
     others: list[tuple[str, str]]
+    """The names and values of the other parameters of the selection."""
 
 
 def _form(side: str, selection: RolloutListQuery) -> SideForm:

@@ -40,7 +40,7 @@ _MOST_ACTIVE: Final = 500
 _MOST_STUCK: Final = 1_000
 """The maximum number of queued rollouts that are examined if the queue is stuck."""
 _MOST_FAILURES: Final = 2_000
-"""The maximum number of failed attempts that are grouped, the newest ones."""
+"""At most this many failed attempts are grouped, the newest ones."""
 _MOST_IDS: Final = failing.MOST_IDS
 _SHOWN: Final = 8
 _KINDS: Final = 6
@@ -168,7 +168,7 @@ def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingRewa
 
 
 def _cause_link(request: PageRequest, cause: StuckCause) -> str:
-    """Return the path of the list of the rollouts of a cause; with many, of all rollouts with their statuses."""
+    """Return the path of a list of the rollouts of a cause; if there are many, of all rollouts with their statuses."""
     if len(cause.rollout_ids) <= _MOST_IDS:
         return request.url("rollouts", id=cause.rollout_ids)
     return request.url("rollouts", status=list(cause.statuses))
@@ -204,7 +204,7 @@ def _is_whole(activity: Overview, stuck_rollouts: Sequence[Stuck]) -> bool:
 
 
 def _minutes(activity: Overview) -> list[dict[str, int]]:
-    """Return the minutes of the last hour: the start of each minute in µs, and how many rollouts ended, by status."""
+    """Return the start of each minute of the last hour in µs, and how many rollouts ended in this minute, by status."""
     counted: dict[int, Counter[str]] = {}
     for ended in activity.ended:
         counted.setdefault(ended.minute, Counter())[ended.status] += ended.count

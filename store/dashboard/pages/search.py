@@ -114,7 +114,7 @@ async def _rollouts(
 
 
 def segments(hit: SearchHit) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of an excerpt, each with whether it matches."""
+    """Yield the parts of an excerpt. The second value of a part says whether the part matches."""
     last = 0
     for start, end in hit.marks:
         if start > last:

@@ -27,7 +27,7 @@ pages = Pages()
 MOST_COLUMNS: Final = 50
 """The maximum number of columns of the heat map. With more steps, a column is a range of steps."""
 TITLE: Final = 160
-"""The maximum number of characters of the beginning of an input."""
+"""The maximum number of characters of a title, which is the beginning of an input."""
 SHADES: Final = 9
 
 

@@ -1,4 +1,4 @@
-"""The page of the data that training would use of a step, a group or other rollouts."""
+"""The page of training data: the data that training would use from the rollouts of a step or a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pages = Pages()
 ROLLOUTS: Final = 100
 """The number of rollouts per page."""
 SPANS: Final = 1_000
-"""The maximum number of spans of a rollout that are read."""
+"""The maximum number of spans that are read for one rollout."""
 _AT_ONCE: Final = 8
 
 

@@ -14,7 +14,7 @@ from store.dashboard.views.formats import pretty
 from store.model_calls.json_values import as_list, as_object, as_objects
 
 MOST_EDIT_LINES: Final = 400
-"""The maximum number of lines of the differences of one edit."""
+"""The maximum number of lines of one edit."""
 _MOST_WORK: Final = 20_000
 _LONGEST_EDIT: Final = 100_000
 _CONTEXT: Final = 2
@@ -47,7 +47,7 @@ LineKind = Literal["removed", "added", "same", "gap"]
 
 @dataclass(frozen=True, slots=True)
 class EditLine:
-    """One line of an edit. The text of a `gap` is empty; it stands for equal lines, or for lines that are left out."""
+    """One line of an edit. A `gap` has no text. It stands for lines that are left out, or separates two edits."""
 
     kind: LineKind
     text: str = ""
@@ -58,9 +58,9 @@ class Arguments:
     """The arguments of a tool call."""
 
     headline: str
-    """The most telling arguments on one line, possibly truncated."""
+    """The arguments on one line, the most informative ones first, possibly truncated."""
     details: str
-    """All arguments, as text of several lines; empty if the headline and the edit contain them."""
+    """The arguments without those of the edit, as text of several lines; empty if the headline contains them all."""
     edit: tuple[EditLine, ...] = ()
 
 
@@ -90,7 +90,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _headline(fields: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the arguments on one line, the most telling first, and whether the line contains all of them."""
+    """Return the arguments on one line, the most informative first, and whether the line contains all of them."""
     order = {name: place for place, name in enumerate((*_PATHS, *_COMMANDS))}
     names = sorted(fields, key=lambda name: order.get(name, len(order)))
     parts: list[str] = []
@@ -143,7 +143,7 @@ def _difference(old: str, new: str) -> list[EditLine]:
             lines += [EditLine("added", line) for line in after[start:end]]
     if max(len(old), len(new)) > _LONGEST_EDIT:
         lines.append(EditLine("gap"))
-    # Texts that differ only in their last line break have no line that differs.
+    # Two texts that differ only in their last line break have equal lines, so there are no groups.
     return _bounded(lines or [EditLine("same", line) for line in before])
 
 
@@ -170,7 +170,7 @@ def _patch_lines(text: str) -> Iterator[EditLine]:
 def failure_in(result: str) -> str:
     """Return the failure that a result states, such as `exit 1`; an empty text if it states none.
 
-    The result is a JSON object with an exit code or an error, or a text whose first or last line is an exit code.
+    The result is a JSON object with an exit code or an error, or a text whose first or last line states an exit code.
     """
     fields = _object(result) if len(result) <= _LONGEST_EDIT else None
     if fields:
@@ -188,7 +188,7 @@ def failure_in(result: str) -> str:
 
 
 def summary_of(text: str) -> str:
-    """Return the size of a result and its most telling line: its first line, or `3 lines · first line`."""
+    """Return the first line of a result, or `3 lines · first line` if the result has several lines."""
     stripped = text.strip()
     lines = stripped.count("\n") + 1
     first = " ".join(stripped[:2_000].partition("\n")[0].split())

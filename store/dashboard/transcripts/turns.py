@@ -14,10 +14,13 @@ from store.dashboard.views.transcript import Entry, RequestedTool, Text, ToolRes
 BlockKind = Literal["system", "user", "message", "turn", "tool", "reward", "log", "error", "spans"]
 
 _FOLDED_FROM: Final = 30
-"""The number of turns from which runs of turns without edits and errors are folded."""
+"""The minimum number of turns of a transcript in which runs of quiet turns are folded."""
 _SHORTEST_RUN: Final = 4
+"""The minimum number of turns of a folded run."""
 _OPEN_START: Final = 3
+"""The number of turns at the start of a transcript that are never folded."""
 _OPEN_END: Final = 5
+"""The number of turns at the end of a transcript that are never folded."""
 _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
 
@@ -29,15 +32,17 @@ class ToolCall:
     name: str
     call_id: str | None
     arguments: Text
+    """The arguments as recorded."""
     text: Arguments
+    """The arguments as the page shows them."""
     result: Text | None = None
     seen: Text | None = None
     """The result in the prompt of the next call, if it differs from the result of the execution."""
     media: tuple[Medium, ...] = ()
     failure: str = ""
-    """The failure in a few words, such as `exit 1`; empty if the tool did not fail as far as recorded."""
+    """The failure in a few words, such as `exit 1`; empty if no failure is recorded."""
     error: Text | None = None
-    """The message of the exception."""
+    """The message of the exception that the span of the execution recorded."""
     span_id: str | None = None
     """The span of the execution."""
     sequence_id: int | None = None
@@ -75,9 +80,9 @@ class Block:
     errors: list[Entry] = field(default_factory=list[Entry])
     """The exceptions of a turn, or the exception of a block of the kind `error`."""
     span_anchor: str = ""
-    """The anchor of the span, if no other block has it."""
+    """The anchor `entry-<span_id>`; empty if another block or tool call has this anchor."""
     spans: list[Entry] = field(default_factory=list[Entry])
-    """Further spans: those that recorded the same call, or those of a block of the kind `spans`."""
+    """For a turn, the other spans that recorded the same call. For a block of the kind `spans`, its spans."""
 
     @property
     def words(self) -> int:
@@ -103,7 +108,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks in sequence, which are folded if there is a summary."""
+    """Consecutive blocks. The page folds them if there is a summary."""
 
     blocks: Sequence[Block]
     summary: str = ""
@@ -137,6 +142,7 @@ class _Reader:
     unanswered: list[ToolCall] = field(default_factory=list[ToolCall])
     """The tool calls of the last turn whose results are not yet in a prompt."""
     count: int = 0
+    """The number of turns so far."""
 
     def read(self, entry: Entry) -> None:
         """Add an entry to the blocks."""
@@ -155,7 +161,7 @@ class _Reader:
                 self.blocks.append(_block(entry, kind, f"entry-{entry.span_id}"))
 
     def add_message(self, entry: Entry) -> None:
-        """Add a message: its results go to their tool calls, its rest is a block."""
+        """Add the results in a message to their tool calls, and the rest of the message as a block."""
         for result in entry.results:
             self.add_result(entry, result)
         if entry.results and entry.speech is None and not entry.media and not entry.calls:
@@ -215,7 +221,7 @@ class _Reader:
         tool.failure = (failure_in(tool.result.shown) if tool.result is not None else "") or failure or tool.failure
 
     def find_request(self, call_id: str | None, name: str, text: Arguments) -> ToolCall | None:
-        """Return the request of an execution: by its id, or else by its name and its arguments in the last turn."""
+        """Return the request of an execution: by the id of the call, or else by name and arguments in the last turn."""
         if call_id is not None and (tool := self.by_call_id.get(call_id)) is not None:
             return tool if tool.span_id is None else None
         matches = [
@@ -226,7 +232,7 @@ class _Reader:
         return next((tool for tool in matches if tool.text == text), next(iter(matches), None))
 
     def _container(self, entry: Entry) -> Block:
-        """Return the block for an execution without a request: that of the tools before it, or a new one."""
+        """Return the block for an execution without a request: the last block if its kind is `tool`, or a new one."""
         if not self.blocks or self.blocks[-1].kind != "tool":
             self.blocks.append(_block(entry, "tool", f"tools-{len(self.blocks)}"))
         return self.blocks[-1]
@@ -289,7 +295,7 @@ def _block(entry: Entry, kind: BlockKind, anchor: str) -> Block:
 def blocks_of(entries: Iterable[Entry]) -> list[Block]:
     """Return the blocks of a transcript. The request, the execution and the result of a tool call are one block.
 
-    They are joined by the id of the call. Without an id, an execution belongs to the first call of its turn with the
+    The id of the call joins these three. Without an id, an execution belongs to the first call of its turn with the
     same name and arguments, and a result to the first call of its turn without a result.
     """
     reader = _Reader()
@@ -300,7 +306,7 @@ def blocks_of(entries: Iterable[Entry]) -> list[Block]:
 
 
 def _place_anchors(blocks: Sequence[Block]) -> None:
-    """Give the first block of each span without a block of its own the anchor `entry-` and the id of the span."""
+    """Set `span_anchor` for each span whose anchor `entry-<span_id>` is missing, in the first block of the span."""
     anchors = {block.anchor for block in blocks} | {tool.anchor for block in blocks for tool in block.tools}
     anchors |= {f"entry-{span.span_id}" for block in blocks for span in block.spans}
     for block in blocks:
@@ -311,7 +317,7 @@ def _place_anchors(blocks: Sequence[Block]) -> None:
 
 
 def sections_of(blocks: Sequence[Block]) -> list[Section]:
-    """Return the blocks in sections. In a long transcript, runs of turns without edits and errors are folded."""
+    """Return the blocks in sections. In a long transcript, a run of quiet turns is a folded section."""
     turns = [block for block in blocks if block.kind == "turn"]
     if len(turns) < _FOLDED_FROM:
         return [Section(blocks)]
@@ -331,7 +337,7 @@ def sections_of(blocks: Sequence[Block]) -> list[Section]:
 
 
 def _close(run: list[Block], rest: list[Block], sections: list[Section]) -> None:
-    """Add a run of quiet turns to the sections, after the blocks before it; a short run joins these blocks."""
+    """Add a section of the blocks before a run of quiet turns, and a section of the run. A short run joins `rest`."""
     turns = [block for block in run if block.kind == "turn"]
     if len(turns) < _SHORTEST_RUN:
         rest.extend(run)
@@ -381,5 +387,5 @@ def _outlined(block: Block) -> list[OutlineItem]:
 
 
 def renumbered(blocks: Sequence[Block]) -> list[Block]:
-    """Return the blocks of a later page, on which the numbers of the turns are not known."""
+    """Return the blocks of a later page. Their turns have no numbers, because the turns before them are not read."""
     return [replace(block, number=None) if block.kind == "turn" else block for block in blocks]

@@ -39,7 +39,7 @@ RANGE_LABELS: Final = {
 }
 _OTHER_CHIPS: Final = (("q", "Id contains"), ("task", "Task"))
 NARROWING: Final = ("q", "status", "id", "task", *(name for name, _ in TEXT_FIELDS), *RANGE_PARAMETERS)
-"""The parameters that exclude some rollouts from the list, and the version of the rewards."""
+"""The parameters that exclude rollouts from the list, and the parameter that sets the version of the rewards."""
 _MOST_IDS_IN_CHIP: Final = 3
 _LONG_HASH: Final = 12
 
@@ -61,7 +61,7 @@ class FormField:
     label: str
     value: str
     error: str | None
-    """Why the value is refused; None if it is valid."""
+    """The reason for the refusal of the value; None if it is valid."""
     choices: Sequence[str] = ()
     """The values of a selection; empty for a field for text."""
 
@@ -83,7 +83,7 @@ class RolloutFilters:
     query: RolloutListQuery
     missing: MissingReward
     errors: dict[str, str] = field(default_factory=dict[str, str])
-    """By parameter, why its value is refused. The query has no condition for these parameters."""
+    """The reason for the refusal of a value, by parameter. The query has no condition for these parameters."""
 
 
 def read_filters(request: PageRequest) -> RolloutFilters:
@@ -92,7 +92,7 @@ def read_filters(request: PageRequest) -> RolloutFilters:
     A filter with an invalid value is left out and named in `errors`, so that a form can mark its field.
 
     Raises:
-        Invalid: another parameter than a filter is invalid, or the JSON twin is requested and any parameter is.
+        Invalid: a parameter is invalid, and it is not a filter, or the request is for the JSON twin.
     """
     errors: dict[str, str] = {}
 
@@ -169,7 +169,7 @@ def chips(plain: PageRequest) -> Iterator[Chip]:
     for name, label in (*_OTHER_CHIPS, *TEXT_FIELDS):
         values = plain.several(name)
         if values:
-            # A parameter with one value uses the last; modes may be several.
+            # Several modes can be chosen. Of any other parameter, only the last value counts.
             text = ", ".join(values) if name == "mode" else values[-1]
             yield Chip(label, f"{text[:_LONG_HASH]}…" if name == "task" else text, plain.here(**{name: None}))
     ids = plain.several("id")

@@ -32,7 +32,7 @@ EVENT_TYPES: Final = (
 )
 """The types of the events that have documents."""
 LONGEST: Final = 1_000_000
-"""The number of characters of a text that can be searched."""
+"""The number of characters at the beginning of a text that can be searched."""
 _DEPTH: Final = 32
 _OTHER_PREFIXES: Final = ("agentlightning.", "rollbook.", "agl.", "exception.")
 _MESSAGE_BODIES: Final = ("agentlightning.message.body", "agentlightning.object.literal", "agentlightning.object.json")
@@ -71,7 +71,7 @@ _ROLES: Final[Mapping[str, DocumentKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class SearchText:
-    """A text with its place."""
+    """A text of an event, with its kind and name."""
 
     kind: DocumentKind
     text: str
@@ -88,7 +88,7 @@ class SearchText:
 
 
 def documents_of(event: IndexedEvent) -> Iterator[SearchText]:
-    """Yield the documents of an event, without empty texts. A text that the event repeats occurs repeatedly."""
+    """Yield the documents of an event, without empty texts. A text that the event contains twice is yielded twice."""
     for document in _documents(event):
         text = without_encoded(document.text[:LONGEST])
         if text.strip():
@@ -111,13 +111,13 @@ def _documents(event: IndexedEvent) -> Iterator[SearchText]:
 
 
 def span_texts(event: IndexedEvent) -> Iterator[SearchText]:
-    """Yield the texts of a span, also empty ones."""
+    """Yield the texts of a span. Some of them may be empty."""
     attributes: dict[str, Any] = event.body.get("attributes") or {}
     tool = tool_use_of(attributes)
     names: dict[str, str] = {}
     messages: list[Message] = []
     if tool is None and attributes:
-        # To read a call takes much longer than all else, and the span of a tool has no messages.
+        # Only spans without a tool can have messages, and reading a call takes longer than all other work on a span.
         call = call_of(attributes)
         messages = [*call.messages, *call.answers]
     for message in messages:
@@ -157,7 +157,7 @@ def message_texts(message: Message, names: Mapping[str, str]) -> Iterator[Search
 
 
 def error_texts(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[SearchText]:
-    """Yield the errors that a span records, also empty ones."""
+    """Yield the texts of the errors that a span records. Some of them may be empty."""
     records: list[Any] = [{"name": "exception", "attributes": attributes}, *(event.body.get("events") or [])]
     for record in records:
         fields = as_object(as_object(record).get("attributes"))
@@ -173,7 +173,7 @@ def _text(value: Any) -> str:
 
 
 def _joined(value: Any) -> str:
-    """Return the texts in a JSON value, one a line."""
+    """Return the texts and numbers in a JSON value, one per line."""
     return value if isinstance(value, str) else "\n".join(_texts(value, _DEPTH))
 
 
@@ -188,7 +188,7 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(item, depth - 1)
     elif depth and isinstance(value, list):
         items = cast("Sequence[Any]", value)
-        # Lists of numbers are token ids and embeddings.
+        # Lists of numbers are token ids or embeddings, so they are left out.
         if not (items and all(isinstance(item, int | float) for item in items)):
             for item in items:
                 yield from _texts(item, depth - 1)

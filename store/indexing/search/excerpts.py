@@ -21,7 +21,9 @@ class Excerpt(NamedTuple):
     marks: list[tuple[int, int]]
     """The matching ranges of characters of `text`."""
     is_start: bool
+    """Whether the excerpt begins where the text begins."""
     is_end: bool
+    """Whether the excerpt ends where the text ends."""
 
 
 def excerpt(text: str, clauses: Sequence[Clause], regex: Regex | None = None) -> Excerpt:
@@ -43,7 +45,7 @@ def excerpt(text: str, clauses: Sequence[Clause], regex: Regex | None = None) ->
 
 
 def phrase_places(words: Sequence[Word], phrase: Phrase) -> Iterable[tuple[int, int]]:
-    """Yield the ranges of characters of the places in a text where a phrase stands."""
+    """Yield the range of characters of each occurrence of a phrase in a text, given the words of the text."""
     *first, last = phrase.words
     length = len(phrase.words)
     for index in range(len(words) - length + 1):
@@ -54,7 +56,7 @@ def phrase_places(words: Sequence[Word], phrase: Phrase) -> Iterable[tuple[int, 
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return sorted ranges, of which no two overlap or touch."""
+    """Join the sorted ranges that overlap or touch."""
     joined: list[tuple[int, int]] = []
     for start, end in ranges:
         if joined and start <= joined[-1][1]:

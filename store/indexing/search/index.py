@@ -37,11 +37,12 @@ from store.indexing.search.words import parts_of
 _metadata = MetaData()
 _BigId: Final = BigInteger().with_variant(Integer(), "sqlite")
 _POSITIONS: Final = 255
-"""The number of positions of one word in a text that Postgres stores."""
+"""The maximum number of positions that Postgres stores for one word of a text."""
 _KEYS_AT_ONCE: Final = 500
 _REMOVED_AT_ONCE: Final = 20_000
-"""The number of documents whose words are deleted after one scan of all words on SQLite."""
+"""The maximum number of documents whose words are deleted after one scan of all words, on SQLite."""
 _MOST_SCANS: Final = 5
+"""If a removal needs more scans than this, the whole index is made again instead."""
 
 rollout_numbers = Table(
     "search_rollouts",
@@ -55,18 +56,18 @@ documents = Table(
     # The numbers ascend in the order of the log.
     Column("id", _BigId, primary_key=True, autoincrement=False),
     Column("rollout", BigInteger, nullable=False),
-    # The event that contains the text, the first one if it is repeated.
+    # The position of the first event that contains the text.
     Column("position", BigInteger, nullable=False),
     Column("kind", SmallInteger, nullable=False),
     Column("name", Text, nullable=False),
-    # Equal for repetitions of a text in a rollout.
+    # `SearchText.key`, which is equal for repetitions of a text in a rollout.
     Column("hash", BigInteger, nullable=False),
-    # The number of the part, if the text is cut into parts.
+    # The number of the part of the text, from 0. Only long texts have several parts.
     Column("part", SmallInteger, nullable=False),
     TableIndex("ix_search_documents_rollout", "rollout"),
     TableIndex("ix_search_documents_hash", "hash"),
 )
-# On Postgres, the words of a document are one more column of its row.
+# On Postgres, the table has one more column, with the words of the document.
 vectors = Table(
     "search_documents",
     MetaData(),
@@ -114,7 +115,7 @@ def rollout_word(number: int) -> str:
 
 
 def is_sqlite(compiler_name: str) -> bool:
-    """Return whether a database has the words of documents in a table of FTS5."""
+    """Return whether a database stores the words of documents in a table of FTS5."""
     return compiler_name == "sqlite"
 
 
@@ -221,8 +222,8 @@ class SearchIndex(Index):
     async def _delete_words(self, session: IndexSession, ids: Sequence[int]) -> None:
         """Delete the words of documents on SQLite.
 
-        A table without content needs the words to delete them. The texts are no longer in the log, so the words are
-        read from the table itself, which takes a scan of all words.
+        To delete a row of a table without content, FTS5 needs the words of the row. The texts are no longer in the log,
+        so the words are read from the table, which takes a scan of all words.
         """
         sql = Sql(_INSTANCES_OF, ("ids",), {}, None, row_maker(("doc", "col", "term")))
         words: dict[int, dict[str, list[str]]] = {}
@@ -264,7 +265,7 @@ class SearchIndex(Index):
 
 
 def meta_words(kind: int, name: str, rollout: int) -> str:
-    """Return the words of a document that are not in its text."""
+    """Return the words that mark the kind, the name and the rollout of a document."""
     return f"{kind_word(kind)} {name_word(name)} {rollout_word(rollout)}"
 
 

@@ -36,7 +36,7 @@ class WordMatch:
 
     @property
     def id(self) -> ColumnElement[int]:
-        """The column with the number of a document, in the order of which it can be read quickly."""
+        """The column with the numbers of documents. Documents can be read quickly in the order of this column."""
         return _words.c.rowid if self._has_fts else documents.c.id
 
     def source(self) -> FromClause:
@@ -50,7 +50,10 @@ class WordMatch:
         return other
 
     def condition(self, *, of_rollouts: bool = False) -> ColumnElement[bool]:
-        """Return the condition that a document matches the parameter `words`, in one of the rollouts `numbers`."""
+        """Return the condition that a document matches the parameter `words`.
+
+        With `of_rollouts`, the document must also belong to one of the rollouts that were passed to `params`.
+        """
         if self._has_fts:
             return literal_column("search_words").op("MATCH")(bindparam("words", type_=Text))
         vector: ColumnElement[Any] = literal_column("search_documents.vector")
@@ -62,16 +65,16 @@ class WordMatch:
         return self._dialect.any_of(documents.c.rollout, "numbers")
 
     def params(self, clause: Clause, numbers: Sequence[int] | None = None) -> dict[str, Any]:
-        """Return the parameters of `condition` for a clause, in some rollouts or in all."""
+        """Return the parameters of `condition` for a clause, and for the rollouts with these numbers; None for all."""
         if self._has_fts:
             return {"words": fts_query(clause, numbers)}
         values: dict[str, Any] = {"words": ts_query(clause)}
         return values if numbers is None else {**values, "numbers": self._dialect.list_param(list(numbers))}
 
     def rollouts_statement(self, *, has_least: bool) -> Select[Any]:
-        """Return the statement for the rollouts among `numbers` that have a document that matches `words`.
+        """Return the statement that selects, of the rollouts passed to `params`, those with a document that matches.
 
-        With `has_least`, the number of the document is at least the parameter `least`.
+        With `has_least`, the number of the document must be at least the parameter `least`.
         """
         statement = select(documents.c.rollout).select_from(self.source()).where(self.condition(of_rollouts=True))
         if has_least:
@@ -85,7 +88,7 @@ def is_empty(clause: Clause) -> bool:
 
 
 def fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
-    """Return the expression of FTS5 for a clause, in some rollouts or in all."""
+    """Return the expression of FTS5 for a clause, and for the rollouts with these numbers; None for all."""
     meta: list[str] = []
     if clause.kinds:
         meta.append(" OR ".join(map(kind_word, clause.kinds)))

@@ -1,8 +1,8 @@
 """The language of search queries.
 
 A query consists of terms. A term is a word, a `"phrase"` or a `prefix*`, or a scope with a value, such as
-`error:timeout`. Words without a scope must occur together in one text; each scoped term may match another text of the
-rollout. `-` before a term excludes the rollouts that have a matching text.
+`error:timeout`. Words without a scope must occur together in one text. Each scoped term may match a different text
+of the rollout. `-` before a term excludes the rollouts that have a matching text.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SCOPES: Final[Mapping[str, _Kinds]] = {
     "note": (DocumentKind.NOTE,),
     "span": (DocumentKind.SPAN,),
 }
-"""The scopes whose value is a word or nothing. `tool:`, `role:` and `regex:` have values of their own."""
+"""The scopes with an optional word or phrase as value. `tool:`, `role:` and `regex:` take other values."""
 _TOOL: Final = (DocumentKind.CALL, DocumentKind.RESULT)
 SCOPE_NAMES: Final = ("tool:", "role:", *(f"{name}:" for name in SCOPES), "regex:")
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Words in this order; the last may be the beginning of a word."""
+    """Words that follow each other in a text. With `is_prefix`, the last one is the beginning of a word."""
 
     words: tuple[str, ...]
     is_prefix: bool = False
@@ -74,9 +74,9 @@ class _Term:
     end: int
     is_excluded: bool
     scope: str
-    """The scope; empty without a scope."""
+    """The name of the scope, such as `tool`; empty if the term has no scope."""
     name: str
-    """For the scopes `tool` and `role`: the name."""
+    """The name of the tool or the role for the scopes `tool` and `role`; otherwise empty."""
     value: str
     is_quoted: bool
 
@@ -86,10 +86,10 @@ def parse_query(text: str, regex: str | None = None) -> SearchTerms:
 
     Args:
         text: the query, which may contain `regex:`.
-        regex: a regular expression; None for that of the query, if it has one.
+        regex: a regular expression; None to use the one in the query, if there is one.
 
     Raises:
-        Invalid: the query is malformed. The message names the place and the cure.
+        Invalid: the query is malformed. The message states which characters are wrong and how to correct them.
     """
     if len(text) > LONGEST_QUERY:
         raise Invalid("query", f"has {len(text)} characters; write at most {LONGEST_QUERY}")

@@ -11,7 +11,7 @@ _MEMORY_BYTES = 8 * 1024 * 1024
 
 
 class Regex:
-    """A regular expression of RE2. Its time is linear in the length of the text, whatever the expression is.
+    """A regular expression of RE2. For every expression, a match takes time linear in the length of the text.
 
     Args:
         pattern: the expression.

@@ -35,7 +35,7 @@ _TEXTS_AT_ONCE: Final = 50
 _REGEX_TEXTS: Final = 20_000
 """The number of texts that one search compares with a regular expression."""
 SECONDS: Final = 5.0
-"""The time after which a search returns what it has."""
+"""The time after which a search returns the results that it has."""
 _LAST: Final = 2**62
 _COLUMNS: Final[tuple[ColumnElement[Any], ...]] = tuple(
     documents.c[name] for name in ("id", "rollout", "position", "kind", "name", "hash", "part")
@@ -68,7 +68,7 @@ class SearchRequest:
     after: int | None = None
     """Only documents before this number, which the previous page returned as its cursor."""
     rollout_id: str | None = None
-    """Only this rollout, whose hits are all in one result."""
+    """Search only this rollout. The page then has one result."""
     seconds: float = SECONDS
 
 
@@ -80,26 +80,28 @@ class _Search:
     request: SearchRequest
     regex: Regex | None
     until: float
+    """The end of the time limit, in seconds of `time.monotonic`."""
     number: int | None = None
-    """The number of the only rollout to search."""
+    """The number of the only rollout to search; None if the request names none."""
     texts: int = 0
+    """The number of texts that were compared with the regular expression."""
     hits: dict[int, list[NamedRow]] = field(default_factory=dict[int, list[NamedRow]])
     """The matching documents, by the number of their rollout, in the order of the results."""
     rollouts: dict[int, NamedRow] = field(default_factory=dict[int, NamedRow])
-    """For each number: rollout_id and status."""
+    """Rows with `rollout_id` and `status`, by the number of the rollout."""
     compared: int = 0
-    """The last document that was compared with the regular expression."""
+    """The number of the last document that was compared with the regular expression."""
     last: int = _LAST
-    """The last document that was compared."""
+    """The documents of the next page have numbers below this one."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the search has used its time or its texts."""
+        """Whether the search has reached its limit of time or texts."""
         return time.monotonic() >= self.until or self.texts >= _REGEX_TEXTS
 
 
 def cursor_of(text: str | None) -> int | None:
-    """Return the place that a cursor of a page of results names.
+    """Return the number of a document from a cursor, which is the field `next` of a page of results.
 
     Raises:
         Invalid: the text is not a cursor.
@@ -171,14 +173,14 @@ async def candidates(state: _Search, before: int, limit: int) -> Sequence[NamedR
 
 
 async def take_documents(state: _Search, rows: Sequence[NamedRow]) -> None:
-    """Add documents to the results whose rollouts match the other clauses, until the page is full."""
+    """Add to the results the documents whose rollouts match the other clauses, until the page is full."""
     request = state.request
     matches = {row.id for row in rows} if state.regex is None else await _matching_regex(state, state.regex, rows)
     fresh = sorted({row.rollout for row in rows if row.id in matches} - state.hits.keys())
     excluded = await excluded_rollouts(state, fresh) if fresh else set[int]()
     for row in rows:
         if row.id < state.compared:
-            # The time is over, and the next page begins here.
+            # The search reached its limit before it compared this document. The next page begins with it.
             return
         state.last = row.id
         if row.rollout not in state.hits:
@@ -195,7 +197,7 @@ async def take_documents(state: _Search, rows: Sequence[NamedRow]) -> None:
 
 
 async def _matching_regex(state: _Search, regex: Regex, rows: Sequence[NamedRow]) -> set[int]:
-    """Return the numbers of the documents that match a regular expression. `state` limits the time and the texts."""
+    """Return the numbers of the documents that match a regular expression. Stop if the search is over."""
     matches: set[int] = set()
     for start in range(0, len(rows), _TEXTS_AT_ONCE):
         if state.is_over:
@@ -209,7 +211,7 @@ async def _matching_regex(state: _Search, regex: Regex, rows: Sequence[NamedRow]
 
 
 async def excluded_rollouts(state: _Search, numbers: Sequence[int]) -> set[int]:
-    """Return the rollouts that are on an earlier page, lack a required clause, or match an excluded one."""
+    """Return which of the rollouts are on an earlier page, do not match a required clause, or match an excluded one."""
     terms, after = state.request.terms, state.request.after
     excluded: set[int] = set()
     if after is not None and state.request.rollout_id is None:
@@ -240,7 +242,7 @@ async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) 
 
 
 async def _rollouts(session: ReadSession, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
-    """Return the rollouts among `numbers` that have a document that matches a clause, of number `least` or higher."""
+    """Return the rollouts among `numbers` with a document, of number `least` or higher, that matches a clause."""
     matching = WordMatch(session.dialect)
     sql = session.dialect.sql(matching.rollouts_statement(has_least=least is not None))
     params = {**matching.params(clause, numbers), "least": least}

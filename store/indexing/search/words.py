@@ -1,7 +1,7 @@
 """Words of texts, in the same form for every database.
 
-Both databases get words that this module has cut, so a query has the same results on both, and the marks of a snippet
-are the words that the database compared.
+This module splits texts into words for SQLite and for Postgres. So a query has the same results on both, and an excerpt
+marks the words that the database compared.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 LONGEST_WORD: Final = 64
-"""The number of characters of a word that count."""
+"""The number of characters at the beginning of a word that are stored and compared."""
 WORDS_IN_PART: Final = 10_000
-"""The number of words after which a text is cut into parts. Postgres has positions up to 16,383."""
+"""The maximum number of words of a part of a text. Postgres stores no positions of words above 16,383."""
 
 # Languages that are written without spaces: each character is a word, and a word of a query becomes a phrase.
 _SINGLE: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f"
@@ -32,7 +32,7 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> Iterator[Word]:
-    """Yield the words of a text. Upper and lower case are equal."""
+    """Yield the words of a text. Words that differ only in upper and lower case are equal."""
     pattern = _ASCII_WORD if text.isascii() else _WORD
     for match in pattern.finditer(text):
         yield Word(match.group()[:LONGEST_WORD].casefold(), match.start(), match.end())
