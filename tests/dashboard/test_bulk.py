@@ -63,7 +63,7 @@ async def test_cancel_leaves_ended_rollouts_and_names_them_before(api: Api, stor
     shown = await preview(api, f"action=cancel&{query}")
     assert (shown["selected"], shown["changing"], shown["unchanged"]) == (2, 1, {"succeeded": 1})
     page = Read((await api.get(f"//ui/bulk?action=cancel&{query}")).body)
-    assert "1 of 2 selected stay as they are, because they have ended" in page.text
+    assert "1 of 2 selected rollouts will not change, because they have ended" in page.text
     await send(api, shown, id=[ended.rollout_id, waiting.rollout_id])
     assert await statuses(store) == {ended.rollout_id: "succeeded", waiting.rollout_id: "cancelled"}
 
