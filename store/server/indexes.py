@@ -40,6 +40,8 @@ async def filled_indexes(partitions: Partitions, *, is_first: bool = True) -> As
 
 async def _look(partitions: Partitions, thread: IndexThread) -> None:
     while True:
+        # A server that runs for a moment only fills no index.
+        await asyncio.sleep(_LOOK_SECONDS)
         databases = {name: database_of(store) for name, store in partitions.open_stores()}
         for name in thread.partitions:
             if name not in databases:
@@ -47,4 +49,3 @@ async def _look(partitions: Partitions, thread: IndexThread) -> None:
         for name, database in databases.items():
             if database is not None and isinstance(database.core.dialect, IndexableDialect):
                 thread.follow(name, database.core.dialect)
-        await asyncio.sleep(_LOOK_SECONDS)
