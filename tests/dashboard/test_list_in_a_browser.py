@@ -27,7 +27,7 @@ async def test_new_rollouts_wait_behind_a_pill_while_the_rows_shown_change_in_pl
     await expect(page.locator(f"#row-{older.rollout_id}")).to_contain_text("preparing")
     await expect(page.locator("#newer")).to_have_text("1 new")
     await expect(rows).to_have_count(2)
-    # What was drawn anew did not lose the picks.
+    # The rows that are drawn again are still checked.
     await expect(rows.first).to_contain_text("<b>number 2</b>")
     await expect(page.locator("#picked")).to_contain_text("2 selected")
     await expect(page.locator(f"#pick-{older.rollout_id}")).to_be_checked()

@@ -354,8 +354,8 @@ async def test_image_of_a_message_has_a_route_of_its_own_and_only_images_have(st
     begun = await store.start_rollout(1)
     ids = (begun.rollout_id, begun.attempt.attempt_id)
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in (IMAGE, "data:text/html;base64,PGI+")]
-    said = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": orjson.dumps(parts).decode()}
-    await store.add_span(_span(*ids, 1, "openai.chat.completion", **said))
+    prompt = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": orjson.dumps(parts).decode()}
+    await store.add_span(_span(*ids, 1, "openai.chat.completion", **prompt))
     last = (await _twin(api, begun.rollout_id))["last"]
     twin = await _twin(api, begun.rollout_id)
     image, other = twin["turns"][0]["media"]

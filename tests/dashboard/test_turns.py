@@ -69,8 +69,8 @@ def _inference(calls: Sequence[tuple[str, dict[str, Any], str]], *, ids: bool = 
         yield _span(2 * turn + 1, "llm", attributes)
         execution = {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": text, "output.value": result}
         yield _span(2 * turn + 2, name, execution | ({"tool.id": f"c-{turn}"} if ids else {}))
-        said = {"message.role": "tool", "message.content": result}
-        history += [answer, said | ({"message.tool_call_id": f"c-{turn}"} if ids else {})]
+        message = {"message.role": "tool", "message.content": result}
+        history += [answer, message | ({"message.tool_call_id": f"c-{turn}"} if ids else {})]
 
 
 CALLS = [("bash", {"command": "ls"}, "a\nb"), ("bash", {"command": "ls"}, "c"), ("edit", EDIT, "ok")]

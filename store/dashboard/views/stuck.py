@@ -20,8 +20,8 @@ UNASKED_SECONDS: Final = 60.0
 _LATEST: Final = 1e11
 
 Why = Literal["unclaimed", "silent", "unresponsive", "overdue"]
-"""A kind of cause: nobody claims work; an attempt gives no sign and has no limit for that; it is past this limit; it is
-past its time limit."""
+"""A kind of cause: no worker claims work; an attempt gives no sign and has no limit for that; it is past this limit; it
+is past its time limit."""
 
 
 @dataclass(frozen=True, slots=True)

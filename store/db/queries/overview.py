@@ -75,7 +75,7 @@ class WorkerTotals:
     busy: int
     """The number of busy workers."""
     last_asked_at: int | None
-    """The time at which anybody last asked the queue for work, in µs since the epoch.
+    """The time of the last call that asked the queue for work, in µs since the epoch.
 
     An attempt that a caller started without the queue is no such request.
     """
