@@ -21,6 +21,7 @@ from store.models import History, HistoryEvent, LoggedEvent, LogPosition, Rebuil
 from store.models.flat_spans import TakeSpans, flat_span
 from store.models.queries import SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.trainer_metrics import Metric, MetricsQuery
 from store.models.usage import UsageReport
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
@@ -32,6 +33,7 @@ _SHORTEST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 
 _decode_usage = encoding.decoder(UsageReport)
+_decode_metrics = encoding.decoder(list[Metric])
 
 
 class HTTPLog(StoreLog):
@@ -78,6 +80,11 @@ class HTTPLog(StoreLog):
     async def usage(self, query: UsageQuery) -> UsageReport:
         fields = requests.query(query) | requests.moment(query.as_at)
         return await self.core.rollbook_query("log.usage", paths.USAGE_SEARCH, _decode_usage, **fields)
+
+    async def metrics(self, query: MetricsQuery | None = None) -> list[Metric]:
+        query = query or MetricsQuery()
+        fields = query.model_dump(exclude_none=True, exclude={"as_at"}) | requests.moment(query.as_at)
+        return await self.core.rollbook_query("log.metrics", paths.METRICS_SEARCH, _decode_metrics, **fields)
 
     async def tail(
         self,

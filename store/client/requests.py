@@ -38,13 +38,14 @@ from store.models.calls import (
     EnqueueRolloutCall,
     FinishAttemptCall,
     ForkCall,
+    LogMetricsCall,
     RecordScoresCall,
     UpdateAttemptCall,
     UpdateResourcesCall,
 )
 from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.models.trusted import span_model
-from store.validation import annotations, arguments, scores
+from store.validation import annotations, arguments, scores, trainer_metrics
 from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
@@ -227,6 +228,9 @@ _BODIES: Final[dict[type[ChangingCall[Any]], Callable[[Any], bytes]]] = {
     EnqueueManyRolloutsCall: lambda call: b'{"rollouts":[' + b",".join(_rollouts(call.rollouts)) + b"]}",
     AppendEventsCall: _events_body,
     RecordScoresCall: _scores_body,
+    LogMetricsCall: lambda call: dumps_fields(
+        {"step": trainer_metrics.step_of(call.step), "metrics": trainer_metrics.values_of(call.metrics)}, ""
+    ),
 }
 """The functions that encode the bodies of calls whose fields need more than `body`."""
 

@@ -95,6 +95,8 @@ class LoadRequest:
     """Rollouts whose workers are loaded, because the status of these workers may change."""
     resources: set[str] = field(default_factory=set[str])
     latest_resources: bool = False
+    store_stream: bool = False
+    """Whether the version of the stream `store` is loaded."""
     fresh: set[str] = field(default_factory=set[str])
     """Ids generated for new rollouts; the loader checks whether they exist already."""
     bodies_of: set[str] = field(default_factory=set[str])

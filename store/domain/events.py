@@ -360,6 +360,17 @@ class StoreCopiedFrom:
     """The time of the copy, in microseconds since the epoch."""
 
 
+@dataclass(slots=True)
+class MetricsLogged:
+    """Numbers of one training step were logged."""
+
+    type: ClassVar = "metrics.logged"
+    shape: ClassVar = 1
+    step: int
+    values: list[list[Any]]
+    """Pairs of a name and a number, sorted by name. Numbers without JSON text are `NaN`, `Infinity` or `-Infinity`."""
+
+
 RolloutEvent = (
     RolloutEnqueued
     | RolloutStarted
@@ -375,7 +386,7 @@ RolloutEvent = (
     | RewardScored
     | RunFact
 )
-StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped | StoreCopiedFrom
+StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped | StoreCopiedFrom | MetricsLogged
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
 Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | StoreEvent
@@ -403,6 +414,7 @@ FACTS: dict[str, type[Fact]] = {
         StoreCopiedFrom,
         RolloutAnnotated,
         RewardScored,
+        MetricsLogged,
         *RUN_FACTS,
         *THREAD_FACTS,
     )

@@ -105,6 +105,8 @@ class WorkingSet:
     resources: dict[str, ResourcesState] = field(default_factory=dict[str, ResourcesState])
     resource_versions: dict[str, int] = field(default_factory=dict[str, int])
     latest_resources: str | None = None
+    store_version: int = 0
+    """The version of the last event of the stream `store`, if it was loaded."""
     counters: dict[str, int] = field(default_factory=dict[str, int])
     """For each rollout, the greatest span number that was drawn or recorded."""
     reserved: dict[str, int] = field(default_factory=dict[str, int])

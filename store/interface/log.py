@@ -13,6 +13,7 @@ from store.models import HistoryEvent, LoggedEvent, LogPosition, RebuildReport, 
 from store.models.flat_spans import TakeSpans
 from store.models.queries import RolloutQuery, SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.trainer_metrics import Metric, MetricsQuery
 from store.models.usage import UsageReport
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 from store.runtime.progress import OnProgress, ignore
@@ -84,6 +85,20 @@ class StoreLog:
             Unsupported: the store has no log.
         """
         raise Unsupported("log.usage", self.backend)
+
+    async def metrics(self, query: MetricsQuery | None = None) -> list[Metric]:
+        """Return the metrics that `Store.log_metrics` logged, in the order of names and then of steps.
+
+        If a step has several numbers under one name, the last is returned.
+
+        Args:
+            query: the names, the range of steps, the moment and the maximum number of values; None for the defaults.
+
+        Raises:
+            Invalid: `as_at` is not a moment of the log.
+            Unsupported: the store has no log.
+        """
+        raise Unsupported("log.metrics", self.backend)
 
     def tail(
         self,
@@ -204,6 +219,7 @@ class SyncLog(Blocking[StoreLog]):
     position = blocking(StoreLog.position)
     take_spans = blocking(StoreLog.take_spans)
     usage = blocking(StoreLog.usage)
+    metrics = blocking(StoreLog.metrics)
     tail = blocking_iterator(StoreLog.tail)
     search = blocking(StoreLog.search)
     search_texts = blocking(StoreLog.search_texts)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from store.errors import Unsupported
 from store.interface.annotations import StoreAnnotations, SyncAnnotations
@@ -51,6 +52,7 @@ from store.models.calls import (
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
     FinishAttemptCall,
+    LogMetricsCall,
     NextSpanCall,
     NextSpansCall,
     StartAttemptCall,
@@ -68,7 +70,7 @@ from store.validation import arguments
 T = TypeVar("T")
 
 
-class Store(abc.ABC):
+class Store(AbstractAsyncContextManager["Store", None], abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and their log.
 
     Calls are atomic, may come from any task, event loop or thread, and return after their commit. In addition to the
@@ -620,6 +622,22 @@ class Store(abc.ABC):
         """
         return await self.call(UpdateResourcesCall(resources_id, resources))
 
+    async def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Log numbers of a training step, such as the loss, in one event.
+
+        If a step has several numbers under one name, reads return the last. `log.metrics` reads them.
+
+        Args:
+            step: the training step, from 0.
+            metrics: up to 64 numbers by name. A number may be NaN or infinite, and then has no point in curves. Numbers
+                of numpy and tensors with one element are converted. A name is one line of 1 to 64 bytes.
+
+        Raises:
+            Invalid: the step is negative, there are no metrics, a name is malformed, or a value is not a number.
+            TooLarge: a name is too long, or there are too many metrics; log the rest with another call.
+        """
+        await self.call(LogMetricsCall(step, metrics))
+
     async def query_resources(
         self,
         *,
@@ -710,14 +728,15 @@ class Store(abc.ABC):
         """The same methods as blocking calls, for scripts, notebooks and threads."""
         return SyncStore(self)
 
-    async def close(self) -> None:  # noqa: B027 - a store may have nothing to release
+    async def close(self) -> None:
         """Finish the calls in flight and close the connections; a second call has no effect.
 
         Calls that wait for rollouts, and later calls, raise `Closed`.
         """
 
-    async def __aenter__(self) -> Self:
-        return self
+    if TYPE_CHECKING:
+        # The base class of the standard library returns the store.
+        async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -814,6 +833,7 @@ class SyncStore(Blocking[Store]):
     find_spans = blocking(Store.find_spans)
     add_resources = blocking(Store.add_resources)
     update_resources = blocking(Store.update_resources)
+    log_metrics = blocking(Store.log_metrics)
     query_resources = blocking(Store.query_resources)
     find_resources = blocking(Store.find_resources)
     get_resources_by_id = blocking(Store.get_resources_by_id)

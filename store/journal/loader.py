@@ -63,6 +63,7 @@ _REQUESTABLE = (
     "worked",
     "resources",
     "latest_resources",
+    "store_stream",
     "keys",
     "due",
     "keyed",
@@ -244,6 +245,7 @@ class Loader:
             "due": request.due,
             "due_at": self._due_at(working_set) if request.due else 0,
             "latest_resources": 1,
+            "store_stream": 1,
         }
         if heads:
             params |= behind(self._watermark if beyond is None else beyond)
@@ -387,6 +389,8 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> 
     _fill_resources(working_set, latest)
     if latest and working_set.latest_resources is None:
         working_set.latest_resources = latest[0].resources_id
+    for row in loaded.get("store_stream", ()):
+        working_set.store_version = row.version
     _fill_workers(working_set, loaded.get("workers", ()))
     for row in loaded.get("bodies", ()):
         working_set.bodies.setdefault(row.position, Body(row.codec, row.raw_len, bytes(row.body), b""))

@@ -30,6 +30,7 @@ from store.models.rollouts import (
 from store.models.runs import ArtifactRef, CheckpointRef, ForkResult, OnActive, OnMissing, RunEvent
 from store.models.scores import NewScore
 from store.models.spans import Span
+from store.models.trainer_metrics import NotFinite
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -587,6 +588,19 @@ class AnnotateCall(ChangingCall[AnnotateResult]):
     remove_labels: Sequence[str] = ()
     span_id: str | None = None
     attempt_id: str | None = None
+
+
+@_value
+class LogMetricsCall(ChangingCall[None]):
+    """Log numbers of a training step, such as the loss. `NaN`, `Infinity` and `-Infinity` may be texts."""
+
+    method: ClassVar = "log_metrics"
+    route: ClassVar = CallRoute(
+        path="/metrics", role="algorithm", tag="Metrics", status=201, is_addition=True, has_own_statuses=True
+    )
+
+    step: int
+    metrics: Mapping[str, float | NotFinite]
 
 
 @_value

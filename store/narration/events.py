@@ -211,6 +211,13 @@ class Narrator:
         origin = f"store {data['store_id']} at position {data['position']}"
         return f"{rollouts} copied from {origin} (chain head {data['chain_head']}): {data['conditions']}"
 
+    def _metrics(self, _event: HistoryEvent, data: Json) -> str:
+        numbers = [
+            f"{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in data["values"]
+        ]
+        more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+        return f"step {data['step']}: {', '.join(numbers[:8])}{more}"
+
     def _because(self, data: Json) -> str:
         return f" ({data['reason']})" if data.get("reason") else ""
 
@@ -235,6 +242,7 @@ class Narrator:
         "store.bodies_dropped": _bodies_dropped,
         "store.blobs_dropped": _blobs_dropped,
         "store.copied_from": _copied_from,
+        "metrics.logged": _metrics,
     }
 
 

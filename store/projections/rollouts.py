@@ -12,7 +12,7 @@ import orjson
 from store.db.dialect import Changes, NamedRow, TablePart, Tail
 from store.db.tables import core as core_tables
 from store.domain import retry
-from store.domain.events import Event, Json, SpanRecorded
+from store.domain.events import Event, Json, MetricsLogged, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, QueuePlace, RolloutState
 from store.domain.views import (
@@ -119,6 +119,14 @@ def rewards(rollout_id: str, event: Event, fact: SpanRecorded) -> list[Row]:
     ]
 
 
+def metrics(event: Event, fact: MetricsLogged) -> list[Row]:
+    """Return the rows of the numbers of a training step. Decision 116."""
+    return [
+        (name, fact.step, event.position, *((None, value) if isinstance(value, str) else (float(value), None)))
+        for name, value in fact.values
+    ]
+
+
 def rollout_state(row: NamedRow) -> RolloutState:
     """Return the state that a row of `rollouts` represents. The state contains no attempts."""
     values: list[Any] = list(rollout_row(row))
@@ -187,6 +195,8 @@ def _add_event_rows(working_set: WorkingSet, changes: Changes) -> None:
                 changes.inserts.setdefault(core_tables.rewards, []).extend(rewards(rollout_id, event, fact))
             if fact.node_id is None:
                 continue
+        elif isinstance(fact, MetricsLogged):
+            changes.inserts.setdefault(core_tables.metrics, []).extend(metrics(event, fact))
         if has_run_rows(fact):
             run = run or RunRows()
             run.add(event, fact, working_set.rollouts[event.stream.removeprefix("rollout/")])

@@ -29,6 +29,7 @@ from store.domain.commands import (
 from store.domain.run_commands import AppendToRun, Fork
 from store.domain.scores import RecordScores
 from store.domain.thread_commands import CopyThread, KeepInThread
+from store.domain.trainer_metrics import LogMetrics
 from store.errors import QuotaExceeded, RateLimited, StoreError
 from store.interface.store import Store
 from store.runtime.rates import TokenBucket
@@ -62,6 +63,7 @@ _ADDING: Final = frozenset[type[Command]](
         AppendToRun,
         PublishResources,
         RecordScores,
+        LogMetrics,
         KeepInThread,
         CopyThread,
     }

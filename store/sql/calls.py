@@ -17,6 +17,7 @@ from store.models.calls import (
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
     FinishAttemptCall,
+    LogMetricsCall,
     NextSpanCall,
     NextSpansCall,
     StartAttemptCall,
@@ -30,6 +31,7 @@ from store.models.finished_attempts import FinishedAttempt
 from store.runtime import context
 from store.sql import replies
 from store.sql.commands import rollouts as commands
+from store.sql.commands import trainer_metrics
 from store.sql.core import SQLCore
 from store.sql.finishing import Finishing
 from store.sql.lost_workers import LostWorkers
@@ -88,6 +90,7 @@ COMMANDS: Final[dict[type[ChangingCall[Any]], CommandCall]] = {
     NextSpansCall: CommandCall(commands.number_spans, list[int], replies.numbers, sweeps=False),
     AddResourcesCall: CommandCall(commands.publish, mapping.resources_of_view, replies.resources, sweeps=False),
     UpdateResourcesCall: CommandCall(commands.publish, mapping.resources_of_view, replies.resources),
+    LogMetricsCall: CommandCall(trainer_metrics.log_metrics, lambda _: None, sweeps=False),
     UpdateWorkerCall: CommandCall(commands.beat, mapping.worker_of_view, sweeps=False),
 }
 """The calls that are one command."""

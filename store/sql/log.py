@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from store.db.dialect import ReadSession
+from store.db.queries import trainer_metrics as metric_queries
 from store.errors import ReadOnly
 from store.indexing.checking import check_indexes, make_again
 from store.indexing.registry import all_indexes
@@ -19,6 +20,7 @@ from store.models import History, HistoryEvent, LoggedEvent, LogPosition, Rebuil
 from store.models.flat_spans import TakeSpans
 from store.models.queries import SearchQuery, SpanQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.trainer_metrics import Metric, MetricsQuery
 from store.models.usage import UsageReport
 from store.runtime.progress import OnProgress, ignore
 from store.sql import flat_spans
@@ -65,6 +67,12 @@ class SQLLog(StoreLog):
 
     async def usage(self, query: UsageQuery) -> UsageReport:
         return await usage_report(self.core, query)
+
+    async def metrics(self, query: MetricsQuery | None = None) -> list[Metric]:
+        query = query or MetricsQuery()
+        return await self.core.view(
+            lambda view: metric_queries.metrics(view.session, query, view.until), query.as_at, sweeps=False
+        )
 
     async def tail(
         self,

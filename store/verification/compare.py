@@ -48,6 +48,7 @@ _TABLES: dict[str, tuple[Table, ...]] = {
         core_tables.span_counters,
         core_tables.watch,
     ),
+    "store": core_tables.METRICS,
     "thread/": core_tables.THREADS,
     "worker/": (core_tables.workers,),
     "": (),
@@ -62,8 +63,8 @@ class StreamRange(Frozen):
     prefix: str
     """The kind of the streams and a slash.
 
-    It is empty for streams without tables: those of the store itself, and those of kinds that this version of the
-    program does not know.
+    It is empty for streams without tables, which are of kinds that this version of the program does not know. For the
+    stream of the store itself, it is the name of the stream.
     """
     first: str
     """The lower bound of the names, included."""
@@ -90,7 +91,9 @@ STRETCHES = (
     StreamRange(prefix="resources/", first="resources/", before="resources0"),
     StreamRange(prefix="", first="resources0", before="rollout/"),
     StreamRange(prefix="rollout/", first="rollout/", before="rollout0"),
-    StreamRange(prefix="", first="rollout0", before="thread/"),
+    StreamRange(prefix="", first="rollout0", before="store"),
+    StreamRange(prefix="store", first="store", before="store "),
+    StreamRange(prefix="", first="store ", before="thread/"),
     StreamRange(prefix="thread/", first="thread/", before="thread0"),
     StreamRange(prefix="", first="thread0", before="worker/"),
     StreamRange(prefix="worker/", first="worker/", before="worker0"),

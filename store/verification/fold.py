@@ -22,7 +22,7 @@ from store.domain import retry
 from store.domain import rollout as rollout_stream
 from store.domain import thread as thread_stream
 from store.domain import worker as worker_stream
-from store.domain.events import FACTS, Event, SpanNumbersReserved, SpanRecorded, decode, upcast
+from store.domain.events import FACTS, Event, MetricsLogged, SpanNumbersReserved, SpanRecorded, decode, upcast
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
 from store.domain.thread import ThreadState
@@ -51,6 +51,8 @@ class Stream:
     spans: list[Row] = field(default_factory=list[Row])
     """The rows of the rollout's spans, in the order of the log, without the dropped rows."""
     rewards: list[Row] = field(default_factory=list[Row])
+    metrics: list[Row] = field(default_factory=list[Row])
+    """The rows of the metrics of trainers, in any order."""
     run: RunRows = field(default_factory=RunRows)
     """The rows of the tables of runs."""
     last_number: int = 0
@@ -153,6 +155,8 @@ def _carry(stream: Stream, rows: Iterable[NamedRow], evolve: Callable[[Any, Any]
             event = _event(row)
             if evolve is not None:
                 stream.state = evolve(stream.state, event)
+            elif isinstance(event.fact, MetricsLogged):
+                stream.metrics.extend(row_of.metrics(event, event.fact))
             stream.events += 1
     except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
         _set_fault(stream, row, refused, events)
@@ -268,7 +272,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
         case ThreadState() as state:
             return thread_projection.every(state)
         case None:
-            return {}
+            return {core_tables.metrics: sorted(stream.metrics, key=_KEYS[core_tables.metrics])}
 
 
 def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> PageResult:
@@ -349,6 +353,8 @@ _NONE: Sequence[NamedRow] = []
 
 
 def _by_stream(table: Table, rows: Sequence[NamedRow]) -> dict[str, Sequence[NamedRow]]:
+    if table is core_tables.metrics:
+        return {"": rows} if rows else {}
     column = core_tables.queue.c.rollout_id if table is core_tables.queue else next(iter(table.primary_key))
     return {key: list(group) for key, group in groupby(rows, attrgetter(column.name))}
 

@@ -21,7 +21,7 @@ from store.db.dialect import Changes, Dialect, ReadSession, Row, TypeFaults, Wri
 from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.domain.events import SpanRecorded
+from store.domain.events import MetricsLogged, SpanRecorded
 from store.domain.rollout import RolloutState
 from store.errors import Closed, Corrupt, Unavailable
 from store.models import RebuildReport
@@ -52,7 +52,10 @@ _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
 # Each row of these tables is computed from one event and never changes. Each row of the other projections is computed
 # from all events of a stream.
-_OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
+_OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events, core_tables.metrics)
+
+# The index of the position in the key.
+_POSITION = {core_tables.rewards: 1, core_tables.metrics: 2}
 
 # The tables whose rows a rebuild can compute, and the tables of heartbeats, whose rows the next heartbeats replace.
 _COMPUTED = (
@@ -388,12 +391,11 @@ class _SliceRepair:
                 if finding.actual == still.get(finding.key):
                     self._replace(finding)
         await self._replace_run_events(session, extra)
-        rewards = [finding for finding in extra if finding.table is core_tables.rewards]
-        keys_in_log = await self._reward_keys(
-            session, [finding.key[1] for finding in rewards if finding.key[1] < next_position]
-        )
-        for finding in rewards:
-            if finding.key not in keys_in_log:
+        by_position = [finding for finding in extra if finding.table in (core_tables.rewards, core_tables.metrics)]
+        positions = {finding.key[_POSITION[finding.table]] for finding in by_position}
+        in_log = await self._keys_in_log(session, sorted(at for at in positions if at < next_position))
+        for finding in by_position:
+            if (finding.table, finding.key) not in in_log:
                 self._replace(finding)
 
     async def _replace_run_events(self, session: ReadSession, extra: Sequence[Finding]) -> None:
@@ -404,14 +406,17 @@ class _SliceRepair:
                 if [finding.actual] == list(now):
                     self._replace(finding)
 
-    async def _reward_keys(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
-        """Return the keys of the rows of all rewards in the events at some positions."""
-        keys_in_log: set[tuple[Any, ...]] = set()
+    async def _keys_in_log(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Table, tuple[Any, ...]]]:
+        """Return the keys of the rows of all rewards and metrics in the events at some positions."""
+        keys_in_log: set[tuple[Table, tuple[Any, ...]]] = set()
         for row in await scan.events_at(session, positions):
             event = log_queries.event_of(row)
             if isinstance(event.fact, SpanRecorded):
                 rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)
-                keys_in_log.update(key_of(core_tables.rewards, reward) for reward in rewards)
+                keys_in_log.update((core_tables.rewards, key_of(core_tables.rewards, reward)) for reward in rewards)
+            elif isinstance(event.fact, MetricsLogged):
+                rows = row_of.metrics(event, event.fact)
+                keys_in_log.update((core_tables.metrics, key_of(core_tables.metrics, logged)) for logged in rows)
         return keys_in_log
 
     def _replace(self, finding: Finding) -> None:

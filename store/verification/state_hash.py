@@ -103,7 +103,7 @@ _CUT = frozenset(
     }
 )
 # Tables that versions from before them do not have. While such a table is empty, the hash is that of these versions.
-_LATER = frozenset(core_tables.SCORES)
+_LATER = frozenset((*core_tables.SCORES, *core_tables.METRICS))
 _first = itemgetter(0)
 
 

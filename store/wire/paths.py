@@ -28,6 +28,7 @@ ATTEMPT: Final = f"{ATTEMPTS}/{{attempt_id}}"
 ANNOTATIONS: Final = f"{ROLLOUT}/annotations"
 
 LABELS_SEARCH: Final = f"{PREFIX}/labels/search"
+METRICS_SEARCH: Final = f"{PREFIX}/metrics/search"
 SCORES_SEARCH: Final = f"{PREFIX}/scores/search"
 SCORE_VERSIONS: Final = f"{PREFIX}/scores/versions"
 

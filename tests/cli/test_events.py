@@ -61,6 +61,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
             event("reward.scored", attempt_id="at-1", name="a", version="v2", error={"type": "E", "message": "m"}),
             "attempt 1: scored by a@v2: E: m",
         ),
+        (event("metrics.logged", step=3, values=[["kl", 0.25], ["loss", "NaN"]]), "step 3: kl 0.25, loss NaN"),
         (event("span.numbers_reserved", first=33, until=64), "span numbers 33 to 64 reserved"),
         (
             event("rollout.status_changed", from_="queuing", to="preparing", reason="claimed"),

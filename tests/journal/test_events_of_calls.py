@@ -97,6 +97,7 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
 
     await measure("update_worker, new worker", lambda: store.update_worker("new"))
     await measure("update_worker, known worker", lambda: store.update_worker("new"))
+    await measure("log_metrics", lambda: store.log_metrics(1, {"loss": 0.5}))
     published = await store.add_resources(RESOURCES)
     await measure("add_resources", lambda: store.add_resources(RESOURCES))
     await measure("update_resources, known id", lambda: store.update_resources(published.resources_id, RESOURCES))

@@ -18,6 +18,7 @@ from store.db.url import with_partition
 from store.domain.events import (
     FACTS,
     BodyDropped,
+    MetricsLogged,
     RewardScored,
     SpanNumbersReserved,
     StoreBlobsDropped,
@@ -39,7 +40,7 @@ from tests.recorded.reads import answers
 pytestmark = pytest.mark.slow
 
 FACTS_RECORDED = recording.load_json(recording.FACTS)
-YOUNGER = ("scores",)
+YOUNGER = ("scores", "metrics")
 """The tables that are younger than the recording."""
 for _name in ("main", "second"):
     FACTS_RECORDED[_name]["rows"] |= dict.fromkeys(YOUNGER, 0)
@@ -64,6 +65,7 @@ DAMAGE = {
     "thread_writes": "DELETE FROM thread_writes",
     "labels": "UPDATE labels SET label = 'altered' WHERE label = 'to keep'",
     "notes": "DELETE FROM notes",
+    "metrics": "INSERT INTO metrics (name, step, position, value) VALUES ('loss', 1, 3, 0.5)",
     "scores": "INSERT INTO scores (rollout_id, position, attempt_id, name, version) VALUES ('ro', 3, 'at', 'a', 'v1')",
 }
 """What makes rows of a projection wrong, by its table."""
@@ -214,7 +216,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"rollout_status", "last_reward"}, {"reward"}),
     ({"commit_id", "stream", "data_length"}, {"sentence"}),
     # The rows that a verification counts.
-    ({"labels", "notes", "rollouts"}, {"scores"}),
+    ({"labels", "notes", "rollouts"}, {"scores", "metrics"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
@@ -369,6 +371,7 @@ def test_the_recording_has_every_type_of_event_and_every_status() -> None:
     # Nothing writes the first, and the others are younger than the recording.
     unrecorded = (
         BodyDropped,
+        MetricsLogged,
         RewardScored,
         SpanNumbersReserved,
         StoreBodiesDropped,

@@ -171,6 +171,9 @@ def _of_workers_and_resources(dialect: Dialect) -> tuple[LoadStatement, ...]:
     newest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
     is_requested = bindparam("latest_resources", type_=Integer) == 1
     latest = select(*resources.c).where(resources.c.resources_id.in_(newest), is_requested)
+    of_store = select(func.coalesce(func.max(events.c.version), 0).label("version")).where(
+        events.c.stream == "store", bindparam("store_stream", type_=Integer) == 1
+    )
     replies = select(*[column for column in idempotency.c if column.name != "expires_at"]).where(
         dialect.any_of(idempotency.c.key, "keys")
     )
@@ -179,6 +182,7 @@ def _of_workers_and_resources(dialect: Dialect) -> tuple[LoadStatement, ...]:
         LoadStatement("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(of_attempts))),
         LoadStatement("resources", "resources", ("resources",), requested),
         LoadStatement("latest_resources", "latest_resources", (), latest),
+        LoadStatement("store_stream", "store_stream", (), of_store),
         LoadStatement("answered", "keys", ("keys",), replies),
     )
 

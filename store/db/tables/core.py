@@ -21,10 +21,12 @@ from store.db.tables.annotations import ANNOTATIONS, labels, notes
 from store.db.tables.runs import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
 from store.db.tables.scores import SCORES, scores
 from store.db.tables.threads import THREADS, thread_checkpoints, thread_writes, threads
+from store.db.tables.trainer_metrics import METRICS, metrics
 
 __all__ = [
     "ANNOTATIONS",
     "LOG",
+    "METRICS",
     "PROJECTIONS",
     "RUNS",
     "SCORES",
@@ -49,6 +51,7 @@ __all__ = [
     "keys",
     "labels",
     "metadata",
+    "metrics",
     "notes",
     "operation_runs",
     "queue",
@@ -507,5 +510,8 @@ verifications = keyed(
 )
 
 LOG = (commits, events, data_blocks, bodies, dictionaries, blobs, dropped)
-PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS, *SCORES)
+PROJECTIONS = (
+    *(rollouts, attempts, spans, rewards, resources, workers, queue),
+    *(*RUNS, *THREADS, *ANNOTATIONS, *SCORES, *METRICS),
+)
 SIGNALS = (span_counters, model_calls, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

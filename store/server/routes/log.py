@@ -25,6 +25,7 @@ from store.models import (
 )
 from store.models.queries import PastQuery, SearchQuery, UsageQuery
 from store.models.search import SearchPage
+from store.models.trainer_metrics import Metric, MetricsQuery
 from store.models.usage import UsageReport
 from store.server.api_schema import STREAMED
 from store.server.auth.keyring import KeyRing
@@ -144,6 +145,13 @@ async def search_texts(call: Call, query: SearchQuery) -> bytes:
 async def search_usage(call: Call, query: UsageQuery) -> bytes:
     """Return the calls of models, their tokens and their reported costs, summed over the matching rollouts."""
     return dumps(await call.store.log.usage(query))
+
+
+@log.post(paths.METRICS_SEARCH, response_model=list[Metric])
+@needs("reader")
+async def search_metrics(call: Call, query: MetricsQuery) -> bytes:
+    """Return the metrics of trainers, by name and step."""
+    return dumps(await call.store.log.metrics(query))
 
 
 @log.post(paths.VERIFY, response_model=VerifyReport)

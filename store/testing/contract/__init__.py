@@ -16,8 +16,8 @@ the argument `scan_debounce_seconds`, its value must be 0:
 
 The tests require pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
 features are not part of `StoreContract`. `AnnotationsContract` contains the tests for stores that support labels and
-notes, `RewardQueriesContract` those for stores with a log that return rewards, and `ScoresContract` those for stores
-with versions of rewards.
+notes, `RewardQueriesContract` those for stores with a log that return rewards, `ScoresContract` those for stores
+with versions of rewards, and `TrainerMetricsContract` those for stores with metrics of trainers.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from store.testing.contract.span_numbers import SpanNumbersContract  # noqa: E40
 from store.testing.contract.span_queries import SpanQueriesContract  # noqa: E402
 from store.testing.contract.spans import SpansContract  # noqa: E402
 from store.testing.contract.statistics import StatisticsContract  # noqa: E402
+from store.testing.contract.trainer_metrics import TrainerMetricsContract  # noqa: E402
 from store.testing.contract.waiting import WaitingContract, WaitingForWorkContract  # noqa: E402
 from store.testing.contract.watchdog import WatchdogContract  # noqa: E402
 from store.testing.contract.workers import WorkersContract  # noqa: E402
@@ -76,6 +77,7 @@ __all__ = [
     "SpansContract",
     "StatisticsContract",
     "StoreContract",
+    "TrainerMetricsContract",
     "WaitingContract",
     "WaitingForWorkContract",
     "WatchdogContract",
