@@ -16,6 +16,7 @@ from store.dashboard.pages import (
     effects,
     failures,
     groups,
+    metrics,
     overview,
     payload,
     resources,
@@ -45,6 +46,7 @@ _MODULES: Final = (
     resources,
     workers,
     rewards,
+    metrics,
     bulk,
     rollout_list,
     rollout_tabs,
@@ -66,6 +68,7 @@ _GROUPS: Final = (
         "Learn",
         (
             ("rewards", "Rewards"),
+            ("metrics", "Metrics"),
             ("groups", "Groups"),
             ("effects", "Effects"),
             ("cost", "Cost"),

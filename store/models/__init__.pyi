@@ -124,4 +124,5 @@ from store.models.spans import (
     SpanContext as SpanContext,
     TraceStatus as TraceStatus,
 )
+from store.models.trainer_metrics import Metric as Metric, MetricsQuery as MetricsQuery
 from store.models.usage import UsageReport as UsageReport, UsageSum as UsageSum

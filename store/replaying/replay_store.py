@@ -33,6 +33,7 @@ from store.models.calls import (
     ChangingCall,
     EnqueueManyRolloutsCall,
     EnqueueRolloutCall,
+    LogMetricsCall,
     UpdateResourcesCall,
     UpdateRolloutCall,
 )
@@ -51,7 +52,7 @@ from store.replaying.replay_log import ReplayLog
 from store.replaying.replay_resources import ReplayResources
 from store.replaying.timeline import Timeline
 from store.runtime.ids import span_id
-from store.validation import arguments
+from store.validation import arguments, trainer_metrics
 
 T = TypeVar("T")
 
@@ -134,6 +135,10 @@ class ReplayStore(Store):
                     result = await (await self._resources()).publish(resources_id, value.resources, self._timeline.now)
                 case UpdateRolloutCall():
                     result = await self._requeue(value)
+                case LogMetricsCall():
+                    # The metrics of a replay are not those of a training, and the replay has no log.
+                    trainer_metrics.step_of(value.step)
+                    trainer_metrics.values_of(value.metrics)
                 case _:
                     raise Unsupported(value.method, _NAME)
         return cast("T", result)

@@ -34,6 +34,7 @@ WORKING = {
     "verify": ("verify",),
     "doctor": ("doctor",),
     "rebuild": ("rebuild",),
+    "metrics": ("metrics",),
     "search": ("search", "input:"),
     "seal": ("seal", "{file}"),
     "copy": ("copy", "--help"),

@@ -236,6 +236,7 @@ _YOUNGER_PAGES = {
     "/ui/rollouts/{rollout_id}/media/{span_id}/{key}",
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
+    "/ui/metrics",
     "/ui/search",
     "GET /v1/agl/log/position",
     "GET /v1/agl/scores/versions",

@@ -83,7 +83,7 @@ async def reward_curves(session: ReadSession, options: CurveOptions, along: Axis
     charts += curves.other_charts(along, cells)
     uses = await curve_queries.version_uses(session, options.modes)
     notes = await last_notes(session, MOST_NOTES)
-    return RewardCurves(along, charts, curves.histogram(cells, edges), _markers(along, uses, notes), uses)
+    return RewardCurves(along, charts, curves.histogram(cells, edges), markers_of(along, uses, notes), uses)
 
 
 async def _cells(
@@ -104,7 +104,8 @@ async def _cells(
     return cells, edges, centre
 
 
-def _markers(along: Axis, uses: Sequence[VersionUse], notes: Sequence[NoteOfRollout]) -> list[curves.Marker]:
+def markers_of(along: Axis, uses: Sequence[VersionUse], notes: Sequence[NoteOfRollout]) -> list[curves.Marker]:
+    """Return the marks of the first uses of versions of resources, and of notes, sorted along the axis."""
     scale = 1 if along.by == "step" else 1_000_000
     several = len({use.resources_id for use in uses}) > 1
     markers: list[curves.Marker] = []

@@ -80,6 +80,7 @@ function columns(chart) {
 
 function described(chart, line, at) {
   const value = shown(values(line)[at], chart.unit);
+  if (!line.count.length) return value;
   if (!line.counted.length) return `${value}, ${short(line.count[at])} rollouts`;
   const low = line.band_low[at];
   const half = low === null ? "" : ` ± ${shown((line.band_high[at] - low) / 2, chart.unit)}`;
@@ -95,7 +96,7 @@ function legend(plot, index, at) {
 }
 
 function look(line, chart) {
-  if (line.version === null) return { stroke: colour(COLOURS[line.mode] ?? "--soft"), dash: DASHES[line.mode] };
+  if (line.version === null) return { stroke: colour(COLOURS[line.mode] ?? (line.count.length ? "--soft" : "--accent")), dash: DASHES[line.mode] };
   const versions = [...new Set(chart.series.map((other) => other.version))];
   const place = versions.indexOf(line.version) % PALETTE.length;
   const dash = line.mode === "val" ? DASHES.val : VERSION_DASHES[place];

@@ -111,7 +111,11 @@ class Grpo(Algorithm):
                     await self._examine(train_dataset or (), number)
                 rollouts = await self._play(train_dataset or (), number)
                 self.steps.append(await self._learn(learner, number, rollouts))
-                self._on_step(self.steps[-1])
+                result = self.steps[-1]
+                await self.get_store().log_metrics(
+                    number, {"entropy": result.entropy, "success_rate": result.success_rate, "calls": result.calls}
+                )
+                self._on_step(result)
             await self._store_weights(policy, course.steps)
             if course.examined:
                 if published != course.steps:
