@@ -246,7 +246,7 @@ function follow(plot) {
   const target = new URL(plot.chart.target, location.href);
   if (at === null || at === undefined) return;
   const line = nearest(plot, at);
-  const filters = { ...place(plot.chart, at), ...(line.mode && { mode: line.mode }), ...(line.version !== null && { version: line.version }) };
+  const filters = { ...place(plot.chart, at), ...(line.mode && line.count.length && { mode: line.mode }), ...(line.version !== null && { version: line.version }) };
   for (const [name, value] of Object.entries(filters)) target.searchParams.set(name, value);
   location.assign(target);
 }
