@@ -31,6 +31,7 @@ from store.models import (
 )
 from store.models.calls import (
     AddResourcesCall,
+    AddScannerCall,
     AnnotateCall,
     AppendEventsCall,
     ChangingCall,
@@ -39,13 +40,14 @@ from store.models.calls import (
     FinishAttemptCall,
     ForkCall,
     LogMetricsCall,
+    RecordScansCall,
     RecordScoresCall,
     UpdateAttemptCall,
     UpdateResourcesCall,
 )
 from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.models.trusted import span_model
-from store.validation import annotations, arguments, scores, trainer_metrics
+from store.validation import annotations, arguments, scanners, scores, trainer_metrics
 from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
@@ -222,6 +224,11 @@ def _scores_body(call: RecordScoresCall) -> bytes:
     return dumps_fields({"scores": items}, "")
 
 
+def _scans_body(call: RecordScansCall) -> bytes:
+    scans: list[Any] = [plain(scan) for scan in scanners.check_scans(call.name, call.version, call.scans)]
+    return dumps_fields({"name": call.name, "version": call.version, "scans": scans}, "")
+
+
 _BODIES: Final[dict[type[ChangingCall[Any]], Callable[[Any], bytes]]] = {
     AddResourcesCall: lambda call: resources(call.resources),
     UpdateResourcesCall: lambda call: resources(call.resources),
@@ -231,6 +238,8 @@ _BODIES: Final[dict[type[ChangingCall[Any]], Callable[[Any], bytes]]] = {
     LogMetricsCall: lambda call: dumps_fields(
         {"step": trainer_metrics.step_of(call.step), "metrics": trainer_metrics.values_of(call.metrics)}, ""
     ),
+    AddScannerCall: lambda call: dumps_fields({"scanner": plain(scanners.check_scanner(call.scanner))}, ""),
+    RecordScansCall: _scans_body,
 }
 """The functions that encode the bodies of calls whose fields need more than `body`."""
 

@@ -19,6 +19,7 @@ from store.client.log import HTTPLog
 from store.client.reads import HTTPReads
 from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
+from store.client.scanners import HTTPScanners
 from store.client.transport import StoreCall, Transport, reading, trust_context
 from store.errors import Incompatible, Invalid, SpanConflict
 from store.interface.store import Store
@@ -107,6 +108,7 @@ class HTTPStore(HTTPReads, Store):
         self._log = HTTPLog(self.core)
         self._runs = HTTPRuns(self.core)
         self._annotations = HTTPAnnotations(self.core)
+        self._scanners = HTTPScanners(self.core)
         self.store_id = ""
         """The id of the server's database; empty unless `open` returned the store, and for other servers."""
 
@@ -146,6 +148,10 @@ class HTTPStore(HTTPReads, Store):
     @property
     def annotations(self) -> HTTPAnnotations:
         return self._annotations
+
+    @property
+    def scanners(self) -> HTTPScanners:
+        return self._scanners
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.url, self._settings)

@@ -125,6 +125,9 @@ class LoadRequest:
     labelled: set[str] = field(default_factory=set[str])
     """Rollouts whose labels are loaded."""
     scores: set[ScoreKey] = field(default_factory=set[ScoreKey])
+    scans: set[ScoreKey] = field(default_factory=set[ScoreKey])
+    scanners: set[str] = field(default_factory=set[str])
+    """Streams of scanners whose first events are loaded."""
     threads: set[str] = field(default_factory=set[str])
     """LangGraph threads, which contain checkpoints, and writes of tasks on these checkpoints."""
     whole_threads: set[str] = field(default_factory=set[str])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
-from store.domain import annotations, retry, scores, trainer_metrics
+from store.domain import annotations, retry, scanners, scores, trainer_metrics
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
@@ -631,4 +631,5 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     **annotations.DECIDERS,
     **scores.DECIDERS,
     **trainer_metrics.DECIDERS,
+    **scanners.DECIDERS,
 }

@@ -284,6 +284,36 @@ class RewardScored:
 
 
 @dataclass(slots=True)
+class RolloutScanned:
+    """A version of a scanner examined an attempt. The body contains the explanation and the message of the error."""
+
+    type: ClassVar = "rollout.scanned"
+    shape: ClassVar = 1
+    attempt_id: str
+    scanner: str
+    version: str
+    is_match: bool | None = None
+    """None if the scanner failed."""
+    error: str | None = None
+    """The class of the error."""
+
+
+@dataclass(slots=True)
+class ScannerAdded:
+    """A version of a scanner was added. The body contains its definition."""
+
+    type: ClassVar = "scanner.added"
+    shape: ClassVar = 1
+    name: str
+    version: str
+    kind: str
+    sha256: str
+    """The hash of the definition, in hex."""
+    match_label: str | None = None
+    clear_label: str | None = None
+
+
+@dataclass(slots=True)
 class BodyDropped:
     """The deletion of the body of an earlier event was ordered."""
 
@@ -384,12 +414,13 @@ RolloutEvent = (
     | SpanRecorded
     | RolloutAnnotated
     | RewardScored
+    | RolloutScanned
     | RunFact
 )
 StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped | StoreCopiedFrom | MetricsLogged
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
-Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | StoreEvent
+Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | StoreEvent | ScannerAdded
 
 FACTS: dict[str, type[Fact]] = {
     fact.type: fact
@@ -415,6 +446,8 @@ FACTS: dict[str, type[Fact]] = {
         RolloutAnnotated,
         RewardScored,
         MetricsLogged,
+        RolloutScanned,
+        ScannerAdded,
         *RUN_FACTS,
         *THREAD_FACTS,
     )

@@ -20,6 +20,7 @@ from store.domain.events import (
     RolloutAmended,
     RolloutAnnotated,
     RolloutEnqueued,
+    RolloutScanned,
     RolloutStarted,
     RolloutStatusChanged,
     SpanNumbersReserved,
@@ -415,10 +416,10 @@ def _annotated(state: RolloutState, event: Event, fact: RolloutAnnotated) -> Non
     labels.update(dict.fromkeys(fact.added, event.position))
 
 
-def _scored(state: RolloutState, event: Event, fact: RewardScored) -> None:
-    """Check that the attempt exists. A score changes neither the rollout nor the attempt."""
+def _scored(state: RolloutState, event: Event, fact: RewardScored | RolloutScanned) -> None:
+    """Check that the attempt exists. A score and a scan change neither the rollout nor the attempt."""
     if fact.attempt_id not in state.attempts:
-        raise Corrupt(event.stream, f"a score of attempt {fact.attempt_id}", "a score of an attempt that started")
+        raise Corrupt(event.stream, f"{fact.type} of attempt {fact.attempt_id}", "an attempt that started")
 
 
 def _attempt(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
@@ -457,4 +458,5 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     HeadMoved: _head_moved,
     RolloutAnnotated: _annotated,
     RewardScored: _scored,
+    RolloutScanned: _scored,
 }

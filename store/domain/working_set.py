@@ -18,6 +18,8 @@ from store.domain.events import (
     Json,
     RewardScored,
     RolloutAnnotated,
+    RolloutScanned,
+    ScannerAdded,
     SpanNumbersReserved,
     SpanRecorded,
     StoreEvent,
@@ -35,7 +37,7 @@ EVERYTHING: QueuePlace = (2**63 - 1,)
 """A place behind all places in the queue."""
 CallKey = tuple[str, str]
 """The caller who chose an idempotency key, and the key."""
-Remark = RolloutAnnotated | SpanNumbersReserved | RewardScored
+Remark = RolloutAnnotated | SpanNumbersReserved | RewardScored | RolloutScanned
 """The facts about a rollout that change neither its status nor its attempts."""
 SignOfLife = SpanRecorded | AgentFact
 """The facts that are frequent signs of life of an attempt.
@@ -128,6 +130,10 @@ class WorkingSet:
     answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
     run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
     """The events of earlier calls, by rollout and by the key of the call."""
+    scans: dict[ScoreKey, RolloutScanned] = field(default_factory=dict[ScoreKey, RolloutScanned])
+    """The last results of scanners with the requested keys. Decision 117."""
+    scanners: dict[str, ScannerAdded] = field(default_factory=dict[str, ScannerAdded])
+    """The requested scanners by their streams."""
     scores: dict[ScoreKey, RewardScored] = field(default_factory=dict[ScoreKey, RewardScored])
     """The last scores of the requested keys. Decision 94."""
     blobs: set[str] = field(default_factory=set[str])
@@ -229,6 +235,8 @@ class WorkingSet:
                 self.touched_labels.update((rollout_id, label) for label in (*fact.added, *fact.removed))
             elif isinstance(fact, RewardScored):
                 self.scores[rollout_id, fact.attempt_id, fact.name, fact.version] = fact
+            elif isinstance(fact, RolloutScanned):
+                self.scans[rollout_id, fact.attempt_id, fact.scanner, fact.version] = fact
             return event
         if state is None:
             # The stream of a new rollout contains no reservation.
@@ -306,6 +314,11 @@ class WorkingSet:
         if body is not None:
             self.body_hashes[event.position] = body.sha256
         return event
+
+    def record_scanner(self, stream: str, fact: ScannerAdded, *, actor: str | None, body: Body) -> Event:
+        """Append the only event of the stream of a scanner."""
+        self.scanners[stream] = fact
+        return self._event(stream, 0, fact, actor, None, body)
 
     def record_store(self, fact: StoreEvent, version: int, *, actor: str | None) -> Event:
         """Append a fact to the stream of the store. `version` is the number of the last event of this stream."""

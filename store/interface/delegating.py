@@ -13,6 +13,7 @@ from store.interface.annotations import StoreAnnotations
 from store.interface.calls import perform
 from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
+from store.interface.scanners import StoreScanners
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import (
@@ -59,6 +60,10 @@ class DelegatingStore(Store):
     @property
     def annotations(self) -> StoreAnnotations:
         return self.target.annotations
+
+    @property
+    def scanners(self) -> StoreScanners:
+        return self.target.scanners
 
     @property
     def threads(self) -> StoreThreads:

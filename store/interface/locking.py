@@ -16,6 +16,7 @@ from store.interface.annotations import StoreAnnotations
 from store.interface.delegating import DelegatingStore
 from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
+from store.interface.scanners import StoreScanners
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import AttemptedRollout, LightningStoreCapabilities
@@ -120,7 +121,7 @@ class _LockedCalls:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
-        if isinstance(value, StoreAnnotations | StoreLog | StoreRuns | StoreThreads):
+        if isinstance(value, StoreAnnotations | StoreLog | StoreRuns | StoreScanners | StoreThreads):
             return _LockedCalls(value, self._turns)
         if name in _UNLOCKED or not inspect.iscoroutinefunction(value):
             return value

@@ -19,6 +19,7 @@ from store.interface.annotations import StoreAnnotations, SyncAnnotations
 from store.interface.finishing import finish_by_parts
 from store.interface.log import StoreLog, SyncLog
 from store.interface.runs import AsAt, StoreRuns, SyncRuns
+from store.interface.scanners import StoreScanners, SyncScanners
 from store.interface.threads import StoreThreads, SyncThreads
 from store.models import (
     UNSET,
@@ -131,6 +132,11 @@ class Store(AbstractAsyncContextManager["Store", None], abc.ABC):
     def annotations(self) -> StoreAnnotations:
         """Labels, notes and scores of rollouts."""
         return StoreAnnotations(type(self).__name__)
+
+    @property
+    def scanners(self) -> StoreScanners:
+        """Scanners, which label ended rollouts, and their results."""
+        return StoreScanners(type(self).__name__)
 
     @property
     def threads(self) -> StoreThreads:
@@ -798,6 +804,11 @@ class SyncStore(Blocking[Store]):
     def annotations(self) -> SyncAnnotations:
         """Labels, notes and scores of rollouts."""
         return SyncAnnotations(self.target.annotations, self.thread)
+
+    @property
+    def scanners(self) -> SyncScanners:
+        """Scanners, which label ended rollouts, and their results."""
+        return SyncScanners(self.target.scanners, self.thread)
 
     @property
     def threads(self) -> SyncThreads:

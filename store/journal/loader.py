@@ -31,7 +31,7 @@ from store.domain.commands import (
     StartAttempt,
     StartRollout,
 )
-from store.domain.events import RewardScored, SpanNumbersReserved, upcast
+from store.domain.events import RewardScored, RolloutScanned, ScannerAdded, SpanNumbersReserved, upcast
 from store.domain.log_time import WRITE, LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, QueuePlace, RolloutState
@@ -72,13 +72,15 @@ _REQUESTABLE = (
     "forked",
     "labelled",
     "scores",
+    "scans",
+    "scanners",
     "threads",
     "whole_threads",
     "thread_checkpoints",
     "thread_tasks",
 )
 # Those whose values are keys with several columns.
-_KEYS = frozenset({"spans", "model_calls", "scores"})
+_KEYS = frozenset({"spans", "model_calls", "scores", "scans"})
 _requested = attrgetter(*_REQUESTABLE)
 _QUEUE_ORDER = tuple(column.name for column in QUEUE_ORDER)
 _resources_values: Callable[[NamedRow], tuple[Any, ...]] = attrgetter(*RESOURCES_COLUMNS)
@@ -384,6 +386,14 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[NamedRow]]) -> 
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
     _fill_spans(working_set, loaded)
     _fill_scores(working_set, loaded.get("scores", ()))
+    for row in loaded.get("scans", ()):
+        is_match = None if row.is_match is None else bool(row.is_match)
+        fact = RolloutScanned(row.attempt_id, row.scanner, row.version, is_match, row.error)
+        working_set.scans.setdefault((row.rollout_id, fact.attempt_id, fact.scanner, fact.version), fact)
+    for row in loaded.get("scanners", ()):
+        added = upcast(ScannerAdded.type, row.shape, json_of(row.data))
+        assert isinstance(added, ScannerAdded)  # the statement selects no other type
+        working_set.scanners[row.stream] = added
     _fill_resources(working_set, loaded.get("resources", ()))
     latest = loaded.get("latest_resources", ())
     _fill_resources(working_set, latest)

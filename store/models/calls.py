@@ -28,6 +28,7 @@ from store.models.rollouts import (
     Worker,
 )
 from store.models.runs import ArtifactRef, CheckpointRef, ForkResult, OnActive, OnMissing, RunEvent
+from store.models.scanners import NewScan, NewScanner
 from store.models.scores import NewScore
 from store.models.spans import Span
 from store.models.trainer_metrics import NotFinite
@@ -100,6 +101,20 @@ class RecordedScores(BaseModel):
 
     numbers: list[int | None]
     """For each score the number of its event in the rollout's history; null if the score was recorded before."""
+
+
+class AddedScanner(BaseModel):
+    """The response to POST /scanners."""
+
+    added: bool
+    """False if the version of the scanner was added before."""
+
+
+class RecordedScans(BaseModel):
+    """The response to POST /scans."""
+
+    numbers: list[int | None]
+    """For each result the number of its event in the rollout's history; null if it was recorded before."""
 
 
 class NextSpan(BaseModel):
@@ -620,3 +635,43 @@ class RecordScoresCall(ChangingCall[list[int | None]]):
     )
 
     scores: Sequence[NewScore]
+
+
+@_value
+class AddScannerCall(ChangingCall[bool]):
+    """Add a version of a scanner; return whether it is new."""
+
+    method: ClassVar = "scanners.add"
+    route: ClassVar = CallRoute(
+        path="/scanners",
+        role="algorithm",
+        tag="Scanners",
+        status=201,
+        operation="add_scanner",
+        response=AddedScanner,
+        key="added",
+        has_own_statuses=True,
+    )
+
+    scanner: NewScanner
+
+
+@_value
+class RecordScansCall(ChangingCall[list[int | None]]):
+    """Record results of a scanner, all or none; return the number of each event, null for a repeated result."""
+
+    method: ClassVar = "scanners.record"
+    route: ClassVar = CallRoute(
+        path="/scans",
+        role="algorithm",
+        tag="Scanners",
+        status=201,
+        operation="record_scans",
+        response=RecordedScans,
+        key="numbers",
+        has_own_statuses=True,
+    )
+
+    name: str
+    version: str
+    scans: Sequence[NewScan]

@@ -186,6 +186,10 @@ class Narrator:
         dimensions = [f"{name} {value:g}" for name, value in data.get("dimensions") or ()]
         return ", ".join([f"{version}: {data['value']:g}", *dimensions])
 
+    def _scanned(self, _event: HistoryEvent, data: Json) -> str:
+        results = {True: "match", False: "no match", None: data.get("error")}
+        return f"{self._attempt(data)}: scanned by {data['scanner']}@{data['version']}: {results[data.get('is_match')]}"
+
     def _worker_seen(self, _event: HistoryEvent, _data: Json) -> str:
         return "seen for the first time"
 
@@ -234,6 +238,8 @@ class Narrator:
         "span.recorded": _span,
         "rollout.annotated": _annotated,
         "reward.scored": _scored,
+        "rollout.scanned": _scanned,
+        "scanner.added": lambda _self, _event, data: f"version {data['version']} of scanner {data['name']} added",
         "resources.published": _published,
         "resources.replaced": _published,
         "worker.seen": _worker_seen,

@@ -11,7 +11,7 @@ from typing import Final
 from store.db.data_blocks import json_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, scan
-from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutStarted
+from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutScanned, RolloutStarted
 from store.domain.rollout import TERMINAL
 from store.errors import Invalid, NotFound
 from store.models.queries import RolloutQuery
@@ -63,7 +63,8 @@ def conditions_of(query: RolloutQuery) -> str:
 async def select_part(session: ReadSession, store_id: str, query: RolloutQuery) -> PartSelection:
     """Return the part of a store that a query selects. The order, the limit and the offset of the query are ignored.
 
-    The part contains the streams of the rollouts, and the streams of all resources that these rollouts were ever given.
+    The part contains the streams of the rollouts, the streams of all resources that these rollouts were ever given, and
+    the streams of the scanners that have results for these rollouts.
 
     Args:
         session: a snapshot of the database.
@@ -89,16 +90,22 @@ async def select_part(session: ReadSession, store_id: str, query: RolloutQuery) 
         raise NotFound("rollout", conditions, f"no rollout matches the conditions: {conditions}")
     positions = array("q")
     resources: set[str] = set()
+    scanners: set[str] = set()
     for start in range(0, len(rollout_ids), STREAMS_AT_ONCE):
         streams = [f"rollout/{rollout_id}" for rollout_id in rollout_ids[start : start + STREAMS_AT_ONCE]]
         positions.extend(await scan.positions_of(session, streams))
         for row in await scan.events_of(session, streams, _NAMING_RESOURCES):
             if (resources_id := json_of(row.data).get("resources_id")) is not None:
                 resources.add(resources_id)
+        for row in await scan.events_of(session, streams, [RolloutScanned.type]):
+            data = json_of(row.data)
+            scanners.add(f"scanner/{data['scanner']}@{data['version']}")
     ids = sorted(resources)
     for start in range(0, len(ids), STREAMS_AT_ONCE):
         streams = [f"resources/{resources_id}" for resources_id in ids[start : start + STREAMS_AT_ONCE]]
         positions.extend(await scan.positions_of(session, streams))
+    for start in range(0, len(scanners), STREAMS_AT_ONCE):
+        positions.extend(await scan.positions_of(session, sorted(scanners)[start : start + STREAMS_AT_ONCE]))
     contents = PartContents(
         origin=await seals.head(session, store_id),
         conditions=conditions,

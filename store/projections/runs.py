@@ -13,7 +13,7 @@ from sqlalchemy import Table
 
 from store.db.dialect import Row
 from store.db.tables import core as core_tables
-from store.domain.events import Event, Fact, RewardScored, RolloutAnnotated, SpanRecorded
+from store.domain.events import Event, Fact, RewardScored, RolloutAnnotated, RolloutScanned, SpanRecorded
 from store.domain.rollout import RolloutState
 from store.domain.run_events import (
     ArtifactRetracted,
@@ -65,6 +65,7 @@ class RunRows:
     """The rows of `run_keys` by rollout id and key."""
     notes: list[Row] = field(default_factory=list[Row])
     scores: list[Row] = field(default_factory=list[Row])
+    scans: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
         """Add the rows of an event.
@@ -84,6 +85,7 @@ class RunRows:
             (core_tables.run_keys, list(self.run_keys.values())),
             (core_tables.notes, self.notes),
             (core_tables.scores, self.scores),
+            (core_tables.scans, self.scans),
         ):
             if rows:
                 yield table, rows
@@ -239,6 +241,12 @@ def _scored(rows: RunRows, event: Event, fact: RewardScored, state: RolloutState
     rows.scores.append(row)
 
 
+def _scanned(rows: RunRows, event: Event, fact: RolloutScanned, state: RolloutState) -> None:
+    is_match = None if fact.is_match is None else int(fact.is_match)
+    place = (state.rollout_id, event.position, fact.attempt_id)
+    rows.scans.append((*place, fact.scanner, fact.version, is_match, fact.error))
+
+
 def _text(value: Any) -> str | None:
     return None if value is None else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -259,4 +267,5 @@ _ADDERS: dict[type[Fact], Callable[[RunRows, Event, Any, RolloutState], None]] =
     HeadMoved: lambda rows, event, fact, state: _note_key(rows, event, state, fact.request_id, fact.type, None),
     RolloutAnnotated: _annotated,
     RewardScored: _scored,
+    RolloutScanned: _scanned,
 }

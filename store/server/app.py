@@ -31,7 +31,7 @@ from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import QuotaLayer
-from store.server.routes import annotations, calls, data, following, log, operations, queue, runs, scores
+from store.server.routes import annotations, calls, data, following, log, operations, queue, runs, scanners, scores
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
 from store.server.streaming.front_end import FrontEnd
@@ -57,6 +57,7 @@ _ROUTERS: Final = (
     runs.forks,
     annotations.annotations,
     scores.scores,
+    scanners.scanners,
 )
 
 ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route in router.routes)
@@ -135,6 +136,7 @@ def build_app(
     """
     # The store imports the code of these parts when they are first used. No request should wait for that.
     _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads
+    _ = partitions.root.scanners
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
     app.state.ring = ring

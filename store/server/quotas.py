@@ -27,6 +27,7 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.run_commands import AppendToRun, Fork
+from store.domain.scanners import AddScanner, RecordScans
 from store.domain.scores import RecordScores
 from store.domain.thread_commands import CopyThread, KeepInThread
 from store.domain.trainer_metrics import LogMetrics
@@ -64,6 +65,8 @@ _ADDING: Final = frozenset[type[Command]](
         PublishResources,
         RecordScores,
         LogMetrics,
+        AddScanner,
+        RecordScans,
         KeepInThread,
         CopyThread,
     }

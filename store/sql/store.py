@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from store.sql.annotations import SQLAnnotations
     from store.sql.log import SQLLog
     from store.sql.runs import SQLRuns
+    from store.sql.scanners import SQLScanners
     from store.sql.threads import SQLThreads
 
 T = TypeVar("T")
@@ -139,6 +140,12 @@ class SQLStore(SQLReads, Store):
         from store.sql.annotations import SQLAnnotations
 
         return SQLAnnotations(self.core)
+
+    @cached_property
+    def scanners(self) -> SQLScanners:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from store.sql.scanners import SQLScanners
+
+        return SQLScanners(self.core)
 
     @cached_property
     def threads(self) -> SQLThreads:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -264,6 +264,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
                 core_tables.labels: [*row_of.labels(state)],
                 core_tables.notes: stream.run.notes,
                 core_tables.scores: stream.run.scores,
+                core_tables.scans: stream.run.scans,
             }
         case WorkerState() as state:
             return {core_tables.workers: [row_of.worker(state)]}

@@ -29,6 +29,9 @@ ANNOTATIONS: Final = f"{ROLLOUT}/annotations"
 
 LABELS_SEARCH: Final = f"{PREFIX}/labels/search"
 METRICS_SEARCH: Final = f"{PREFIX}/metrics/search"
+SCANNERS: Final = f"{PREFIX}/scanners"
+SCANS_SEARCH: Final = f"{PREFIX}/scans/search"
+UNSCANNED: Final = f"{PREFIX}/scans/unscanned"
 SCORES_SEARCH: Final = f"{PREFIX}/scores/search"
 SCORE_VERSIONS: Final = f"{PREFIX}/scores/versions"
 

@@ -28,6 +28,7 @@ from store.db.tables.core import (
     resources,
     rollouts,
     run_keys,
+    scans,
     scores,
     span_counters,
     spans,
@@ -38,7 +39,7 @@ from store.db.tables.core import (
     worker_signals,
     workers,
 )
-from store.domain.events import SpanNumbersReserved
+from store.domain.events import ScannerAdded, SpanNumbersReserved
 from store.domain.rollout import QueuePlace
 
 
@@ -213,6 +214,20 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
             select(*labels.c).where(dialect.any_of(labels.c.rollout_id, "labelled")),
         ),
         LoadStatement("scores", "scores", ("scores",), _scores(dialect)),
+        *_of_scanners(dialect),
+    )
+
+
+def _of_scanners(dialect: Dialect) -> tuple[LoadStatement, ...]:
+    """Return the queries for scanners and their results; of several results with one key, the last comes first."""
+    key = (scans.c.rollout_id, scans.c.attempt_id, scans.c.scanner, scans.c.version)
+    results = select(*key, scans.c.is_match, scans.c.error).where(dialect.any_key(key, "scans"))
+    added = select(events.c.position, events.c.stream, events.c.shape, events.c.data).where(
+        dialect.any_of(events.c.stream, "scanners"), events.c.type == ScannerAdded.type
+    )
+    return (
+        LoadStatement("scans", "scans", ("scans",), results.order_by(scans.c.position.desc())),
+        LoadStatement("scanners", "scanners", ("scanners",), added),
     )
 
 

@@ -19,6 +19,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Sequence
 from store.db.columns import BigId, Number, Str, keyed, metadata
 from store.db.tables.annotations import ANNOTATIONS, labels, notes
 from store.db.tables.runs import RUNS, artifacts, checkpoints, fork_masks, forks, run_events, run_keys
+from store.db.tables.scans import scans
 from store.db.tables.scores import SCORES, scores
 from store.db.tables.threads import THREADS, thread_checkpoints, thread_writes, threads
 from store.db.tables.trainer_metrics import METRICS, metrics
@@ -61,6 +62,7 @@ __all__ = [
     "rollouts",
     "run_events",
     "run_keys",
+    "scans",
     "scores",
     "settable",
     "span_counters",

@@ -3,6 +3,7 @@
 from sqlalchemy import BigInteger, Column
 
 from store.db.columns import Number, Str, keyed
+from store.db.tables.scans import scans
 
 # One row for each event. Of the rows with the same attempt, name and version, only the last may have a value.
 scores = keyed(
@@ -21,4 +22,4 @@ scores = keyed(
     Column("code_sha256", Str),
 )
 
-SCORES = (scores,)
+SCORES = (scores, scans)

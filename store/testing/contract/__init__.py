@@ -44,6 +44,7 @@ from store.testing.contract.resources import ResourcesContract  # noqa: E402
 from store.testing.contract.results import ResultsContract  # noqa: E402
 from store.testing.contract.retries import RetriesContract  # noqa: E402
 from store.testing.contract.reward_queries import RewardQueriesContract  # noqa: E402
+from store.testing.contract.scanners import ScannersContract  # noqa: E402
 from store.testing.contract.scores import ScoresContract  # noqa: E402
 from store.testing.contract.span_numbers import SpanNumbersContract  # noqa: E402
 from store.testing.contract.span_queries import SpanQueriesContract  # noqa: E402
@@ -71,6 +72,7 @@ __all__ = [
     "RetriesContract",
     "RewardQueriesContract",
     "RolloutUpdatesContract",
+    "ScannersContract",
     "ScoresContract",
     "SpanNumbersContract",
     "SpanQueriesContract",

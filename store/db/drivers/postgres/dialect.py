@@ -648,7 +648,7 @@ def translate(error: Exception) -> StoreError:
 
 
 # The parameters that are lists of keys, with the number of columns of each key.
-_KEYS = {"spans": 3, "model_calls": 3, "scores": 4}
+_KEYS = {"spans": 3, "model_calls": 3, "scores": 4, "scans": 4}
 
 
 def _split(params: Params) -> Params:

@@ -1,0 +1,183 @@
+"""Reads of scanners and their results. Decision 117."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
+from sqlalchemy.types import BigInteger, Integer, Text
+
+from store.db.data_blocks import json_of
+from store.db.dialect import NamedRow, ReadSession
+from store.db.queries.bodies import payload
+from store.db.queries.expressions import one_of
+from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
+from store.domain.events import ScannerAdded, upcast
+from store.domain.rollout import TERMINAL
+from store.models.scanners import Scan, ScanError, Scanner, UnscannedAttempt
+from store.validation.scores import VersionKey
+
+_END = 2**63 - 1
+_NO_RESULTS = {"matches": 0, "clear": 0, "failures": 0}
+
+
+async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
+    """Return the versions of scanners that were added up to a position, with the numbers of their results."""
+    until = _END if until is None else until
+
+    def build() -> Select[Any]:
+        event, body = core_tables.events.c, core_tables.bodies.c
+        columns: list[ColumnElement[Any]] = [event.position, event.shape, event.data, event.at]
+        columns += [event.actor, body.codec, body.body]
+        joined = core_tables.events.outerjoin(core_tables.bodies, body.position == event.position)
+        return (
+            select(*columns)
+            .select_from(joined)
+            # The range of the streams of scanners: `0` follows `/`.
+            .where(event.stream >= "scanner/", event.stream < "scanner0", event.position <= _until())
+        )
+
+    counts = await _counts(session, until)
+    added: list[Scanner] = []
+    for row in await session.fetch(compiled(session, "scanners", build), {"until": until}):
+        fact = upcast(ScannerAdded.type, row.shape, json_of(row.data))
+        assert isinstance(fact, ScannerAdded)  # the streams have no other events
+        results = counts.get((fact.name, fact.version), _NO_RESULTS)
+        content: dict[str, Any] = {"name": fact.name, "version": fact.version, "kind": fact.kind, **results}
+        labels = {"match_label": fact.match_label, "clear_label": fact.clear_label}
+        definition = (payload(row.codec, row.body) or {}).get("definition", {})
+        added.append(Scanner(definition=definition, at=row.at / 1_000_000, actor=row.actor, **labels, **content))
+    return sorted(added, key=lambda scanner: (scanner.name, scanner.version))
+
+
+async def _counts(session: ReadSession, until: int) -> dict[tuple[str, str], dict[str, int]]:
+    """Return the numbers of attempts by their last result, by the name and version of the scanner."""
+
+    def build() -> Select[Any]:
+        scan = core_tables.scans.c
+        key: list[ColumnElement[Any]] = [scan.scanner, scan.version, scan.rollout_id, scan.attempt_id]
+        # A match or its absence is final, so that it is the maximum of the attempt's results.
+        last = func.max(scan.is_match).label("is_match")
+        of_attempt = select(*key, last).where(scan.position <= _until()).group_by(*key).subquery("of_attempt")
+        attempt = of_attempt.c
+        columns: list[ColumnElement[Any]] = [attempt.scanner, attempt.version]
+        totals: list[ColumnElement[Any]] = [
+            func.count().label("attempts"),
+            func.count(attempt.is_match).label("results"),
+            func.sum(attempt.is_match).label("matches"),
+        ]
+        return select(*columns, *totals).group_by(*columns)
+
+    rows = await session.fetch(compiled(session, "scan_counts", build), {"until": until})
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for row in rows:
+        matches, results = int(row.matches or 0), int(row.results)
+        of_version = {"matches": matches, "clear": results - matches, "failures": int(row.attempts) - results}
+        counts[row.scanner, row.version] = of_version
+    return counts
+
+
+async def scans(
+    session: ReadSession, rollout_ids: Sequence[str], version: VersionKey | None, until: int | None
+) -> list[Scan]:
+    """Return the last result of each scanner and version for each attempt of some rollouts, up to a position."""
+
+    def build() -> Select[Any]:
+        scan, event, body = core_tables.scans.c, core_tables.events.c, core_tables.bodies.c
+        joined = core_tables.scans.join(core_tables.events, event.position == scan.position).outerjoin(
+            core_tables.bodies, body.position == scan.position
+        )
+        conditions = [session.dialect.any_of(scan.rollout_id, "rollouts"), scan.position <= _until()]
+        if version is not None:
+            conditions += _of_scanner()
+        return (
+            select(*scan, event.version.label("number"), event.at, event.actor, body.codec, body.body)
+            .select_from(joined)
+            .where(*conditions)
+            .order_by(scan.rollout_id, scan.position)
+        )
+
+    params = {
+        "rollouts": session.dialect.list_param(rollout_ids),
+        "until": _END if until is None else until,
+        **({} if version is None else {"scanner": version.name, "version": version.version}),
+    }
+    rows = await session.fetch(compiled(session, ("scans", version is None), build), params)
+    last = {(row.rollout_id, row.attempt_id, row.scanner, row.version): row for row in rows}
+    return [_scan(row) for row in rows if row is last[row.rollout_id, row.attempt_id, row.scanner, row.version]]
+
+
+async def unscanned(
+    session: ReadSession, *, key: VersionKey, limit: int, after: str | None, retry_errors: bool
+) -> list[UnscannedAttempt] | None:
+    """Return the latest attempts of ended rollouts without a result, in order of creation.
+
+    Return None if the rollout `after` does not exist.
+    """
+    rollout, attempt, scan = core_tables.rollouts.c, core_tables.attempts.c, core_tables.scans.c
+    start = 0
+    if after is not None:
+        place = select(rollout.first_position).where(rollout.rollout_id == bindparam("rollout", type_=Text))
+        rows = await session.fetch(session.dialect.sql(place), {"rollout": after})
+        if not rows:
+            return None
+        start = rows[0].first_position
+
+    def build() -> Select[Any]:
+        is_latest = and_(
+            attempt.rollout_id == rollout.rollout_id,
+            attempt.sequence_id == rollout.attempt_count,
+            attempt.released_position.is_(None),
+        )
+        conditions = [
+            scan.rollout_id == rollout.rollout_id,
+            scan.attempt_id == attempt.attempt_id,
+            *_of_scanner(),
+            *([scan.is_match.is_not(None)] if retry_errors else []),
+        ]
+        columns: list[ColumnElement[Any]] = [rollout.rollout_id, attempt.attempt_id]
+        return (
+            select(*columns)
+            .select_from(core_tables.rollouts.join(core_tables.attempts, is_latest))
+            .where(
+                one_of(rollout.status, TERMINAL),
+                rollout.first_position > bindparam("start", type_=BigInteger),
+                ~select(scan.position)
+                .where(*conditions)
+                .correlate(core_tables.rollouts, core_tables.attempts)
+                .exists(),
+            )
+            .order_by(rollout.first_position)
+            .limit(bindparam("most", type_=Integer))
+        )
+
+    params = {"scanner": key.name, "version": key.version, "start": start, "most": limit}
+    rows = await session.fetch(compiled(session, ("unscanned", retry_errors), build), params)
+    return [UnscannedAttempt(rollout_id=row.rollout_id, attempt_id=row.attempt_id) for row in rows]
+
+
+def _of_scanner() -> list[ColumnElement[bool]]:
+    scan = core_tables.scans.c
+    return [scan.scanner == bindparam("scanner", type_=Text), scan.version == bindparam("version", type_=Text)]
+
+
+def _until() -> ColumnElement[Any]:
+    return bindparam("until", type_=BigInteger)
+
+
+def _scan(row: NamedRow) -> Scan:
+    body = payload(row.codec, row.body) or {}
+    return Scan(
+        rollout_id=row.rollout_id,
+        attempt_id=row.attempt_id,
+        scanner=row.scanner,
+        version=row.version,
+        is_match=None if row.is_match is None else bool(row.is_match),
+        error=None if row.error is None else ScanError(type=row.error, message=body.get("message", "")),
+        explanation=body.get("explanation"),
+        number=row.number,
+        at=row.at / 1_000_000,
+        actor=row.actor,
+    )

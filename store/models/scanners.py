@@ -1,0 +1,77 @@
+"""Scanners: versioned programs that label ended rollouts, and their results. Decision 117."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from store.models.enums import Frozen
+
+ScannerKind = Literal["search", "regex", "function", "model"]
+
+
+class NewScanner(Frozen):
+    """A version of a scanner. The definition of a version never changes."""
+
+    name: str
+    """One line of 1 to 64 bytes, without @."""
+    version: str
+    """One line of 1 to 64 bytes, without @."""
+    kind: ScannerKind
+    definition: dict[str, Any]
+    """The parameters of the scanner, such as `{"query": "error"}`; up to 64 KiB as JSON."""
+    match_label: str | None = None
+    """The label of rollouts that people judged to match; None without a validation set."""
+    clear_label: str | None = None
+    """The label of rollouts that people judged not to match."""
+
+
+class Scanner(NewScanner):
+    """A version of a scanner in the store, and the numbers of attempts by their last result."""
+
+    at: float
+    """When the version was added, in seconds since the epoch."""
+    actor: str | None
+    matches: int
+    clear: int
+    failures: int
+    """The number of attempts with an error instead of a result."""
+
+
+class ScanError(Frozen):
+    """The reason why a scanner gave no result."""
+
+    type: str
+    """The class of the error, such as `ValueError`."""
+    message: str
+
+
+class NewScan(Frozen):
+    """The result of a scanner for an attempt: a match, no match, or an error."""
+
+    rollout_id: str
+    attempt_id: str
+    is_match: bool | None = None
+    """None if the scanner failed."""
+    error: ScanError | None = None
+    """The error if there is no result."""
+    explanation: str | None = None
+    """A text about the result, up to 4 KiB. It is payload, so it can be removed later."""
+
+
+class Scan(NewScan):
+    """A recorded result."""
+
+    scanner: str
+    version: str
+    number: int
+    """The number of the result's event in the rollout's history."""
+    at: float
+    """When the store recorded the result, in seconds since the epoch."""
+    actor: str | None
+
+
+class UnscannedAttempt(Frozen):
+    """The latest attempt of an ended rollout, without a result of a scanner."""
+
+    rollout_id: str
+    attempt_id: str

@@ -1,0 +1,27 @@
+"""Bodies of requests about the results of scanners."""
+
+from __future__ import annotations
+
+from store.models.enums import Frozen
+from store.models.queries import PastQuery
+
+
+class ScansQuery(PastQuery):
+    """POST /scans/search."""
+
+    rollout_id: list[str]
+    """The ids of at most 1,000 rollouts."""
+    scanner: str | None = None
+    """Only results of this version of a scanner, such as `loops@v1`."""
+
+
+class UnscannedQuery(Frozen):
+    """POST /scans/unscanned."""
+
+    name: str
+    version: str
+    limit: int = 1000
+    after: str | None = None
+    """The id of the last rollout of the page before."""
+    retry_errors: bool = False
+    """Whether attempts with an error are returned again."""
