@@ -8,6 +8,7 @@ from pathlib import Path
 
 from store import Store
 from store.models import NamedResources, NewScore, PromptTemplate, RolloutConfig, RunEvent
+from store.models.scanners import NewScan, NewScanner
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -78,6 +79,11 @@ async def test_each_call_appends_the_documented_events(store: Store, clock: Manu
     scores = [NewScore(rollout_id=rollout_id, attempt_id=attempt_id, name="a", version="v1", value=1)]
     for name in ("annotations.record_scores", "annotations.record_scores, repeated"):
         await measure(name, lambda: store.annotations.record_scores(scores))
+    scanner = NewScanner(name="a", version="v1", kind="search", definition={"query": "a"})
+    await measure("scanners.add", lambda: store.scanners.add(scanner))
+    scans = [NewScan(rollout_id=rollout_id, attempt_id=attempt_id, is_match=True)]
+    for name in ("scanners.record", "scanners.record, repeated"):
+        await measure(name, lambda: store.scanners.record("a", "v1", scans))
     event = RunEvent(kind="log", node_id="node", scope="scope", message="text")
     await measure("runs.append_events", lambda: store.runs.append_events(rollout_id, attempt_id, [event]))
     await measure(

@@ -20,6 +20,8 @@ from store.domain.events import (
     BodyDropped,
     MetricsLogged,
     RewardScored,
+    RolloutScanned,
+    ScannerAdded,
     SpanNumbersReserved,
     StoreBlobsDropped,
     StoreBodiesDropped,
@@ -40,7 +42,7 @@ from tests.recorded.reads import answers
 pytestmark = pytest.mark.slow
 
 FACTS_RECORDED = recording.load_json(recording.FACTS)
-YOUNGER = ("scores", "metrics")
+YOUNGER = ("scans", "scores", "metrics")
 """The tables that are younger than the recording."""
 for _name in ("main", "second"):
     FACTS_RECORDED[_name]["rows"] |= dict.fromkeys(YOUNGER, 0)
@@ -66,6 +68,7 @@ DAMAGE = {
     "labels": "UPDATE labels SET label = 'altered' WHERE label = 'to keep'",
     "notes": "DELETE FROM notes",
     "metrics": "INSERT INTO metrics (name, step, position, value) VALUES ('loss', 1, 3, 0.5)",
+    "scans": "INSERT INTO scans (rollout_id, position, attempt_id, scanner, version) VALUES ('ro', 3, 'at', 'a', 'v1')",
     "scores": "INSERT INTO scores (rollout_id, position, attempt_id, name, version) VALUES ('ro', 3, 'at', 'a', 'v1')",
 }
 """What makes rows of a projection wrong, by its table."""
@@ -216,7 +219,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"rollout_status", "last_reward"}, {"reward"}),
     ({"commit_id", "stream", "data_length"}, {"sentence"}),
     # The rows that a verification counts.
-    ({"labels", "notes", "rollouts"}, {"scores", "metrics"}),
+    ({"labels", "notes", "rollouts"}, {"scans", "scores", "metrics"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
@@ -239,6 +242,7 @@ _YOUNGER_PAGES = {
     "/ui/metrics",
     "/ui/search",
     "GET /v1/agl/log/position",
+    "GET /v1/agl/scanners",
     "GET /v1/agl/scores/versions",
 }
 """Pages that are younger than the recording."""
@@ -374,6 +378,8 @@ def test_the_recording_has_every_type_of_event_and_every_status() -> None:
         BodyDropped,
         MetricsLogged,
         RewardScored,
+        RolloutScanned,
+        ScannerAdded,
         SpanNumbersReserved,
         StoreBodiesDropped,
         StoreBlobsDropped,
