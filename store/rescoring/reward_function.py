@@ -54,18 +54,27 @@ class RewardReference:
         Raises:
             Invalid: the module cannot be imported, or has no such function.
         """
-        if "" not in sys.path and str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            target: Any = import_module(self.module)
-        except Exception as error:
-            raise Invalid("reward", f"{self.module!r} cannot be imported: {type(error).__name__}: {error}") from error
-        for part in self.function.split("."):
-            target = getattr(target, part, None)
-        if not callable(target):
-            fault = "is missing" if target is None else "is no function"
-            raise Invalid("reward", f"{self.module}:{self.function} {fault}")
-        return target
+        return import_function(self.module, self.function, "reward")
+
+
+def import_function(module: str, function: str, field: str) -> Callable[[AttemptRecord], Any]:
+    """Import and return a function. Its module may also be in the current directory.
+
+    Raises:
+        Invalid: the module cannot be imported, or has no such function. The error names `field`.
+    """
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        target: Any = import_module(module)
+    except Exception as error:
+        raise Invalid(field, f"{module!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in function.split("."):
+        target = getattr(target, part, None)
+    if not callable(target):
+        fault = "is missing" if target is None else "is no function"
+        raise Invalid(field, f"{module}:{function} {fault}")
+    return target
 
 
 def is_async(function: Callable[..., Any]) -> bool:

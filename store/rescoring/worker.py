@@ -13,23 +13,38 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout, Span
 from store.opening import open_store
 from store.rescoring.attempt_record import AttemptRecord
-from store.rescoring.reward_function import RewardReference, ScoreResult, is_async
-from store.validation.scores import check
+from store.rescoring.reward_function import ScoreResult, is_async
+from store.validation.scores import VersionKey, check
 
 _SPANS_AT_ONCE: Final = 5000
 _REPORT_SECONDS: Final = 0.2
+
+
+class FunctionSource(Protocol):
+    """A version of a function that each process loads. It can be pickled."""
+
+    @property
+    def key(self) -> VersionKey: ...
+
+    def load(self) -> Callable[[AttemptRecord], Any]:
+        """Return the function.
+
+        Raises:
+            Invalid: the function cannot be imported.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,7 @@ class WorkerOrder:
     """The settings of a process: its store, its reward function, and the limits of the calls."""
 
     url: str
-    reward: RewardReference
+    reward: FunctionSource
     timeout: float
     """The maximum time of a call in seconds."""
     concurrency: int

@@ -70,6 +70,15 @@ _ROLES: Final[Mapping[str, DocumentKind]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class EventTexts:
+    """The fields of an event that have texts, for events that are not read from the log."""
+
+    type: str
+    data: dict[str, Any]
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class SearchText:
     """A text of an event, with its kind and name."""
 
@@ -87,7 +96,7 @@ class SearchText:
         return int.from_bytes(digest, "big", signed=True)
 
 
-def documents_of(event: IndexedEvent) -> Iterator[SearchText]:
+def documents_of(event: IndexedEvent | EventTexts) -> Iterator[SearchText]:
     """Yield the documents of an event, without empty texts. A text that the event contains twice is yielded twice."""
     for document in _documents(event):
         text = without_encoded(document.text[:LONGEST])
@@ -95,7 +104,7 @@ def documents_of(event: IndexedEvent) -> Iterator[SearchText]:
             yield SearchText(document.kind, text, document.name[:200])
 
 
-def _documents(event: IndexedEvent) -> Iterator[SearchText]:
+def _documents(event: IndexedEvent | EventTexts) -> Iterator[SearchText]:
     match event.type:
         case SpanRecorded.type:
             yield from span_texts(event)
@@ -110,7 +119,7 @@ def _documents(event: IndexedEvent) -> Iterator[SearchText]:
             yield SearchText(DocumentKind.INPUT, _joined(event.body.get("input")))
 
 
-def span_texts(event: IndexedEvent) -> Iterator[SearchText]:
+def span_texts(event: IndexedEvent | EventTexts) -> Iterator[SearchText]:
     """Yield the texts of a span. Some of them may be empty."""
     attributes: dict[str, Any] = event.body.get("attributes") or {}
     tool = tool_use_of(attributes)
@@ -156,7 +165,7 @@ def message_texts(message: Message, names: Mapping[str, str]) -> Iterator[Search
         yield SearchText(kind, "\n".join(texts))
 
 
-def error_texts(event: IndexedEvent, attributes: Mapping[str, Any]) -> Iterator[SearchText]:
+def error_texts(event: IndexedEvent | EventTexts, attributes: Mapping[str, Any]) -> Iterator[SearchText]:
     """Yield the texts of the errors that a span records. Some of them may be empty."""
     records: list[Any] = [{"name": "exception", "attributes": attributes}, *(event.body.get("events") or [])]
     for record in records:

@@ -1,0 +1,1 @@
+from store.scanning.detector import Detector as Detector, function_definition as function_definition
