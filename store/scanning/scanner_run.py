@@ -1,0 +1,325 @@
+"""Execution of a scanner over rollouts that have ended. The results in the store are its only progress."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from store.errors import Conflict, Invalid, StoreError, TooLarge
+from store.interface.store import Store
+from store.models import AttemptedRollout
+from store.models.enums import Frozen
+from store.models.queries import RolloutQuery
+from store.models.scanners import NewScan, NewScanner, ScanError
+from store.opening import open_store
+from store.rescoring.pool import RolloutResult, WorkerPool
+from store.rescoring.worker import WorkerOrder
+from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.scanning.detector import KEY_VARIABLE, Detector, shortened
+from store.validation import arguments
+from store.validation.scores import version_key
+
+_PAGE: Final = 1000
+_CHUNK: Final = 50
+_COMMIT: Final = 1000
+_COMMIT_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 0.1
+_LONGEST_WAIT: Final = 30.0
+
+
+class ScanReport(Frozen):
+    """The result of a scan."""
+
+    scanner: str
+    """The name and the version, such as `hacks@v1`."""
+    is_dry_run: bool
+    scanned: int
+    """The number of rollouts that got a result in this run; in a dry run, those that would be scanned."""
+    matches: int
+    """The number of rollouts that matched in this run."""
+    errors: int
+    """The number of rollouts for which this run recorded an error."""
+    conflicts: int
+    """The number of rollouts for which another process recorded another result meanwhile."""
+    errors_by_type: dict[str, int]
+    error_examples: dict[str, str]
+    """For each type of error, the message of one."""
+    precision: float | None
+    """Of the matches among rollouts with one of the labels, the share with `match_label`; None without matches."""
+    recall: float | None
+    """Of the results of rollouts with `match_label`, the share of matches; None without results."""
+    labelled: int
+    """The number of rollouts with exactly one of the two labels that have a result of this version."""
+    seconds: float
+
+
+async def scan(
+    url: str,
+    scanner: NewScanner,
+    *,
+    query: RolloutQuery | None = None,
+    follow: bool = False,
+    processes: int | None = None,
+    concurrency: int = 8,
+    timeout: float = 60.0,  # noqa: ASYNC109 - the timeout of each call
+    limit: int = -1,
+    retry_errors: bool = False,
+    dry_run: bool = False,
+    key_variable: str = KEY_VARIABLE,
+    stopped: asyncio.Event | None = None,
+    poll_seconds: float = 1.0,
+    on_progress: OnProgress = ignore,
+) -> ScanReport:
+    """Run a scanner over the latest attempts of rollouts that have ended and have no result of its version.
+
+    A call that raises an error, takes too long or ends its process is recorded as an error of its rollout. A scan that
+    was killed is continued by the same call.
+
+    Args:
+        url: the store: a database or a server. Each process opens it.
+        scanner: the scanner. It is added to the store if it does not exist.
+        query: which rollouts to scan; None for all. Sorting and pages of the query are ignored.
+        follow: whether to scan rollouts that end later, until `stopped` is set.
+        processes: the number of processes; None for the number of cores.
+        concurrency: the number of calls of an async function or of a model that run at once in each process.
+        timeout: the maximum time of a call in seconds.
+        limit: the maximum number of rollouts; -1 for all.
+        retry_errors: whether to scan again rollouts whose last result is an error.
+        dry_run: whether to count the rollouts only.
+        key_variable: the environment variable with the key of the model server. The key is not stored.
+        stopped: ends the scan when it is set; results that have arrived are recorded.
+        poll_seconds: with `follow`, how often to look for rollouts that have ended.
+        on_progress: called with the number of rollouts that are done.
+
+    Raises:
+        Invalid: an argument, or the definition of the scanner, is invalid.
+        Conflict: the version exists with another definition, or with other code.
+        NotFound, Incompatible, Unavailable: the store cannot be opened; see `open_store`.
+        ReadOnly: the store cannot be written.
+    """
+    key = version_key(f"{scanner.name}@{scanner.version}", "scanner")
+    detector = Detector(key, scanner.kind, scanner.definition, key_variable)
+    detector.load()
+    at_once = arguments.whole(concurrency, "concurrency", "a number of calls", 1)
+    number = arguments.whole(
+        os.cpu_count() or 1 if processes is None else processes, "processes", "a number of processes", 1
+    )
+    if arguments.finite(timeout, "timeout") <= 0:
+        raise Invalid("timeout", f"{timeout} is not a time; give seconds above 0")
+    query = query or RolloutQuery()
+    if query.as_at is not None or query.filter_logic == "or":
+        raise Invalid("query", "selects rollouts of the past, or joins its conditions by or; a scan supports neither")
+    if url.startswith("memory:"):
+        raise Invalid("url", "a memory:// store exists only inside its program; name a file, a database or a server")
+    async with open_store(url, create=False, read_only=dry_run) as store:
+        run = _Run(store, detector.key.name, detector.key.version, query, limit, retry_errors, on_progress)
+        if stopped is not None:
+            run.stopped = stopped
+        if dry_run:
+            await run.count()
+        else:
+            await store.scanners.add(scanner)
+            order = WorkerOrder(url, detector, timeout, at_once)
+            await (run.follow(order, number, poll_seconds) if follow else run.walk(order, number))
+        return await run.report(scanner, is_dry_run=dry_run)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a scanner."""
+
+    store: Store
+    name: str
+    version: str
+    query: RolloutQuery
+    limit: int
+    retry_errors: bool
+    on_progress: OnProgress
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    pool: WorkerPool | None = None
+    submitted: int = 0
+    scanned: int = 0
+    matches: int = 0
+    conflicts: int = 0
+    errors: Counter[str] = field(default_factory=Counter[str])
+    error_examples: dict[str, str] = field(default_factory=dict[str, str])
+    results: list[RolloutResult] = field(default_factory=list[RolloutResult])
+    """Results that are not recorded yet."""
+    recorded_at: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
+
+    async def count(self) -> None:
+        """Count the rollouts that would be scanned."""
+        if any(
+            (scanner.name, scanner.version) == (self.name, self.version)
+            for scanner in await self.store.scanners.query()
+        ):
+            async for rollouts in self._unscanned():
+                self.scanned += len(rollouts)
+            return
+        ended = [
+            status for status in ("succeeded", "failed", "cancelled") if status in (self.query.status_in or [status])
+        ]
+        update = {"status_in": ended, "limit": 1, "offset": 0}
+        total = (await self.store.find_rollouts(self.query.model_copy(update=update))).total
+        self.scanned = total if self.limit == -1 else min(total, self.limit)
+
+    async def follow(self, order: WorkerOrder, processes: int, poll_seconds: float) -> None:
+        """Scan rollouts as they end, until `stopped` is set. While the store cannot be reached, try again."""
+        position, wait = -1, poll_seconds
+        while not self.stopped.is_set():
+            try:
+                latest = (await self.store.log.position()).position
+                if latest != position:
+                    await self.walk(order, processes)
+                    self.retry_errors = False
+                position, wait = latest, poll_seconds
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                wait = min(max(1.0, 2 * wait), _LONGEST_WAIT)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopped.wait(), wait)
+
+    async def walk(self, order: WorkerOrder, processes: int) -> None:
+        """Scan all rollouts without a result, and record the results."""
+        try:
+            async for rollouts in self._unscanned():
+                # If every rollout has a result already, no process is started.
+                self.pool = self.pool or await asyncio.to_thread(WorkerPool, order, processes)
+                for start in range(0, len(rollouts), _CHUNK):
+                    while not self.pool.has_room:
+                        await self._collect(self.pool)
+                    if self.stopped.is_set():
+                        break
+                    self.pool.submit(rollouts[start : start + _CHUNK])
+            while self.pool is not None and not self.pool.is_idle and not self.stopped.is_set():
+                await self._collect(self.pool)
+            await self._record()
+        finally:
+            pool, self.pool, self.results = self.pool, None, []
+            if pool is not None:
+                pool.close()
+
+    async def _collect(self, pool: WorkerPool) -> None:
+        self.results += await asyncio.to_thread(pool.wait, _WAIT_SECONDS)
+        if len(self.results) >= _COMMIT or time.monotonic() - self.recorded_at > _COMMIT_SECONDS:
+            await self._record()
+
+    async def _record(self) -> None:
+        outcomes, self.results, self.recorded_at = self.results, [], time.monotonic()
+        if outcomes:
+            await self._record_in_parts(outcomes)
+            self.on_progress(OperationProgress("scanning rollouts", self.scanned, self.submitted, "rollouts"))
+
+    async def _record_in_parts(self, outcomes: Sequence[RolloutResult]) -> None:
+        """Record outcomes; in halves, if a call cannot have all of them."""
+        try:
+            await self.store.scanners.record(self.name, self.version, [_scan_of(outcome) for outcome in outcomes])
+        except (Conflict, TooLarge) as error:
+            if len(outcomes) > 1:
+                middle = len(outcomes) // 2
+                await self._record_in_parts(outcomes[:middle])
+                await self._record_in_parts(outcomes[middle:])
+            elif isinstance(error, Conflict):
+                self.conflicts += 1
+            else:
+                raise
+            return
+        self.scanned += len(outcomes)
+        for outcome in outcomes:
+            self.matches += outcome.result.value == 1
+            if outcome.result.error is not None:
+                kind, message = outcome.result.error
+                self.errors[kind] += 1
+                self.error_examples.setdefault(kind, message)
+
+    async def _unscanned(self) -> AsyncIterator[list[AttemptedRollout]]:
+        """Yield the rollouts of the query whose latest attempt has no result, a page at a time."""
+        after: str | None = None
+        while not self.stopped.is_set() and self.submitted != self.limit:
+            page = await self.store.scanners.unscanned(
+                self.name, self.version, limit=_PAGE, after=after, retry_errors=self.retry_errors
+            )
+            attempts = {attempt.rollout_id: attempt.attempt_id for attempt in page}
+            if not attempts:
+                return
+            after = list(attempts)[-1]
+            selected = set(self.query.rollout_id_in or attempts)
+            ids = [rollout_id for rollout_id in attempts if rollout_id in selected]
+            update = {"rollout_id_in": ids, "limit": len(ids), "offset": 0}
+            items = (await self.store.find_rollouts(self.query.model_copy(update=update))).items if ids else ()
+            rollouts = [
+                rollout
+                for rollout in items
+                if isinstance(rollout, AttemptedRollout) and rollout.attempt.attempt_id == attempts[rollout.rollout_id]
+            ]
+            if self.limit != -1:
+                rollouts = rollouts[: self.limit - self.submitted]
+            self.submitted += len(rollouts)
+            if rollouts:
+                yield rollouts
+
+    async def report(self, scanner: NewScanner, *, is_dry_run: bool) -> ScanReport:
+        """Return the report of the run, with the agreement with the labels that people added."""
+        by_label: dict[bool, dict[str, bool]] = {}
+        if not is_dry_run:
+            for is_match, label in ((True, scanner.match_label), (False, scanner.clear_label)):
+                by_label[is_match] = {} if label is None else await self._results_of(label)
+        hits, others = by_label.get(True, {}), by_label.get(False, {})
+        both = hits.keys() & others.keys()
+        right = [value for rollout_id, value in hits.items() if rollout_id not in both]
+        wrong = [value for rollout_id, value in others.items() if rollout_id not in both]
+        matched = sum(right) + sum(wrong)
+        return ScanReport(
+            scanner=f"{self.name}@{self.version}",
+            is_dry_run=is_dry_run,
+            scanned=self.scanned,
+            matches=self.matches,
+            errors=self.errors.total(),
+            conflicts=self.conflicts,
+            errors_by_type=dict(self.errors.most_common()),
+            error_examples=self.error_examples,
+            precision=sum(right) / matched if matched else None,
+            recall=sum(right) / len(right) if right else None,
+            labelled=len(right) + len(wrong),
+            seconds=time.monotonic() - self.began,
+        )
+
+    async def _results_of(self, label: str) -> dict[str, bool]:
+        """Return by rollout id whether the latest attempts of the rollouts with a label matched."""
+        results: dict[str, bool] = {}
+        offset = 0
+        while True:
+            page = await self.store.find_rollouts(RolloutQuery(label_in=[label], limit=_PAGE, offset=offset))
+            attempts = {
+                rollout.rollout_id: rollout.attempt.attempt_id
+                for rollout in page
+                if isinstance(rollout, AttemptedRollout)
+            }
+            if not page.items:
+                return results
+            scans = await self.store.scanners.query_scans(list(attempts), scanner=f"{self.name}@{self.version}")
+            results |= {
+                scan.rollout_id: scan.is_match
+                for scan in scans
+                if scan.is_match is not None and attempts[scan.rollout_id] == scan.attempt_id
+            }
+            offset += len(page)
+
+
+def _scan_of(outcome: RolloutResult) -> NewScan:
+    result, rollout = outcome.result, outcome.rollout
+    return NewScan(
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        is_match=None if result.value is None else result.value == 1,
+        error=None if result.error is None else ScanError(type=result.error[0], message=result.error[1]),
+        explanation=shortened(result.explanation),
+    )
