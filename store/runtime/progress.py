@@ -20,6 +20,7 @@ Step = Literal[
     "freeing space",
     "exporting",
     "reading",
+    "scanning rollouts",
     "scoring rollouts",
     "importing",
     "enqueueing rollouts",

@@ -51,6 +51,7 @@ WORKING = {
     "effect": ("effect",),
     "compare-selections": ("compare-selections", "id={id}", "status=failed"),
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
+    "scan": ("scan", "errors@v1", "--search", "error:", "--dry-run"),
     **{
         f"export {name}": ("export", name, f"{{file}}.{{terminal}}.{name}", "--id", "{id}")
         for name in ("parquet", "jsonl", "hf", "sft", "otlp", "atif")

@@ -65,7 +65,7 @@ def imported(*commands: list[str], url: str = "sqlite:///none.db") -> set[str]:
     return set(run(PROGRAM, json.dumps(commands), url=url).stdout.split())
 
 
-FILTERING = ("compare-selections", "copy", "cost", "effect", "replay", "rescore", "search", "sql")
+FILTERING = ("compare-selections", "copy", "cost", "effect", "replay", "rescore", "scan", "search", "sql")
 """Commands whose options are the fields of queries, beside those with commands of their own."""
 
 

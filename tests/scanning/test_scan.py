@@ -11,7 +11,11 @@ from store import Conflict, Invalid, RolloutQuery, open_store
 from store.models.scanners import NewScanner, Scan
 from store.scanning import ScanReport, function_definition, scan
 from tests.conftest import SQLITE
-from tests.rescoring.conftest import add_rollouts, filled_url, forked_workers  # noqa: F401
+from tests.rescoring.conftest import (
+    add_rollouts,
+    filled_url,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    forked_workers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+)
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -85,10 +89,10 @@ async def test_follower_scans_rollouts_that_end_later(filled_url: str) -> None: 
         )
     )
     async with await open_store(filled_url) as store:
-        while len(await results(filled_url, "regex@v1")) < 10:
+        while len(await results(filled_url, "regex@v1")) < 10:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await add_rollouts(store, [11])
-        while len(await results(filled_url, "regex@v1")) < 11:
+        while len(await results(filled_url, "regex@v1")) < 11:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     stopped.set()
     report = await following
