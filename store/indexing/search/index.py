@@ -1,7 +1,7 @@
 """The index of search. Decision 108.
 
 Each distinct text of a rollout is a row of `search_documents`. Its words are in a table of FTS5 on SQLite, and in the
-column `vector` on Postgres. The text itself is only in the log.
+column `words` on Postgres, as codes of `lexicon`. The text itself is only in the log.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from store.db.index_place import IndexSession
 from store.domain.rows import row_maker
 from store.indexing.index import Index, IndexedEvent
 from store.indexing.search.documents import EVENT_TYPES, SearchText, documents_of
+from store.indexing.search.lexicon import assigned_codes, codes_in, lexicon, remove_codes
 from store.indexing.search.words import parts_of
 
 _metadata = MetaData()
 _BigId: Final = BigInteger().with_variant(Integer(), "sqlite")
-_POSITIONS: Final = 255
-"""The maximum number of positions that Postgres stores for one word of a text."""
 _KEYS_AT_ONCE: Final = 500
 _REMOVED_AT_ONCE: Final = 20_000
 """The maximum number of documents whose words are deleted after one scan of all words, on SQLite."""
@@ -55,25 +54,26 @@ documents = Table(
     _metadata,
     # The numbers ascend in the order of the log.
     Column("id", _BigId, primary_key=True, autoincrement=False),
-    Column("rollout", BigInteger, nullable=False),
     # The position of the first event that contains the text.
     Column("position", BigInteger, nullable=False),
-    Column("kind", SmallInteger, nullable=False),
-    Column("name", Text, nullable=False),
     # `SearchText.key`, which is equal for repetitions of a text in a rollout.
     Column("hash", BigInteger, nullable=False),
+    Column("rollout", Integer, nullable=False),
+    Column("kind", SmallInteger, nullable=False),
     # The number of the part of the text, from 0. Only long texts have several parts.
     Column("part", SmallInteger, nullable=False),
+    Column("name", Text, nullable=False),
     TableIndex("ix_search_documents_rollout", "rollout"),
-    TableIndex("ix_search_documents_hash", "hash"),
 )
-# On Postgres, the table has one more column, with the words of the document.
-vectors = Table(
+# On Postgres, the table has one more column, with the codes of the words of the document.
+coded_documents = Table(
     "search_documents",
     MetaData(),
     *(Column(column.name, column.type) for column in documents.columns),
-    Column("vector", Text, info={"postgresql": "tsvector"}),
+    Column("words", Text(collation="C")),
 )
+CHARACTERS: Final = "string_to_array(search_documents.words, NULL)"
+"""The expression that the index of words on Postgres contains."""
 
 _FTS: Final = (
     "CREATE VIRTUAL TABLE search_words USING fts5(text, meta, content = '', columnsize = 0, tokenize = 'ascii')"
@@ -82,6 +82,23 @@ _INSTANCES: Final = "CREATE VIRTUAL TABLE search_instances USING fts5vocab(searc
 _INSTANCES_OF: Final = (
     "SELECT doc, col, term FROM search_instances WHERE doc IN (SELECT value FROM json_each(?))"
     " ORDER BY doc, col, offset"
+)
+_FREQUENT: Final = Sql(
+    "SELECT DISTINCT character FROM (SELECT words FROM search_documents ORDER BY id DESC LIMIT 2000) AS latest,"
+    " unnest(string_to_array(latest.words, NULL)) AS character",
+    (),
+    {},
+    None,
+    row_maker(("character",)),
+)
+_UNUSED: Final = Sql(
+    "SELECT code FROM unnest($1::text[]) AS code WHERE NOT EXISTS (SELECT FROM search_documents"
+    " WHERE string_to_array(search_documents.words, NULL) @> string_to_array(code, NULL)"
+    " AND strpos(search_documents.words, code) > 0)",
+    ("codes",),
+    {},
+    None,
+    row_maker(("code",)),
 )
 _INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
 _DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
@@ -123,9 +140,9 @@ class SearchIndex(Index):
     """The texts of rollouts and their words."""
 
     name = "search"
-    version = 1
+    version = 2
     types = EVENT_TYPES
-    tables = (rollout_numbers, documents)
+    tables = (rollout_numbers, documents, lexicon)
 
     @property
     def table_names(self) -> list[str]:
@@ -133,7 +150,7 @@ class SearchIndex(Index):
 
     async def create(self, session: IndexSession) -> None:
         compiler = session.dialect.compiler
-        for table in self.tables:
+        for table in self.tables[: 2 if is_sqlite(compiler.name) else None]:
             await session.execute(str(CreateTable(table).compile(dialect=compiler)))
         for index in sorted(documents.indexes, key=lambda index: str(index.name)):
             await session.execute(str(CreateIndex(index).compile(dialect=compiler)))
@@ -141,15 +158,17 @@ class SearchIndex(Index):
             await session.execute(_FTS)
             await session.execute(_INSTANCES)
         else:
-            await session.execute("ALTER TABLE search_documents ADD COLUMN vector tsvector NOT NULL")
-            await session.execute("CREATE INDEX ix_search_documents_vector ON search_documents USING gin (vector)")
+            await session.execute('ALTER TABLE search_documents ADD COLUMN words text COLLATE "C" NOT NULL')
+            await session.execute(
+                f"CREATE INDEX ix_search_documents_words ON search_documents USING gin ({CHARACTERS})"
+            )
 
     async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
         texts: dict[int, tuple[IndexedEvent, SearchText]] = {}
         for event in events:
             for document in documents_of(event):
                 texts.setdefault(document.key(event.rollout_id), (event, document))
-        repeated = await self._existing(session, list(texts))
+        repeated = await self._existing(session, sorted({event.rollout_id for event, _ in texts.values()}))
         texts = {key: value for key, value in texts.items() if key not in repeated}
         if not texts:
             return
@@ -163,14 +182,12 @@ class SearchIndex(Index):
         if rows:
             await self._write(session, rows)
 
-    async def _existing(self, session: IndexSession, keys: Sequence[int]) -> set[int]:
-        dialect = session.dialect
-        statement = dialect.sql(select(documents.c.hash).where(dialect.any_of(documents.c.hash, "hashes")))
-        existing: set[int] = set()
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            part = dialect.list_param(list(keys[start : start + _KEYS_AT_ONCE]))
-            existing |= {row.hash for row in await session.fetch(statement, {"hashes": part})}
-        return existing
+    async def _existing(self, session: IndexSession, rollout_ids: Sequence[str]) -> set[int]:
+        """Return the keys of all texts of rollouts."""
+        numbers = list((await self._existing_numbers(session, rollout_ids)).values())
+        statement = select(documents.c.hash).where(session.dialect.any_of(documents.c.rollout, "numbers"))
+        params = {"numbers": session.dialect.list_param(numbers)}
+        return {row.hash for row in await session.fetch(session.dialect.sql(statement), params)} if numbers else set()
 
     async def _numbers(self, session: IndexSession, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of rollouts. New rollouts get the next numbers."""
@@ -192,8 +209,8 @@ class SearchIndex(Index):
     async def _write(self, session: IndexSession, rows: Sequence[_Part]) -> None:
         values = [
             (
-                *(row.id, row.rollout, row.position, int(row.document.kind)),
-                *(row.document.name.replace("\0", ""), row.hash, row.part),
+                *(row.id, row.position, row.hash, row.rollout),
+                *(int(row.document.kind), row.part, row.document.name.replace("\0", "")),
             )
             for row in rows
         ]
@@ -202,8 +219,12 @@ class SearchIndex(Index):
             words = [(row.id, _meta(row.document, row.rollout), " ".join(row.words)) for row in rows]
             await session.execute(_INSERT_WORDS, words)
         else:
-            lexemes = [(*value, vector_text(row)) for value, row in zip(values, rows, strict=True)]
-            await session.write(vectors, lexemes)
+            texts = [
+                (*(f"§{word}" for word in _meta(row.document, row.rollout).split()[:2]), *row.words) for row in rows
+            ]
+            codes = await assigned_codes(session, (word for words in texts for word in words))
+            coded = ["".join([codes[word] for word in words]) for words in texts]
+            await session.write(coded_documents, [(*value, text) for value, text in zip(values, coded, strict=True)])
 
     async def remove(self, session: IndexSession, rollout_ids: Sequence[str]) -> bool:
         dialect = session.dialect
@@ -216,8 +237,29 @@ class SearchIndex(Index):
                 return False
             for start in range(0, len(ids), _REMOVED_AT_ONCE):
                 await self._delete_words(session, ids[start : start + _REMOVED_AT_ONCE])
-        await session.delete(documents, "rollout", numbers)
+            await session.delete(documents, "rollout", numbers)
+        else:
+            await self._delete_coded(session, numbers)
         return True
+
+    async def _delete_coded(self, session: IndexSession, numbers: Sequence[int]) -> None:
+        """Delete the documents of rollouts on Postgres, and the words that no other document contains."""
+        dialect, column = session.dialect, coded_documents.c
+        statement = dialect.sql(select(column.words).where(dialect.any_of(column.rollout, "numbers")))
+        codes: set[str] = set()
+        for start in range(0, len(numbers), _KEYS_AT_ONCE):
+            part = list(numbers[start : start + _KEYS_AT_ONCE])
+            for row in await session.fetch(statement, {"numbers": dialect.list_param(part)}):
+                codes |= codes_in(row.words)
+            await session.delete(documents, "rollout", part)
+        # Most words are in one of the latest documents. Only the others are looked up, each in the index of words.
+        codes -= {row.character for row in await session.fetch(_FREQUENT, {})}
+        await session.execute("SET LOCAL enable_seqscan = off")
+        rest = sorted(codes)
+        for start in range(0, len(rest), _KEYS_AT_ONCE):
+            rows = await session.fetch(_UNUSED, {"codes": rest[start : start + _KEYS_AT_ONCE]})
+            await remove_codes(session, [row.code for row in rows])
+        await session.execute("SET LOCAL enable_seqscan = on")
 
     async def _delete_words(self, session: IndexSession, ids: Sequence[int]) -> None:
         """Delete the words of documents on SQLite.
@@ -271,14 +313,3 @@ def meta_words(kind: int, name: str, rollout: int) -> str:
 
 def _meta(document: SearchText, rollout: int) -> str:
     return meta_words(document.kind, document.name.replace("\0", ""), rollout)
-
-
-def vector_text(row: _Part) -> str:
-    """Return the words of a document as text of the type tsvector."""
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(row.words, start=1):
-        of_word = places.setdefault(word, [])
-        if len(of_word) < _POSITIONS:
-            of_word.append(place)
-    meta = [f"'§{word}'" for word in _meta(row.document, row.rollout).split()[:2]]
-    return " ".join([*meta, *(f"'{word}':{','.join(map(str, of_word))}" for word, of_word in places.items())])

@@ -1,26 +1,32 @@
-"""Conditions of search in SQL: clauses as expressions of FTS5 on SQLite and of tsquery on Postgres."""
+"""Conditions of search in SQL: clauses as expressions of FTS5 on SQLite and as codes of words on Postgres."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, bindparam, column, literal_column, select, table
-from sqlalchemy import cast as cast_sql
-from sqlalchemy.types import BigInteger, Text, UserDefinedType
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+    table,
+)
+from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect
-from store.indexing.search.index import documents, is_sqlite, kind_word, name_word, rollout_word
-from store.indexing.search.query_language import Clause
+from store.db.dialect import Dialect, ReadSession
+from store.indexing.search.index import CHARACTERS, documents, is_sqlite, kind_word, name_word, rollout_word
+from store.indexing.search.lexicon import NO_CODE, Codes, read_codes
+from store.indexing.search.query_language import Clause, SearchTerms
 
 _words = table("search_words", column("rowid", BigInteger))
-
-
-class _TsQuery(UserDefinedType[Any]):
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "tsquery"
+_coded: ColumnElement[Any] = literal_column("search_documents.words")
+_characters: ColumnElement[Any] = literal_column(CHARACTERS)
 
 
 class WordMatch:
@@ -28,11 +34,12 @@ class WordMatch:
 
     Args:
         dialect: the database.
+        codes: the codes of the words of the clauses, from `codes_of`.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, codes: Codes) -> None:
         self._has_fts = is_sqlite(dialect.compiler.name)
-        self._dialect = dialect
+        self._dialect, self._codes = dialect, codes
 
     @property
     def id(self) -> ColumnElement[int]:
@@ -45,20 +52,21 @@ class WordMatch:
 
     def all_documents(self) -> WordMatch:
         """Return the statement's part for all documents, without a condition on words."""
-        other = WordMatch(self._dialect)
+        other = WordMatch(self._dialect, self._codes)
         other._has_fts = False
         return other
 
-    def condition(self, *, of_rollouts: bool = False) -> ColumnElement[bool]:
-        """Return the condition that a document matches the parameter `words`.
+    def condition(self, clause: Clause, *, of_rollouts: bool = False) -> ColumnElement[bool]:
+        """Return the condition that a document matches a clause.
 
         With `of_rollouts`, the document must also belong to one of the rollouts that were passed to `params`.
         """
         if self._has_fts:
             return literal_column("search_words").op("MATCH")(bindparam("words", type_=Text))
-        vector: ColumnElement[Any] = literal_column("search_documents.vector")
-        matches = vector.op("@@")(cast_sql(bindparam("words", type_=Text), _TsQuery))
-        return matches & self.of_rollouts() if of_rollouts else matches
+        conditions = self._coded(clause)
+        if clause.kinds:
+            conditions.append(self._dialect.any_of(documents.c.kind, "kinds"))
+        return and_(*conditions, *([self.of_rollouts()] if of_rollouts else []))
 
     def of_rollouts(self) -> ColumnElement[bool]:
         """Return the condition that a document belongs to one of the rollouts in the parameter `numbers`."""
@@ -68,18 +76,70 @@ class WordMatch:
         """Return the parameters of `condition` for a clause, and for the rollouts with these numbers; None for all."""
         if self._has_fts:
             return {"words": fts_query(clause, numbers)}
-        values: dict[str, Any] = {"words": ts_query(clause)}
+        values: dict[str, Any] = {}
+        if clause.kinds:
+            values["kinds"] = self._dialect.list_param([int(kind) for kind in clause.kinds])
         return values if numbers is None else {**values, "numbers": self._dialect.list_param(list(numbers))}
 
-    def rollouts_statement(self, *, has_least: bool) -> Select[Any]:
+    def rollouts_statement(self, clause: Clause, *, has_least: bool) -> Select[Any]:
         """Return the statement that selects, of the rollouts passed to `params`, those with a document that matches.
 
         With `has_least`, the number of the document must be at least the parameter `least`.
         """
-        statement = select(documents.c.rollout).select_from(self.source()).where(self.condition(of_rollouts=True))
+        statement = (
+            select(documents.c.rollout).select_from(self.source()).where(self.condition(clause, of_rollouts=True))
+        )
         if has_least:
             statement = statement.where(self.id >= bindparam("least", type_=BigInteger))
         return statement.distinct()
+
+    def _coded(self, clause: Clause) -> list[ColumnElement[bool]]:
+        """Return the conditions on the codes of the words of a document.
+
+        The codes are literals, because Postgres would plan a statement with parameters for lists of any length.
+        """
+        words, characters = self._codes.words, ""
+        conditions: list[ColumnElement[bool]] = []
+        if clause.kinds and not (clause.phrases or clause.name):
+            kinds = "".join(words.get(f"§{kind_word(kind)}", NO_CODE) for kind in clause.kinds)
+            conditions.append(_characters.op("&&")(_list(kinds)))
+        name = () if clause.name is None else (f"§{name_word(clause.name)}",)
+        sequences = [name, *(phrase.words for phrase in clause.phrases if not phrase.is_prefix)]
+        for sequence in filter(None, sequences):
+            text = "".join(words.get(word, NO_CODE) for word in sequence)
+            characters += text
+            if len(text) > 1:
+                conditions.append(func.strpos(_coded, literal_column(f"'{text}'")) > 0)
+        for phrase in clause.phrases:
+            if not phrase.is_prefix:
+                continue
+            before = "".join(words.get(word, NO_CODE) for word in phrase.words[:-1])
+            characters += before
+            ends = self._codes.prefixes[phrase.words[-1]] or [NO_CODE]
+            conditions.append(_characters.op("&&")(_list("".join(sorted({code[0] for code in ends})))))
+            if before or any(len(code) > 1 for code in ends):
+                single = "".join(code for code in ends if len(code) == 1) or NO_CODE
+                pairs = "".join(f"|{code}" for code in ends if len(code) > 1)
+                conditions.append(_coded.op("~")(literal_column(f"'{before}(?:[{single}]{pairs})'")))
+        if characters:
+            conditions.append(_characters.op("@>")(_list(characters)))
+        return conditions
+
+
+def _list(characters: str) -> ColumnElement[Any]:
+    return literal_column(f"string_to_array('{characters}', NULL)")
+
+
+async def codes_of(session: ReadSession, terms: SearchTerms) -> Codes:
+    """Return the codes of the words of a query. SQLite needs none."""
+    if is_sqlite(session.dialect.compiler.name):
+        return Codes()
+    clauses = (*terms.required, *terms.excluded)
+    phrases = [phrase for clause in clauses for phrase in clause.phrases]
+    words = {word for phrase in phrases for word in phrase.words}
+    words |= {f"§{kind_word(kind)}" for clause in clauses for kind in clause.kinds}
+    words |= {f"§{name_word(clause.name)}" for clause in clauses if clause.name is not None}
+    return await read_codes(session, words, {phrase.words[-1] for phrase in phrases if phrase.is_prefix})
 
 
 def is_empty(clause: Clause) -> bool:
@@ -103,18 +163,3 @@ def fts_query(clause: Clause, numbers: Sequence[int] | None) -> str:
         phrases = [f'"{" ".join(phrase.words)}"{" *" if phrase.is_prefix else ""}' for phrase in clause.phrases]
         parts.append("text : (" + " AND ".join(phrases) + ")")
     return " AND ".join(parts)
-
-
-def ts_query(clause: Clause) -> str:
-    """Return the text of the type tsquery for a clause."""
-    parts: list[str] = []
-    if clause.kinds:
-        parts.append("(" + " | ".join(f"'§{kind_word(kind)}'" for kind in clause.kinds) + ")")
-    if clause.name is not None:
-        parts.append(f"'§{name_word(clause.name)}'")
-    for phrase in clause.phrases:
-        words = [f"'{word}'" for word in phrase.words]
-        if phrase.is_prefix:
-            words[-1] += ":*"
-        parts.append("(" + " <-> ".join(words) + ")")
-    return " & ".join(parts)

@@ -20,7 +20,8 @@ from store.indexing.index import LARGEST_BODY, IndexedEvent
 from store.indexing.search.documents import DocumentKind, documents_of
 from store.indexing.search.excerpts import excerpt
 from store.indexing.search.index import documents, rollout_numbers
-from store.indexing.search.matching import WordMatch, is_empty
+from store.indexing.search.lexicon import Codes
+from store.indexing.search.matching import WordMatch, codes_of, is_empty
 from store.indexing.search.query_language import Clause, SearchTerms
 from store.indexing.search.regex import Regex
 from store.indexing.search.words import parts_of
@@ -79,6 +80,7 @@ class _Search:
     session: ReadSession
     request: SearchRequest
     regex: Regex | None
+    codes: Codes
     until: float
     """The end of the time limit, in seconds of `time.monotonic`."""
     number: int | None = None
@@ -117,7 +119,7 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     """Return a page of the rollouts that match. The session must see the tables of the index."""
     terms = request.terms
     regex = None if terms.regex is None else Regex(terms.regex)
-    state = _Search(session, request, regex, time.monotonic() + request.seconds)
+    state = _Search(session, request, regex, await codes_of(session, terms), time.monotonic() + request.seconds)
     has_more = True
     at_once = _DOCUMENTS_AT_ONCE
     before = _LAST if request.after is None else request.after
@@ -152,14 +154,14 @@ async def candidates(state: _Search, before: int, limit: int) -> Sequence[NamedR
     """Return the next documents that match the first clause, newest first, in rollouts that match the filters."""
     request, dialect = state.request, state.session.dialect
     clause, numbers = request.terms.required[0], None if state.number is None else [state.number]
-    matching = WordMatch(dialect).all_documents() if is_empty(clause) else WordMatch(dialect)
+    matching = WordMatch(dialect, state.codes).all_documents() if is_empty(clause) else WordMatch(dialect, state.codes)
     source = matching.source().join(rollout_numbers, rollout_numbers.c.number == documents.c.rollout)
     source = source.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == rollout_numbers.c.rollout_id)
     statement = select(*_COLUMNS, core_tables.rollouts.c.rollout_id, core_tables.rollouts.c.status)
     statement = statement.select_from(source).where(matching.id < bindparam("before", type_=BigInteger))
     params: dict[str, Any] = {"before": before, "at_most": limit}
     if not is_empty(clause):
-        statement = statement.where(matching.condition(of_rollouts=numbers is not None))
+        statement = statement.where(matching.condition(clause, of_rollouts=numbers is not None))
         params |= matching.params(clause, numbers)
     elif numbers is not None:
         statement = statement.where(matching.of_rollouts())
@@ -217,36 +219,38 @@ async def excluded_rollouts(state: _Search, numbers: Sequence[int]) -> set[int]:
     if after is not None and state.request.rollout_id is None:
         excluded |= await _on_earlier_pages(state, numbers, after)
     for clause in terms.required[1:]:
-        excluded |= set(numbers) - await _rollouts(state.session, clause, numbers)
+        excluded |= set(numbers) - await _rollouts(state, clause, numbers)
     for clause in terms.excluded:
-        excluded |= await _rollouts(state.session, clause, numbers)
+        excluded |= await _rollouts(state, clause, numbers)
     return excluded
 
 
 async def _on_earlier_pages(state: _Search, numbers: Sequence[int], least: int) -> set[int]:
     clause = state.request.terms.required[0]
     if state.regex is None:
-        return await _rollouts(state.session, clause, numbers, least)
+        return await _rollouts(state, clause, numbers, least)
     dialect = state.session.dialect
-    matching = WordMatch(dialect) if not is_empty(clause) else WordMatch(dialect).all_documents()
+    matching = (
+        WordMatch(dialect, state.codes) if not is_empty(clause) else WordMatch(dialect, state.codes).all_documents()
+    )
     statement = select(*_COLUMNS).select_from(matching.source())
     statement = statement.where(matching.id >= bindparam("least", type_=BigInteger))
     params: dict[str, Any] = {"least": least, "numbers": dialect.list_param(list(numbers))}
     statement = statement.where(matching.of_rollouts())
     if not is_empty(clause):
-        statement = statement.where(matching.condition())
+        statement = statement.where(matching.condition(clause))
         params |= matching.params(clause)
     rows = await state.session.fetch(dialect.sql(statement), params)
     texts = await _texts(state.session, rows)
     return {row.rollout for row in rows if row.id in texts and state.regex.matches(texts[row.id])}
 
 
-async def _rollouts(session: ReadSession, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
+async def _rollouts(state: _Search, clause: Clause, numbers: Sequence[int], least: int | None = None) -> set[int]:
     """Return the rollouts among `numbers` with a document, of number `least` or higher, that matches a clause."""
-    matching = WordMatch(session.dialect)
-    sql = session.dialect.sql(matching.rollouts_statement(has_least=least is not None))
+    matching = WordMatch(state.session.dialect, state.codes)
+    sql = state.session.dialect.sql(matching.rollouts_statement(clause, has_least=least is not None))
     params = {**matching.params(clause, numbers), "least": least}
-    return {row.rollout for row in await session.fetch(sql, params)}
+    return {row.rollout for row in await state.session.fetch(sql, params)}
 
 
 async def results_of(state: _Search) -> list[SearchResult]:
@@ -256,7 +260,7 @@ async def results_of(state: _Search) -> list[SearchResult]:
     for clause in request.terms.required[1:]:
         for number in state.hits:
             ids = {row.id for row in state.hits[number]}
-            more = [row for row in await first_hit(session, clause, number) if row.id not in ids]
+            more = [row for row in await first_hit(state, clause, number) if row.id not in ids]
             rows += more
             state.hits[number] += more
     texts = await _texts(session, rows)
@@ -278,12 +282,12 @@ async def results_of(state: _Search) -> list[SearchResult]:
     return results
 
 
-async def first_hit(session: ReadSession, clause: Clause, number: int) -> list[NamedRow]:
+async def first_hit(state: _Search, clause: Clause, number: int) -> list[NamedRow]:
     """Return the first document of a rollout that matches a clause, in a list; an empty list if there is none."""
-    matching = WordMatch(session.dialect)
-    statement = select(*_COLUMNS).select_from(matching.source()).where(matching.condition(of_rollouts=True))
-    sql = session.dialect.sql(statement.order_by(matching.id).limit(1))
-    return list(await session.fetch(sql, matching.params(clause, [number])))
+    matching = WordMatch(state.session.dialect, state.codes)
+    statement = select(*_COLUMNS).select_from(matching.source()).where(matching.condition(clause, of_rollouts=True))
+    sql = state.session.dialect.sql(statement.order_by(matching.id).limit(1))
+    return list(await state.session.fetch(sql, matching.params(clause, [number])))
 
 
 async def _texts(session: ReadSession, rows: Sequence[NamedRow]) -> dict[int, str]:
