@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Column, MetaData, Table, Text
 
 from store import Invalid, NotFound, Store, open_store
+from store.db.dialect import Sql
+from store.db.index_place import IndexSession
 from store.db.url import with_partition
+from store.domain.rows import row_maker
+from store.indexing.index import Index, IndexedEvent
 from store.indexing.search.index import SearchIndex
+from store.indexing.search.lexicon import code_of, codes_in
 from store.indexing.search.query_language import parse_query
 from store.indexing.search.words import word_texts
 from store.models.queries import RolloutQuery
@@ -288,10 +295,67 @@ async def test_redacted_text_leaves_the_index_and_its_file(durable_url: str, clo
                 assert b"zanzibar" not in content, file
         assert await ids(store, SECRET) == set()
         assert await ids(store, "harmless") == {remaining}
+        if durable_url.startswith("postgresql"):
+            words = await words_of_lexicon(store)
+            assert "harmless" in words
+            assert not {word for word in words if "zanzibar" in word}
         assert (await store.log.verify()).ok
         async with followed(store, SearchIndex()) as follower:
             await follower.make_again()
         assert await ids(store, "harmless") == {remaining}
+
+
+async def words_of_lexicon(store: SQLStore) -> set[str]:
+    async with followed(store, SearchIndex()) as follower, follower.place.transaction() as session:
+        rows = await session.fetch(Sql("SELECT word FROM search_lexicon", (), {}, None, row_maker(("word",))), {})
+    return {row.word for row in rows}
+
+
+async def test_words_with_codes_of_two_characters_are_searched_like_others(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.indexing.search.lexicon._SHORTEST", "0")
+    monkeypatch.setattr("store.indexing.search.lexicon._SINGLES", 12)
+    url = postgres_url
+    async with await open_store(url) as store:
+        red, blue = await conversation(store, "red fox-trot"), await conversation(store, "blue foxes")
+        assert await ids(store, "fox*") == {red, blue}
+        assert await ids(store, '"please red" tro*') == {red}
+        assert await ids(store, "fox-tr*") == {red}
+        assert await ids(store, "blue-tr*") == set()
+        assert await ids(store, '"red please"') == set()
+        assert await ids(store, "please -foxes") == {red}
+        assert await ids(store, "tool:bash:blue") == {blue}
+        await redact(url, blue, Redaction.of(everything=True, reason="requested"))
+        assert isinstance(store, SQLStore)
+        assert {"red", "trot"} <= await words_of_lexicon(store)
+        assert not {"blue", "foxes"} & await words_of_lexicon(store)
+        assert await ids(store, "fox*") == {red}
+
+
+def test_codes_of_words_are_distinct_and_can_be_separated() -> None:
+    numbers = [0, 61, 62, 49_052, 49_053, 49_054, 55_453, 39_000_000, 40_000_000, 2**31 - 1]
+    codes = [code_of(number) for number in numbers]
+    assert len(set(codes)) == len(codes)
+    assert codes_in("".join(codes)) == set(codes)
+
+
+async def test_index_of_the_earlier_format_is_made_again(store: Store) -> None:
+    class Earlier(Index):
+        """The first format of the index, without codes of words."""
+
+        name, version, types = "search", 1, ()
+        tables = (Table("search_documents", MetaData(), Column("vector", Text)),)
+
+        async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
+            del session, events
+
+    assert isinstance(store, SQLStore)
+    rollout_id = await conversation(store, "red")
+    async with followed(store, Earlier()) as follower:
+        await follower.catch_up()
+    assert await ids(store, "role:user:red") == {rollout_id}
+    assert (await store.log.verify()).ok
 
 
 async def test_removal_of_much_payload_makes_the_index_again(

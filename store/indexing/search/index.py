@@ -162,6 +162,8 @@ class SearchIndex(Index):
             await session.execute(
                 f"CREATE INDEX ix_search_documents_words ON search_documents USING gin ({CHARACTERS})"
             )
+            # With the default, the estimates for rare words are so high that a search would read all documents.
+            await session.execute("ALTER INDEX ix_search_documents_words ALTER COLUMN 1 SET STATISTICS 1000")
 
     async def fold(self, session: IndexSession, events: Sequence[IndexedEvent]) -> None:
         texts: dict[int, tuple[IndexedEvent, SearchText]] = {}
@@ -255,10 +257,12 @@ class SearchIndex(Index):
         # Most words are in one of the latest documents. Only the others are looked up, each in the index of words.
         codes -= {row.character for row in await session.fetch(_FREQUENT, {})}
         await session.execute("SET LOCAL enable_seqscan = off")
-        rest = sorted(codes)
+        rest, unused = sorted(codes), set[str]()
         for start in range(0, len(rest), _KEYS_AT_ONCE):
             rows = await session.fetch(_UNUSED, {"codes": rest[start : start + _KEYS_AT_ONCE]})
-            await remove_codes(session, [row.code for row in rows])
+            unused |= {row.code for row in rows}
+        if unused:
+            await remove_codes(session, unused)
         await session.execute("SET LOCAL enable_seqscan = on")
 
     async def _delete_words(self, session: IndexSession, ids: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ document is stored as the codes of its words, so a phrase is a part of this text
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,10 +92,9 @@ async def assigned_codes(session: IndexSession, words: Iterable[str]) -> dict[st
     return {word: code_of(number) for word, number in (numbers | fresh).items()}
 
 
-async def remove_codes(session: IndexSession, codes: Sequence[str]) -> None:
+async def remove_codes(session: IndexSession, codes: Collection[str]) -> None:
     """Delete the words with these codes."""
     column = lexicon.c
     rows = await session.fetch(session.dialect.sql(select(column.word, column.number)), {})
-    removed = set(codes)
-    words = [row.word for row in rows if row.word and code_of(row.number) in removed]
+    words = [row.word for row in rows if row.word and code_of(row.number) in codes]
     await session.delete(lexicon, "word", words)

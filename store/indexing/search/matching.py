@@ -108,8 +108,8 @@ class WordMatch:
         for sequence in filter(None, sequences):
             text = "".join(words.get(word, NO_CODE) for word in sequence)
             characters += text
-            if len(text) > 1:
-                conditions.append(func.strpos(_coded, literal_column(f"'{text}'")) > 0)
+            # For one character this repeats the condition on the list, but takes a tenth of its time for each row.
+            conditions.append(func.strpos(_coded, literal_column(f"'{text}'")) > 0)
         for phrase in clause.phrases:
             if not phrase.is_prefix:
                 continue
