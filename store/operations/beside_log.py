@@ -37,6 +37,7 @@ TREATMENTS: Final[dict[Table, Treatment]] = {
     core_tables.operation_runs: Treatment(
         False, "they describe operations on the source; the copy has its own verification"
     ),
+    core_tables.saved_views: Treatment(True, "names that users gave to filters of pages"),
     core_tables.verifications: Treatment(False, "`operation_runs` has replaced this table"),
 }
 """All tables that are outside the log and are not computed from the log."""

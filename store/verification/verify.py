@@ -53,6 +53,7 @@ _NOT_COMPARED = (
     core_tables.keys,
     core_tables.key_policy,
     core_tables.operation_runs,
+    core_tables.saved_views,
     core_tables.verifications,
 )
 

@@ -241,6 +241,7 @@ _YOUNGER_PAGES = {
     "/ui/rollouts/{rollout_id}/search",
     "/ui/metrics",
     "/ui/search",
+    "/ui/views",
     "GET /v1/agl/log/position",
     "GET /v1/agl/scanners",
     "GET /v1/agl/scores/versions",

@@ -73,6 +73,7 @@ INSERTED = (
     "INSERT INTO key_policy VALUES (1, 5)",
     "INSERT INTO model_calls VALUES ('ro-unknown', 'a', 'r-1', 1, 2)",
     "INSERT INTO operation_runs VALUES ('verify', 'host:1', 9, 5, 1, 0, 7, 'error', 5, 6, 1, 0, '0.1.0', 'detail')",
+    "INSERT INTO saved_views VALUES ('rollouts', 'name', 'status=failed', 'dashboard', 5)",
     "INSERT INTO verifications VALUES (1, 5, 6, 0)",
     "INSERT INTO worker_signals (worker_id, last_heartbeat_at) VALUES ('w9', 5)",
     "INSERT INTO attempt_signals VALUES ('ro-unknown', 'a', 5.0, 5)",

@@ -7,6 +7,7 @@ from typing import Final
 
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.db.dialect import ReadSession
@@ -62,6 +63,7 @@ async def failures(request: PageRequest) -> PageContent:
         return sparkline(row.steps, min(steps), max(steps)) if steps else ""
 
     hidden = {
+        "saved": await views_of(request, "failures"),
         "filters": {
             name: request.one(name) for name in ("type", "status", "q", "span", "worker", "step_min", "step_max")
         },

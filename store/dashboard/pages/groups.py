@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.pass_at_k import KS, pass_at_k
 from store.db.dialect import ReadSession
@@ -104,6 +105,7 @@ async def groups(request: PageRequest) -> PageContent:
         "tasks": titles,
     }
     hidden = {
+        "saved": await views_of(request, "groups"),
         "query": query,
         "missing": query.missing,
         "spreads": SPREADS,

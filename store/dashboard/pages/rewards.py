@@ -15,6 +15,7 @@ from store.dashboard.charts import curves
 from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
@@ -93,6 +94,7 @@ async def rewards(request: PageRequest) -> PageContent:
         "resource_versions": figures.curves.uses,
     }
     hidden: dict[str, Any] = {
+        "saved": await views_of(request, "rewards"),
         "uncounted": figures.uncounted,
         "whole": request.here(whole="1"),
         "missing": options.missing,

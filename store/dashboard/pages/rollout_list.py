@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 import orjson
 
 from store.dashboard.page import PageContent, Pages
+from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.rollout_columns import FIELDS, METADATA, choose_columns
 from store.dashboard.views.rollout_filters import (
@@ -141,6 +142,7 @@ async def rollouts(request: PageRequest) -> PageContent:
         "fields": form_fields(request, filters.errors),
         "range_fields": range_fields(request, filters.errors),
         "chips": list(chips(plain)),
+        "saved": await views_of(request, "rollouts"),
         "carried": [(name, value) for name in _CARRIED for value in plain.several(name)],
         "params": [(name, value) for name in plain.params for value in plain.several(name)],
         "choice": choice,

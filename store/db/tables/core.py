@@ -63,6 +63,7 @@ __all__ = [
     "run_events",
     "run_keys",
     "scans",
+    "saved_views",
     "scores",
     "settable",
     "span_counters",
@@ -497,6 +498,18 @@ operation_runs = keyed(
     # The version of Rollbook, and what the run did, in words.
     Column("version", Str),
     Column("detail", Str),
+    family="report",
+)
+
+# The names that users of the dashboard gave to the filters, columns and sorting of a page. Decision 122.
+saved_views = keyed(
+    "saved_views",
+    # The path of the page below `/ui/`, such as `rollouts`.
+    Column("page", Str, primary_key=True),
+    Column("name", Str, primary_key=True),
+    Column("query", Str, nullable=False),
+    Column("actor", Str, nullable=False),
+    Column("saved_at", BigInteger, nullable=False),
     family="report",
 )
 
