@@ -414,3 +414,16 @@ async def test_times_of_raw_data_are_readable(store: SQLStore, api: Api) -> None
     await store.add_span(_span(begun.rollout_id, begun.attempt.attempt_id, 1))
     raw = Read((await api.get(f"//ui/rollouts/{begun.rollout_id}/raw?span={1:016x}")).body)
     assert "1970-01-01 00:01:41.000 UTC 101.0" in raw.text
+
+
+@ON_BOTH
+async def test_number_of_a_span_leads_to_its_page_of_the_transcript(api: Api, store: SQLStore) -> None:
+    begun = await store.start_rollout("task")
+    calls = answered("Which page?", "The second.")
+    spans = [a_span(begun, number, "chat", attributes=calls if number > 200 else {}) for number in range(1, 204)]
+    await store.add_many_spans(spans)
+    path = f"//ui/rollouts/{begun.rollout_id}"
+    for number, offset in ((1, 0), (200, 0), (201, 200), (999, 200)):
+        assert (await api.get(f"{path}.json?sequence={number}")).ok()["spans"]["offset"] == offset
+    page = Read((await api.get(f"{path}?sequence=201")).body)
+    assert f"/ui/rollouts/{begun.rollout_id}/search" in page.marked("action")

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from store.dashboard.diff.transcripts import messages
 from store.dashboard.transcripts.tool_calls import arguments_of, failure_in, summary_of
 from store.dashboard.transcripts.turns import Block, ToolCall, blocks_of, outline_of, sections_of
 from store.dashboard.views.markdown import MOST_MARKS, Prose
@@ -356,3 +357,10 @@ def test_long_base64_in_a_text_is_replaced_by_its_type_and_size() -> None:
     assert text.startswith("before [image/png, 1 KiB, ")
     assert " between [base64, " in text
     assert text.endswith(f" after {'x' * 300} {'ab/' * 100}")
+
+
+@pytest.mark.parametrize("convention", [_genai, _inference])
+def test_comparison_has_each_tool_call_once(convention: Any) -> None:
+    compared = messages(_blocks(list(convention(CALLS))))
+    assert [message.who for message in compared] == ["user", *["assistant", "tool bash"] * 2, "assistant", "tool edit"]
+    assert compared[2].text.endswith("a\nb")

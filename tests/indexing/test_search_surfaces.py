@@ -50,7 +50,8 @@ async def test_pages_mark_matches_and_escape_texts(store_url: str) -> None:
             page = Read(answer.body)
             assert (answer.status, page.tags.count("mark")) == (200, 1)
             assert "onerror" not in {name for mark in page.marks for name in mark}
-            assert f"/ui/rollouts/{rollout_id}#entry-{1:016x}" in page.links
+            (link,) = (link for link in page.links if link.endswith(f"&sequence=1#entry-{1:016x}"))
+            assert link.startswith(f"/ui/rollouts/{rollout_id}?attempt=")
             twin = (await api.get("//ui/search.json?q=role:user:walk&status=succeeded")).ok()
             assert [result["rollout_id"] for result in twin["results"]] == [rollout_id]
             assert (await api.get("//ui/search.json?q=walk&status=failed")).ok()["results"] == []

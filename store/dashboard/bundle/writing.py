@@ -286,6 +286,7 @@ class _Bundle:
             params=params,
             visitor=Visitor("reader", "bundle"),
             is_read_only=True,
+            extra={"is_bundle": True},
         )
 
     def put(self, path: str, content: bytes) -> None:

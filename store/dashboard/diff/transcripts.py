@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 from store.dashboard.diff.matching import Work, opcodes
 from store.dashboard.diff.texts import MOST_WORK, Segment, diff, is_comparable
-from store.dashboard.views.transcript import Entry
+from store.dashboard.transcripts.turns import Block
+from store.dashboard.views.transcript import Text
 
 Kind = Literal["same", "changed", "only_a", "only_b", "gap"]
 
@@ -20,7 +21,6 @@ _SHORTEST: Final = 160
 _MOST_COMPARED: Final = 60_000
 """The maximum number of characters of each transcript that are compared word by word."""
 _CONTEXT: Final = 1
-_COMPARED_KINDS: Final = frozenset({"message", "tool", "reward", "log", "error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +69,39 @@ class TranscriptDiff:
     """Whether equal messages may be shown as different, because matching would have taken too long."""
 
 
-def messages(entries: Sequence[Entry]) -> list[SideMessage]:
-    """Return the entries of a transcript that are compared: all except plain spans and repeated responses."""
-    return [_message(entry) for entry in entries if entry.kind in _COMPARED_KINDS]
+def messages(blocks: Sequence[Block]) -> list[SideMessage]:
+    """Return the parts of a transcript that are compared: messages, tool calls, rewards, log lines and errors.
+
+    A tool call with its result is one message.
+    """
+    return [message for block in blocks if block.kind != "spans" for message in _messages_of(block)]
 
 
-def _message(entry: Entry) -> SideMessage:
-    texts = (entry.text, entry.thinking, entry.result, *(call.arguments for call in entry.calls))
-    unread = sum(text.length - len(text.shown) for text in texts if text is not None)
-    return SideMessage(_who(entry), _text(entry), entry.span_id, unread)
+def _messages_of(block: Block) -> Iterator[SideMessage]:
+    texts = [text for text in (block.thinking, block.text) if text is not None and text.length]
+    parts = [f"(thinking) {text.shown}" if text is block.thinking else text.shown for text in texts]
+    match block.kind:
+        case "reward":
+            values = "\n".join(f"{name}: {value:g}" for name, value in block.rewards)
+            yield SideMessage(f"reward {block.title}", values, block.span_id)
+        case "log":
+            yield SideMessage(f"log {block.title}", "\n".join(parts), block.span_id, _unread(*texts))
+        case _ if parts or not (block.tools or block.errors):
+            yield SideMessage(block.title, "\n".join(parts), block.span_id, _unread(*texts))
+        case _:
+            pass
+    for tool in block.tools:
+        call = f"{tool.name}({tool.arguments.shown})"
+        results = [text for text in (tool.result, tool.error) if text is not None]
+        text = "\n".join([call, *(text.shown for text in results)])
+        yield SideMessage(f"tool {tool.name}", text, tool.span_id or block.span_id, _unread(tool.arguments, *results))
+    for error in block.errors:
+        text = Text("", 0) if error.text is None else error.text
+        yield SideMessage(error.title, text.shown, error.span_id, _unread(text))
 
 
-def _who(entry: Entry) -> str:
-    return entry.title if entry.kind in {"message", "error"} else f"{entry.kind} {entry.title}"
-
-
-def _text(entry: Entry) -> str:
-    parts = [f"{name}: {value:g}" for name, value in entry.rewards] if entry.kind == "reward" else []
-    if entry.thinking is not None:
-        parts.append(f"(thinking) {entry.thinking.shown}")
-    if entry.text is not None:
-        parts.append(entry.text.shown)
-    parts += [f"{call.name}({call.arguments.shown})" for call in entry.calls]
-    if entry.result is not None:
-        parts.append(entry.result.shown)
-    return "\n".join(parts)
+def _unread(*texts: Text) -> int:
+    return sum(text.length - len(text.shown) for text in texts)
 
 
 def compare_messages(a: Sequence[SideMessage], b: Sequence[SideMessage], *, folds: bool = True) -> TranscriptDiff:

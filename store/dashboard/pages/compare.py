@@ -13,6 +13,7 @@ from store.dashboard.diff.span_paths import PathRow, compare_paths
 from store.dashboard.diff.transcripts import SideMessage, TranscriptDiff, compare_messages, messages
 from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.transcripts.turns import blocks_of
 from store.dashboard.views import compared
 from store.dashboard.views.formats import compact, duration, pretty
 from store.dashboard.views.transcript import transcript
@@ -173,7 +174,7 @@ def _messages(side: Side) -> list[SideMessage]:
     content = side.rollout.input
     task = SideMessage("task", content if isinstance(content, str) else pretty(content), None)
     # Texts are compared in full, since two responses may differ beyond the part that a transcript shows.
-    return [task, *messages(transcript(side.spans, full=[span.span_id for span in side.spans]))]
+    return [task, *messages(blocks_of(transcript(side.spans, full=[span.span_id for span in side.spans])))]
 
 
 def _named(side: Side) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from store.dashboard.views.media import image_of, readable
 from store.dashboard.views.transcript import Entry, Text, transcript
 from store.db.dialect import ReadSession
 from store.db.queries.groups import MemberQuery, group_row, member_rows
+from store.db.queries.span_places import spans_before
 from store.domain.rollout import TERMINAL
 from store.errors import NotFound
 from store.models import Span
@@ -39,11 +40,16 @@ _IMAGE_HEADERS: Final = ((b"content-security-policy", b"sandbox; default-src 'no
 async def rollout(request: PageRequest) -> PageContent:
     """Show the transcript of an attempt of a rollout.
 
-    The parameters are `at`, `attempt`, `offset`, `full`: the id of a span whose texts are shown in full, and `text`:
-    `markdown` or `plain`.
+    The parameters are `at`, `attempt`, `offset`, `sequence`: the number of a span whose page is shown, `full`: the id
+    of a span whose texts are shown in full, and `text`: `markdown` or `plain`.
     """
     looked = await look(request)
     offset, full = request.whole("offset", 0), request.several("full")
+    sequence_id = request.maybe_whole("sequence")
+    if sequence_id is not None and looked.attempt is not None and not offset:
+        ids = looked.rollout_id, looked.attempt.attempt_id
+        before = await request.store.core.look(lambda session: spans_before(session, *ids, sequence_id))
+        offset = before // SPANS * SPANS
     is_plain = request.among("text", ("markdown", "plain"), "markdown") == "plain"
     page = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
     looked = looked.with_rewards_of(page.items)

@@ -153,7 +153,8 @@ document.addEventListener("input", (event) => {
   if (event.target.id === "find") { written = event.target.value; find(written); }
 });
 document.addEventListener("submit", (event) => {
-  if (!event.target.matches("[data-find]")) return;
+  // A transcript with several pages is searched by the server.
+  if (!event.target.matches("[data-find]") || event.target.matches("[data-pages]")) return;
   event.preventDefault();
   const first = document.querySelector(".transcript .msg:not(.is-miss)");
   first?.scrollIntoView({ block: "start" });
