@@ -332,3 +332,12 @@ async def test_texts_of_rollouts_are_escaped_in_lists(api: Api, store: Store) ->
         assert "img" not in page.tags[page.tags.index("main") :]
         assert begun.rollout_id in str(page.links)
     assert f"/ui/groups/{quote(HOSTILE, safe='')}" in Read((await api.get("//ui/rollouts?col=group")).body).links
+
+
+async def test_command_has_the_filters_and_names_those_without_an_option(api: Api) -> None:
+    page = Read(
+        (await api.get("//ui/rollouts?status=failed&group=a+b&reward_max=0.5&worker=w&tokens_min=3&desc=0")).body
+    )
+    (command,) = (text for text in page.marked("data-copy") if text.startswith("rollbook "))
+    options = "--status failed --group 'a b' --reward-max 0.5 -n 50"
+    assert command == f"rollbook ls rollouts {options}  # without worker, range of tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -197,3 +198,35 @@ def _range_text(name: str, low: str, high: str, below: str = "") -> str:
     if edge:
         return f"{start} to below {edge}" if start else f"below {edge}"
     return f"from {start}" if start else f"up to {end}"
+
+
+def command_of(query: RolloutListQuery) -> str:
+    """Return the command that lists the rollouts of a query. A comment names the filters that it has no option for."""
+    ranges = {limits.of: limits for limits in query.ranges}
+    reward = ranges.get("reward")
+    options: list[tuple[str, object]] = [
+        *(("status", status) for status in query.statuses),
+        *(("mode", mode) for mode in query.modes),
+        *(("id", rollout_id) for rollout_id in query.ids),
+        ("id-contains", query.id_contains),
+        ("group", query.group_id),
+        ("step", query.step),
+        ("resources-id", query.resources_id),
+        ("resources-version", query.resources_version),
+        ("reward-version", query.reward_version),
+        ("reward-min", reward and reward.least),
+        ("reward-max", reward and reward.most),
+    ]
+    absent = {
+        "task": query.task,
+        "worker": query.worker_id,
+        "attempt outcome": query.attempt_status,
+        "error type": query.error_type,
+        "label": query.label,
+        **{f"range of {name}": "set" for name in ranges if name != "reward"},
+        "sorting": query.sort if query.sort != "started" else None,
+    }
+    words = ["rollbook", "ls", "rollouts", *(["--desc"] if query.is_descending else [])]
+    words += [word for name, value in options if value is not None for word in (f"--{name}", str(value))]
+    missing = ", ".join(name for name, value in absent.items() if value is not None)
+    return f"{shlex.join([*words, '-n', str(query.limit)])}{f'  # without {missing}' if missing else ''}"
