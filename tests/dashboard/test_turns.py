@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from store.dashboard.diff.transcripts import messages
+from store.dashboard.transcripts.side_messages import messages
 from store.dashboard.transcripts.tool_calls import arguments_of, failure_in, summary_of
 from store.dashboard.transcripts.turns import Block, ToolCall, blocks_of, outline_of, sections_of
 from store.dashboard.views.markdown import MOST_MARKS, Prose

@@ -10,9 +10,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from store.dashboard.diff.span_paths import PathRow, compare_paths
-from store.dashboard.diff.transcripts import SideMessage, TranscriptDiff, compare_messages, messages
+from store.dashboard.diff.transcripts import SideMessage, TranscriptDiff, compare_messages
 from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.transcripts.side_messages import messages
 from store.dashboard.transcripts.turns import blocks_of
 from store.dashboard.views import compared
 from store.dashboard.views.formats import compact, duration, pretty
