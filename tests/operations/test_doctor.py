@@ -36,9 +36,7 @@ from tests.server.test_fast_path import serving
 @pytest.fixture
 def port() -> int:
     """A port on which no program listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return postgres.free_port()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import pytest
 from store import open_store
 from store.server.store_server import StoreServer
 from store.server.streaming.paths import LOG_SOCKET
+from tests.postgres import free_port
 from tests.server.stream_clients import Socket
 from tests.server.test_tls import openssl
 
@@ -24,12 +24,6 @@ DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 HANG = 20.0
 
 pytestmark = pytest.mark.slow
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _site(name: str, directory: Path, upstream: str, port: int) -> str:
@@ -79,7 +73,7 @@ async def _proxy(name: str, directory: Path, upstream: str) -> AsyncGenerator[st
     program = shutil.which(name, path=search)
     if program is None:
         pytest.skip(f"this machine has no {name}")
-    port = _free_port()
+    port = free_port()
     _, *arguments = PROXIES[name](directory, upstream, port)
     environment = {**os.environ, "HOME": str(directory), "XDG_DATA_HOME": str(directory)}
     with (directory / "log").open("wb") as log:
