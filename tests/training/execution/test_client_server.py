@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +16,7 @@ from store import InMemoryLightningStore, StoreServer
 from store.errors import Incompatible, Invalid, Unavailable
 from store.training.execution import ClientServerExecutionStrategy
 from store.training.execution.processes import opened
+from tests.postgres import free_port
 from tests.training.execution.sides import RETRIED, Serve, Train
 
 
@@ -74,14 +78,19 @@ def test_the_algorithm_may_be_the_other_process(store: InMemoryLightningStore) -
 
 @pytest.mark.slow
 def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
-    store: InMemoryLightningStore, unused_tcp_port: int
+    store: InMemoryLightningStore,
 ) -> None:
     ended: list[Any] = []
+    port = free_port()
 
     def elsewhere() -> None:
-        strategy = ClientServerExecutionStrategy(
-            "runner", server_port=unused_tcp_port, server_patience=0.2, terminate_timeout=0.2
-        )
+        # The patience begins when the runners start. A server on a loaded machine may need longer than that to start.
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60):
+                break
+            time.sleep(0.01)
+        strategy = ClientServerExecutionStrategy("runner", server_port=port, server_patience=2, terminate_timeout=0.2)
         try:
             ended.append(strategy.execute(Train([]), Serve(), store))
         except Unavailable as error:
@@ -89,7 +98,7 @@ def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
 
     runner = threading.Thread(target=elsewhere)
     runner.start()
-    algorithm = ClientServerExecutionStrategy("algorithm", server_port=unused_tcp_port, graceful_timeout=0.5)
+    algorithm = ClientServerExecutionStrategy("algorithm", server_port=port, graceful_timeout=0.5)
     algorithm.execute(Train([1, 2, "until stopped"], leaves_open=1, but_first=2), Serve(), store)
     runner.join(60)
     assert not runner.is_alive(), "when the server is gone the runners end"
