@@ -107,7 +107,7 @@ async def test_async_function_that_blocks_or_ends_its_process_costs_no_other_rol
 
 @ON_SQLITE
 async def test_threads_that_hang_and_unusual_errors_cost_no_other_rollout(filled_url: str) -> None:
-    report = await rescore(filled_url, f"{HERE}:blocking@v1", processes=1, concurrency=4, timeout=0.3, sample_twice=0)
+    report = await rescore(filled_url, f"{HERE}:blocking@v1", processes=1, concurrency=4, timeout=1.5, sample_twice=0)
     assert (report.scored, report.failures_by_type) == (1, {"TimeoutError": 8, "Unreadable": 1})
     assert (await scores_of(filled_url, "blocking@v1"))[8].value == 8
 

@@ -408,7 +408,7 @@ async def cancelled_stream(api: Any, p: Protocol, log: Log) -> None:
 
 
 async def timed_out_stream(api: Any, p: Protocol, log: Log) -> None:
-    stream = await of(api.create(model=MODEL, **p.request, stream=True, timeout=0.5))
+    stream = await of(api.create(model=MODEL, **p.request, stream=True, timeout=1))
     log(await take(stream, p.words))
     await take(stream, 1)
 

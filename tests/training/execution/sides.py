@@ -17,7 +17,7 @@ from store.training.running.runner import ExecutionEvent
 
 COMPUTED = PromptTemplate(template="computed", engine="f-string")
 """What an algorithm publishes after computing."""
-RETRIED = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"], unresponsive_seconds=0.5)
+RETRIED = RolloutConfig(max_attempts=3, retry_condition=["unresponsive"], unresponsive_seconds=2)
 """For tasks that are quickly done: nobody sends heartbeats."""
 
 
