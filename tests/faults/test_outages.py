@@ -226,7 +226,7 @@ async def test_postgres_outage_fails_reads_at_once_and_writes_after_retries(
 async def test_a_postgres_that_stopped_answering_does_not_hold_its_callers_for_ever(
     private_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_ANSWER_SECONDS", 1)
+    monkeypatch.setattr(driver, "_ANSWER_SECONDS", 3)
     monkeypatch.setattr(writer, "_RETRY_SECONDS", 1)
     monkeypatch.setattr(driver, "_CLOSE_SECONDS", 0.5)
     async with await open_store(with_partition(private_postgres.url)) as store:
