@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from store.errors import Unsupported
 from store.interface.annotations import StoreAnnotations, SyncAnnotations
@@ -71,7 +70,7 @@ from store.validation import arguments
 T = TypeVar("T")
 
 
-class Store(AbstractAsyncContextManager["Store", None], abc.ABC):
+class Store(abc.ABC):
     """A rollout store: queue, attempts, spans, resources and workers of one training run, and their log.
 
     Calls are atomic, may come from any task, event loop or thread, and return after their commit. In addition to the
@@ -734,15 +733,14 @@ class Store(AbstractAsyncContextManager["Store", None], abc.ABC):
         """The same methods as blocking calls, for scripts, notebooks and threads."""
         return SyncStore(self)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - a store may have nothing to release
         """Finish the calls in flight and close the connections; a second call has no effect.
 
         Calls that wait for rollouts, and later calls, raise `Closed`.
         """
 
-    if TYPE_CHECKING:
-        # The base class of the standard library returns the store.
-        async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from store.cli.errors import FAILED
+from store.cli.option_groups import with_option_groups
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, note, printable
 from store.cli.output.progress import progress_shown
@@ -25,96 +27,130 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScannerOptions:
+    """The options that define a scanner."""
+
+    search: Annotated[
+        str | None, typer.Option(metavar="QUERY", help="A match is an attempt with these texts; as for search.")
+    ] = None
+    regex: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="A match is an attempt with a text that this RE2 pattern matches."),
+    ] = None
+    scope: Annotated[
+        str | None, typer.Option(metavar="SCOPE", help="With --regex: only such texts, for example tool:bash.")
+    ] = None
+    function: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="A match is an attempt for which it returns True.")
+    ] = None
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A match is an attempt for which a model answers yes.")
+    ] = None
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="With --prompt: the model.")] = None
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --prompt: a server that speaks OpenAI's protocol.")
+    ] = None
+    match_label: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The label of rollouts that people judged to match.")
+    ] = None
+    clear_label: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="The label of rollouts that people judged not to match.")
+    ] = None
+
+    def scanner(self, text: str) -> NewScanner:
+        """Return the scanner with the name and version in a text such as `hacks@v1`.
+
+        Raises:
+            Invalid: no kind of scanner is chosen, or several, or an option is missing or belongs to another kind.
+        """
+        from store.models.scanners import NewScanner
+        from store.scanning import function_definition
+        from store.validation.scores import version_key
+
+        values = {"search": self.search, "regex": self.regex, "function": self.function, "model": self.prompt}
+        kinds = [(kind, value) for kind, value in values.items() if value is not None]
+        if len(kinds) != 1:
+            raise Invalid("scanner", "has no kind, or several; pass one of --search, --regex, --function and --prompt")
+        ((kind, value),) = kinds
+        fields = {"scope": self.scope, "model": self.model, "endpoint": self.endpoint}
+        required: list[Literal["scope", "model", "endpoint"]] = []
+        definition: dict[str, Any]
+        match kind:
+            case "search":
+                definition = {"query": value}
+            case "regex":
+                definition = {"pattern": value, "scope": self.scope}
+            case "function":
+                definition = function_definition(value)
+            case _:
+                required = ["model", "endpoint"]
+                definition = {"prompt": value} | {name: fields[name] for name in required}
+        for name, content in fields.items():
+            if name in required and content is None:
+                raise Invalid(name, f"is missing; pass --{name} with --prompt")
+            if content is not None and name not in definition:
+                raise Invalid(name, f"has no meaning for a scanner of the kind {kind}; leave out --{name}")
+        key = version_key(text, "scanner")
+        return NewScanner.model_validate(
+            {"name": key.name, "version": key.version, "kind": kind, "definition": definition}
+            | {"match_label": self.match_label, "clear_label": self.clear_label}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """The options of the execution of a scanner, with the names of the parameters of `store.scanning.scan`."""
+
+    key_variable: Annotated[
+        str, typer.Option(metavar="NAME", help="With --prompt: the environment variable with the server's key.")
+    ] = "OPENAI_API_KEY"
+    follow: Annotated[bool, typer.Option("--follow", help="Scan rollouts as they end, until Ctrl+C or SIGTERM.")] = (
+        False
+    )
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The number of processes; by default one per core.")
+    ] = None
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The calls of a model or an async function at once per process.")
+    ] = 8
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The longest time of a call; a longer one is an error.")
+    ] = 60.0
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=-1, help="Scan N rollouts at most.")] = -1
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Scan rollouts again whose last result is an error.")
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rollouts only.")] = False
+
+
 @app.command(rich_help_panel="Work")
+@with_option_groups
 @with_conditions("Scan")
 def scan(
     *,
     scanner: Annotated[str, typer.Argument(metavar="NAME@VERSION", help="The scanner, for example hacks@v1.")],
     query: RolloutQuery,
+    definition: ScannerOptions,
+    execution: ExecutionOptions,
     db: Db = DEFAULT_DB,
-    search: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="A match is an attempt with these texts; as for search.")
-    ] = None,
-    regex: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="A match is an attempt with a text that this RE2 pattern matches."),
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option(metavar="SCOPE", help="With --regex: only such texts, for example tool:bash.")
-    ] = None,
-    function: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="A match is an attempt for which it returns True.")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A match is an attempt for which a model answers yes.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="With --prompt: the model.")] = None,
-    endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --prompt: a server that speaks OpenAI's protocol.")
-    ] = None,
-    key_variable: Annotated[
-        str, typer.Option(metavar="NAME", help="With --prompt: the environment variable with the server's key.")
-    ] = "OPENAI_API_KEY",
-    match_label: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="The label of rollouts that people judged to match.")
-    ] = None,
-    clear_label: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="The label of rollouts that people judged not to match.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Scan rollouts as they end, until Ctrl+C or SIGTERM.")
-    ] = False,
-    processes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The number of processes; by default one per core.")
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The calls of a model or an async function at once per process.")
-    ] = 8,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="The longest time of a call; a longer one is an error.")
-    ] = 60.0,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=-1, help="Scan N rollouts at most.")] = -1,
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Scan rollouts again whose last result is an error.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rollouts only.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Run a scanner over rollouts that have ended; each gets a match, no match or an error, which is recorded."""
+    """Run a scanner over rollouts that have ended, and record a match, no match or an error for every rollout."""
     from store.runtime import context
     from store.scanning import scan
 
-    definition = _scanner(
-        scanner,
-        {"search": search, "regex": regex, "function": function, "model": prompt},
-        {"scope": scope, "model": model, "endpoint": endpoint},
-        match_label,
-        clear_label,
-    )
+    new_scanner = definition.scanner(scanner)
 
     async def work() -> ScanReport:
         await check_server(db)
         context.actor.set("cli")
         stopped = asyncio.Event()
-        if follow:
+        if execution.follow:
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stopped.set)
             note("scanning rollouts as they end; stop with Ctrl+C")
-        return await scan(
-            db,
-            definition,
-            query=query,
-            follow=follow,
-            processes=processes,
-            concurrency=concurrency,
-            timeout=timeout,
-            limit=limit,
-            retry_errors=retry_errors,
-            dry_run=dry_run,
-            key_variable=key_variable,
-            stopped=stopped,
-            on_progress=show,
-        )
+        return await scan(db, new_scanner, query=query, stopped=stopped, on_progress=show, **asdict(execution))
 
     with progress_shown(is_quiet=json) as show:
         report = asyncio.run(work())
@@ -127,51 +163,6 @@ def scan(
     if report.errors or report.conflicts:
         note(f"{report.errors + report.conflicts:,} rollouts got no result; --retry-errors scans them again")
         raise typer.Exit(FAILED)
-
-
-def _scanner(
-    text: str,
-    kinds: dict[str, str | None],
-    fields: dict[str, str | None],
-    match_label: str | None,
-    clear_label: str | None,
-) -> NewScanner:
-    from store.models.scanners import NewScanner
-    from store.scanning import function_definition
-    from store.validation.scores import version_key
-
-    set_kinds = [(kind, value) for kind, value in kinds.items() if value is not None]
-    if len(set_kinds) != 1:
-        raise Invalid("scanner", "has no kind, or several; pass one of --search, --regex, --function and --prompt")
-    ((kind, value),) = set_kinds
-    definition: dict[str, Any]
-    needed: list[Literal["scope", "model", "endpoint"]] = []
-    match kind:
-        case "search":
-            definition = {"query": value}
-        case "regex":
-            definition = {"pattern": value, "scope": fields["scope"]}
-        case "function":
-            definition = function_definition(value)
-        case _:
-            needed = ["model", "endpoint"]
-            definition = {"prompt": value} | {name: fields[name] for name in needed}
-    for name, content in fields.items():
-        if name in needed and content is None:
-            raise Invalid(name, f"is missing; pass --{name} with --prompt")
-        if content is not None and name not in definition:
-            raise Invalid(name, f"has no meaning for a scanner of the kind {kind}; leave out --{name}")
-    key = version_key(text, "scanner")
-    return NewScanner.model_validate(
-        {
-            "name": key.name,
-            "version": key.version,
-            "kind": kind,
-            "definition": definition,
-            "match_label": match_label,
-            "clear_label": clear_label,
-        }
-    )
 
 
 def _share(value: float | None) -> str:
