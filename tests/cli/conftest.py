@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import orjson
 import pytest
+import typer.rich_utils  # noqa: F401 - reads FORCE_COLOR when it is imported, so before a test sets it
 from typer.testing import CliRunner
 
 from store import open_store

@@ -18,6 +18,7 @@ from store.errors import Closed, NotFound, WrongProcess
 from store.interface.annotations import StoreAnnotations, SyncAnnotations
 from store.interface.log import StoreLog, SyncLog
 from store.interface.runs import StoreRuns, SyncRuns
+from store.interface.scanners import StoreScanners, SyncScanners
 from store.interface.store import Store, SyncStore
 from store.interface.threads import StoreThreads, SyncThreads
 from store.models import Span
@@ -55,9 +56,10 @@ FORMS: dict[type, type] = {
     StoreLog: SyncLog,
     StoreRuns: SyncRuns,
     StoreAnnotations: SyncAnnotations,
+    StoreScanners: SyncScanners,
     StoreThreads: SyncThreads,
 }
-PARTS = {"log", "runs", "annotations", "threads"}
+PARTS = {"log", "runs", "annotations", "scanners", "threads"}
 
 
 @pytest.mark.parametrize("theirs", FORMS)

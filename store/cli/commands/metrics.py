@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,7 +12,9 @@ from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
 from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading
-from store.models.trainer_metrics import Metric, MetricsQuery
+
+if TYPE_CHECKING:
+    from store.models.trainer_metrics import Metric
 
 app = typer.Typer()
 
@@ -33,6 +35,8 @@ def metrics(
 
     NaN is a number that was not finite. With --json, every value is an object.
     """
+    from store.models.trainer_metrics import MetricsQuery
+
     query = MetricsQuery(names=names or None, first_step=first_step, last_step=last_step, limit=100_000, as_at=as_at)
     logged = run_reading(db, lambda store: store.log.metrics(query))
     if json:
