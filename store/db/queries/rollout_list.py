@@ -17,15 +17,15 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, null
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import filters
 from store.db.queries.annotations import labels_of
-from store.db.queries.counted_rewards import counted_figures, has_ended
-from store.db.queries.expressions import big
+from store.db.queries.counted_rewards import counted_reward, has_ended
+from store.db.queries.expressions import big, mean_of
 from store.db.queries.filters import Columns, FilterCondition, FilterField, FilterQuery
 from store.db.queries.pages import joins_latest
 from store.db.queries.paging import Listing, read_rows
 from store.db.queries.records import columns_of, records
 from store.db.queries.scores import scored_reward
 from store.db.tables import core as core_tables
-from store.models.missing_rewards import MissingReward
+from store.models.missing_rewards import ENDED, MissingReward
 from store.runtime.clock import MICROSECONDS
 from store.validation.scores import VersionKey
 
@@ -216,14 +216,21 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: M
         newer = counts[0].total
     any_status = listing_of(dialect, replace(query, statuses=()), RolloutRow)
     status = core_tables.rollouts.c.status
-    figures = {"total": func.count(), **counted_figures(missing, any_status.columns["last_reward"])}
-    columns: list[ColumnElement[Any]] = [status, *(figure.label(name) for name, figure in figures.items())]
+    reward = any_status.columns["last_reward"]
+    # Whether a rollout has ended follows from the status of its group, so no aggregate checks it for every rollout.
+    columns: list[ColumnElement[Any]] = [
+        status,
+        func.count().label("total"),
+        func.count(reward).label("rewarded"),
+        mean_of(counted_reward(missing, reward)).label("mean_counted"),
+    ]
     grouped = select(*columns).where(any_status.matching(dialect)).group_by(status)
     statuses = await session.fetch(dialect.sql(grouped), any_status.params(dialect))
-    by_status = {
-        row.status: StatusFigures(row.total, row.ended, row.rewarded_ended, row.counted, row.mean_counted)
-        for row in statuses
-    }
+    by_status: dict[str, StatusFigures] = {}
+    for row in statuses:
+        ended, rewarded = (row.total, row.rewarded) if row.status in ENDED else (0, 0)
+        counted = rewarded if missing.substitute(row.status) is None else ended
+        by_status[row.status] = StatusFigures(row.total, ended, rewarded, counted, row.mean_counted)
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
