@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
+from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
@@ -32,8 +34,10 @@ async def failures(request: PageRequest) -> PageContent:
     first_step = request.maybe_whole("step_min", least=-(2**63), most=2**63 - 1)
     last_step = request.maybe_whole("step_max", least=-(2**63), most=2**63 - 1)
 
+    cache = cache_of(request.store.core)
+
     async def look(session: ReadSession) -> tuple[list[failing.AttemptFailure], int]:
-        attempts = await failing.newest(session, MOST)
+        attempts = await cache.read(session, ("failures", MOST), partial(failing.newest, limit=MOST))
         total = len(attempts) if len(attempts) < MOST else await count_failed(session)
         return attempts, total
 

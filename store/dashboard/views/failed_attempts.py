@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -90,9 +90,8 @@ class Kind:
     """The number of these failures by training step, sorted by step."""
 
 
-def read(attempt: FailedAttempt) -> AttemptFailure:
-    """Return a failed attempt with its decoded error."""
-    error: dict[str, Any] = orjson.loads(attempt.error) if attempt.error else {}
+def read(attempt: FailedAttempt, error: dict[str, Any], span_name: str | None) -> AttemptFailure:
+    """Return a failed attempt with its decoded error and the name of the span in which it failed."""
     return AttemptFailure(
         attempt.rollout_id,
         attempt.attempt_id,
@@ -104,6 +103,7 @@ def read(attempt: FailedAttempt) -> AttemptFailure:
         error.get("message") or "",
         error.get("span_id"),
         attempt.step,
+        span_name,
     )
 
 
@@ -112,19 +112,20 @@ async def newest(session: ReadSession, limit: int) -> list[AttemptFailure]:
 
     The span is that of the error or, for the newest `SPANS_READ` attempts, the last span with an error status.
     """
-    failures = [read(attempt) for attempt in await failed_attempts(session, limit=limit)]
-    keys = [(failure.rollout_id, failure.attempt_id, failure.span_id) for failure in failures if failure.span_id]
+    attempts = await failed_attempts(session, limit=limit)
+    errors: list[dict[str, Any]] = [orjson.loads(attempt.error) if attempt.error else {} for attempt in attempts]
+    # The names are read before the failures are built, because copies of thousands of failures take time.
+    places = [(attempt.rollout_id, attempt.attempt_id) for attempt in attempts]
+    span_ids: list[str | None] = [error.get("span_id") for error in errors]
+    keys = [(*place, span_id) for place, span_id in zip(places, span_ids, strict=True) if span_id]
     names = {(row.rollout_id, row.attempt_id, row.span_id): row.name for row in await spans_with(session, keys)}
-    unnamed = [failure.rollout_id for failure in failures[:SPANS_READ] if not failure.span_id]
+    newest_ids = zip(places[:SPANS_READ], span_ids, strict=False)
+    unnamed = [rollout_id for (rollout_id, _), span_id in newest_ids if not span_id]
     last = await failed_span_names(session, unnamed) if unnamed else {}
     return [
-        replace(failure, span_name=names.get((*_place(failure), failure.span_id or "")) or last.get(_place(failure)))
-        for failure in failures
+        read(attempt, error, names.get((*place, span_id or "")) or last.get(place))
+        for attempt, error, place, span_id in zip(attempts, errors, places, span_ids, strict=True)
     ]
-
-
-def _place(failure: AttemptFailure) -> tuple[str, str]:
-    return failure.rollout_id, failure.attempt_id
 
 
 def alike(message: str) -> str:

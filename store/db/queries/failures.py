@@ -46,9 +46,10 @@ async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAtt
         .subquery()
     )
     rollout = core_tables.rollouts.c
-    computed = {"at": func.coalesce(newest.c.end_at, event.at), "step": rollout.step}
-    source = newest.outerjoin(core_tables.events, event.position == newest.c.last_position)
-    source = source.join(core_tables.rollouts, rollout.rollout_id == newest.c.rollout_id)
+    # Few failed attempts have no end time. A join would read the event of every attempt.
+    last_change = select(event.at).where(event.position == newest.c.last_position).scalar_subquery()
+    computed = {"at": func.coalesce(newest.c.end_at, last_change), "step": rollout.step}
+    source = newest.join(core_tables.rollouts, rollout.rollout_id == newest.c.rollout_id)
     columns = columns_of(FailedAttempt, dict(newest.c), computed)
     statement = select(*columns).select_from(source).order_by(newest.c.last_position.desc())
     return records(FailedAttempt, await session.fetch(session.dialect.sql(statement), {}))
