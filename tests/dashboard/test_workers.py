@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from store.dashboard.charts.worker_lanes import LANE_HEIGHT, LANE_WIDTH, lanes_of
+from store.db.queries import worker_activity
 from store.db.queries.worker_activity import CELL, HOUR, BusyPeriod, Outcome, Window
 from store.interface.store import Store
 from store.models import RolloutConfig
@@ -42,6 +43,15 @@ async def test_done_and_failed_attempts_of_the_last_hour_are_counted(
     assert workers["w-1"]["hour"] == {"succeeded": 2, "failed": 1}
     assert workers["w-1"]["failure_rate"] == 1 / 3
     assert workers["w-2"]["hour"] == {"succeeded": 1, "failed": 0}
+
+
+async def test_attempts_beyond_the_largest_number_of_stretches_are_counted(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_activity, "MOST_STRETCHES", 1)
+    await succeeded(store, worker_id="w-1")
+    await failed(store, worker="w-1")
+    assert (await _listed(api))["w-1"]["hour"] == {"succeeded": 1, "failed": 1}
 
 
 async def test_released_claim_counts_for_no_worker(api: Api, store: Store) -> None:

@@ -118,6 +118,7 @@ async def _read_activity(session: ReadSession, query: FilterQuery, newest_of: st
     worker_ids = [sign.worker_id for sign in signs]
     active = await active_rollouts(session, _MOST_ACTIVE, worker_ids) if signs else []
     entries = [entry for rollout in active if (entry := stuck_active(rollout, now)) is not None]
+    periods = await worker_activity.stretches(session, worker_ids, window)
     return _Activity(
         now,
         window,
@@ -125,8 +126,8 @@ async def _read_activity(session: ReadSession, query: FilterQuery, newest_of: st
         total,
         await workers_by_id(session, worker_ids, worker_of_page),
         {entry.worker_id: entry for entry in entries if entry.worker_id},
-        await worker_activity.tallies(session, worker_ids, window),
-        await worker_activity.stretches(session, worker_ids, window),
+        await worker_activity.tallies(session, worker_ids, window, periods),
+        periods,
         await workers_by_status(session),
         attempts,
         counts,
