@@ -218,19 +218,22 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: M
     status = core_tables.rollouts.c.status
     reward = any_status.columns["last_reward"]
     # Whether a rollout has ended follows from the status of its group, so no aggregate checks it for every rollout.
+    counts_as = case((reward.is_not(None), reward), else_=counted_reward(missing, reward))
     columns: list[ColumnElement[Any]] = [
         status,
         func.count().label("total"),
         func.count(reward).label("rewarded"),
-        mean_of(counted_reward(missing, reward)).label("mean_counted"),
+        mean_of(counts_as).label("mean_counted"),
     ]
     grouped = select(*columns).where(any_status.matching(dialect)).group_by(status)
     statuses = await session.fetch(dialect.sql(grouped), any_status.params(dialect))
     by_status: dict[str, StatusFigures] = {}
     for row in statuses:
-        ended, rewarded = (row.total, row.rewarded) if row.status in ENDED else (0, 0)
-        counted = rewarded if missing.substitute(row.status) is None else ended
-        by_status[row.status] = StatusFigures(row.total, ended, rewarded, counted, row.mean_counted)
+        if row.status in ENDED:
+            counted = row.rewarded if missing.substitute(row.status) is None else row.total
+            by_status[row.status] = StatusFigures(row.total, row.total, row.rewarded, counted, row.mean_counted)
+        else:
+            by_status[row.status] = StatusFigures(row.total, 0, 0, 0, None)
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)
