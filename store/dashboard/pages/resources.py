@@ -65,7 +65,8 @@ async def resources(request: PageRequest) -> PageContent:
     limit, offset = request.rows, request.whole("offset", 0)
     missing = request.missing_reward()
     work = partial(resource_list.resources_rows, missing=missing, contains=request.one("q"), limit=limit, offset=offset)
-    rows, total = await request.store.core.look(work, snapshot=True)
+    cache, key = cache_of(request.store.core), ("resources", missing, request.one("q"), limit, offset)
+    rows, total = await request.store.core.look(partial(cache.read, key=key, compute=work), snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
     means = [row.use.counted.mean for row in rows if row.use.counted.mean is not None]
     hidden = {"best": max(means, default=0.0), "sought": request.one("q"), "draw": draw, "missing": missing}
