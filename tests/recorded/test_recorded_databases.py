@@ -240,6 +240,7 @@ _YOUNGER_PAGES = {
     "/ui/rollouts/{rollout_id}/payload",
     "/ui/rollouts/{rollout_id}/search",
     "/ui/metrics",
+    "/ui/scanners",
     "/ui/search",
     "/ui/views",
     "GET /v1/agl/log/position",
