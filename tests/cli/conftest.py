@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,6 @@ from urllib.parse import urlsplit
 
 import orjson
 import pytest
-import typer.rich_utils  # noqa: F401 - reads FORCE_COLOR when it is imported, so before a test sets it
 from typer.testing import CliRunner
 
 from store import open_store
@@ -33,6 +33,9 @@ from tests.conftest import POSTGRES, SQLITE
 
 ON_BOTH = pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES], indirect=True)
 """Runs a test on both databases. The others use SQLite: a command's output does not depend on the database."""
+
+# Typer reads FORCE_COLOR when this module is imported, which must be before a test sets the variable.
+import_module("typer.rich_utils")
 
 # Wide enough that no help text is broken in the middle of what a test looks for.
 WIDTH = "200"
