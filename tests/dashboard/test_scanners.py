@@ -56,4 +56,12 @@ async def test_scanner_has_rates_by_step_version_and_worker(api: Api, store: Sto
     page = Read((await api.get("/" + path)).body)
     assert not any("onerror" in mark for mark in page.marks)
     assert f"/ui/rollouts/{scans[0].rollout_id}" in page.links
+    matched = next(link for link in page.links if "scan_match=" in link and "step=1" in link)
+    listed = (await api.get("/" + matched.replace("/ui/rollouts", "/ui/rollouts.json"))).ok()["rollouts"]
+    assert {item["rollout_id"] for item in listed} == {scans[2].rollout_id, scans[3].rollout_id}
+    assert "Scanner match" in Read((await api.get("/" + matched)).body).text
+    await store.update_rollout(scans[2].rollout_id, status="queuing")
+    await store.dequeue_rollout(worker_id="w")
+    listed = (await api.get("/" + matched.replace("/ui/rollouts", "/ui/rollouts.json"))).ok()["rollouts"]
+    assert {item["rollout_id"] for item in listed} == {scans[3].rollout_id}
     assert (await api.get("//ui/scanners?scanner=missing@v1")).status == 404

@@ -91,6 +91,7 @@ def described(query: str) -> str:
         "group": selection.group_id,
         "worker": selection.worker_id,
         "label": selection.label,
+        "match of": selection.scan_match and str(selection.scan_match),
         "error": selection.error_type,
         "attempt": selection.attempt_status,
         "task": selection.task and selection.task[:12],

@@ -15,6 +15,7 @@ from store.db.queries.rollout_list import RANGED, SORTS, RolloutListQuery
 from store.errors import Invalid
 from store.models import RolloutMode, RolloutStatus
 from store.models.missing_rewards import MissingReward
+from store.validation.scores import version_key
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ TEXT_FIELDS: Final = (
     ("version", "Version"),
     ("worker", "Worker"),
     ("error", "Error type"),
+    ("scan_match", "Scanner match"),
     ("reward_version", "Reward version"),
 )
 """The parameters of the fields with one value, and their labels."""
@@ -120,6 +122,9 @@ def read_filters(request: PageRequest) -> RolloutFilters:
         attempt_status=valid(lambda: request.among("attempt", ("", *FAILED), "") or None, None),
         error_type=request.one("error") or None,
         label=request.one("label") or None,
+        scan_match=valid(lambda: version_key(request.one("scan_match"), "scan_match"), None)
+        if request.one("scan_match")
+        else None,
         reward_version=valid(request.reward_version, None),
         ranges=ranges_from(bounds),
         id_contains=request.one("q") or None,
@@ -140,7 +145,7 @@ def form_fields(request: PageRequest, errors: dict[str, str]) -> list[FormField]
     return [
         FormField(name, label, request.one(name), errors.get(name), choices.get(name, ()))
         for name, label in TEXT_FIELDS
-        if name != "reward_version" or request.one(name)
+        if name not in {"scan_match", "reward_version"} or request.one(name)
     ]
 
 
@@ -223,6 +228,7 @@ def command_of(query: RolloutListQuery) -> str:
         "attempt outcome": query.attempt_status,
         "error type": query.error_type,
         "label": query.label,
+        "scanner match": query.scan_match,
         **{f"range of {name}": "set" for name in ranges if name != "reward"},
         "sorting": query.sort if query.sort != "started" else None,
     }

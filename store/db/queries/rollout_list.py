@@ -145,6 +145,8 @@ class RolloutListQuery:
     """Only rollouts with an attempt that has this error type, or `NO_ERROR`."""
     label: str | None = None
     """Only rollouts with this label."""
+    scan_match: VersionKey | None = None
+    """Only rollouts whose latest attempt this version of a scanner matched."""
     reward_version: VersionKey | None = None
     """The version of the rewards; None for recorded rewards."""
     ranges: Sequence[Range] = ()
@@ -326,7 +328,7 @@ def _conditions(query: RolloutListQuery) -> Iterator[FilterCondition]:
 
 
 def _of_attempts(dialect: Dialect, query: RolloutListQuery) -> list[ColumnElement[bool]]:
-    """Return the condition that one attempt of a rollout meets all conditions on attempts, if there are any."""
+    """Return the conditions on attempts: one attempt meets those on its fields, and a scanner matched the latest."""
     attempt = core_tables.attempts.c
     terms: list[ColumnElement[bool]] = []
     if query.worker_id is not None:
@@ -339,10 +341,21 @@ def _of_attempts(dialect: Dialect, query: RolloutListQuery) -> list[ColumnElemen
         # The searched text contains unescaped quotation marks, which begin or end a string in JSON. An error message
         # inside the JSON text therefore cannot contain the searched text.
         terms.append(dialect.contains(attempt.error, _of_type(query.error_type)))
-    if not terms:
-        return []
-    matches = select(attempt.rollout_id).where(*terms, attempt.released_position.is_(None))
-    return [core_tables.rollouts.c.rollout_id.in_(matches)]
+    selections: list[Select[Any]] = []
+    if terms:
+        selections.append(select(attempt.rollout_id).where(*terms, attempt.released_position.is_(None)))
+    if query.scan_match is not None:
+        scan, rollout = core_tables.scans.c, core_tables.rollouts.alias("scanned")
+        of_latest = core_tables.scans.join(rollout, rollout.c.rollout_id == scan.rollout_id).join(
+            core_tables.attempts, and_(joins_latest(dict(rollout.c)), attempt.attempt_id == scan.attempt_id)
+        )
+        name, version = query.scan_match
+        selections.append(
+            select(scan.rollout_id)
+            .select_from(of_latest)
+            .where(scan.scanner == name, scan.version == version, scan.is_match == 1)
+        )
+    return [core_tables.rollouts.c.rollout_id.in_(selection) for selection in selections]
 
 
 def _of_type(error_type: str) -> str:
