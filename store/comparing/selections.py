@@ -30,7 +30,8 @@ _BOUNDS: Final[tuple[tuple[Ranged, str, str], ...]] = tuple((name, f"{name}_min"
 _BELOW: Final = "reward_below"
 """The parameter of an upper bound that the range excludes, such as the end of a bar of a histogram."""
 PARAMETERS: Final = (
-    *_LISTS, "id", *_TEXTS, *_WHOLE, "reward_version", *(bound for _, *bounds in _BOUNDS for bound in bounds), _BELOW,
+    *_LISTS, "id", *_TEXTS, *_WHOLE, "scan_match", "reward_version",
+    *(bound for _, *bounds in _BOUNDS for bound in bounds), _BELOW,
 )  # fmt: skip
 """The parameters that select rollouts."""
 _OF_PAGES: Final = frozenset({"sort", "desc", "limit", "offset", "after", "before", "upto", "unrewarded", "col"})
@@ -76,10 +77,9 @@ def selection_of(params: Mapping[str, Sequence[str]], field: str) -> RolloutList
             if value not in allowed:
                 raise Invalid(field, f"{name}={value[:80]} must be one of {', '.join(allowed)}")
         fields[key] = tuple(dict.fromkeys(texts.get(name, ())))
-    version = version_key(last["reward_version"]) if "reward_version" in last else None
-    return RolloutListQuery(
-        ids=tuple(texts.get("id", ())), reward_version=version, ranges=_ranges(field, last), **fields
-    )
+    for name in ("reward_version", "scan_match"):
+        fields[name] = version_key(last[name], name) if name in last else None
+    return RolloutListQuery(ids=tuple(texts.get("id", ())), ranges=_ranges(field, last), **fields)
 
 
 def _ranges(field: str, last: Mapping[str, str]) -> tuple[Range, ...]:
@@ -109,7 +109,7 @@ def _number(field: str, name: str, text: str, *, is_whole: bool = False) -> floa
 def params_of(query: RolloutListQuery) -> dict[str, list[str]]:
     """Return the parameters that give a selection, each with at least one value."""
     values: dict[str, Any] = {name: getattr(query, key) for name, key in (_TEXTS | _WHOLE).items()}
-    values["reward_version"] = query.reward_version
+    values |= {"reward_version": query.reward_version, "scan_match": query.scan_match}
     for bounds in query.ranges:
         values |= {f"{bounds.of}_min": plain(bounds.least), f"{bounds.of}_max": plain(bounds.most)}
     params = {name: [str(value)] for name, value in values.items() if value is not None}
