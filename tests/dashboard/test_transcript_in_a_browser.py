@@ -80,7 +80,7 @@ async def test_long_transcript_shows_each_tool_call_once_and_jumps_land_below_th
     await expect(page.locator(".transcript .call")).to_have_count(TURNS)
     await expect(page.locator(".transcript .edit")).to_have_count(EDITS)
     assert await page.evaluate("() => document.querySelector('.transcript').offsetHeight") < _TALL
-    assert await page.evaluate("() => document.querySelector('.transcript img').naturalWidth") == 1
+    await page.wait_for_function("() => document.querySelector('.transcript img').naturalWidth === 1")
     assert "base64" not in await page.content()
     # The outline leads to each tool call, also into a fold; the keys lead to errors, rewards and turns.
     tool = f"entry-{8:016x}"

@@ -745,6 +745,7 @@ class Model:
                 for label in sorted(self.labels[rollout_id])
             ],
             "scores": sorted(self.scores, key=lambda row: row["rollout_id"]),
+            "scans": [],
             "notes": [{"rollout_id": rollout_id} for rollout_id in sorted(self.notes)],
         }
         return {

@@ -51,7 +51,7 @@ def _apply(scratch: Scratch) -> None:
     )
     scratch.insert(events, "    | RolloutAnnotated\n", "    | RolloutPinned\n")
     scratch.insert(events, "        RolloutAnnotated,\n", "        RolloutPinned,\n")
-    scratch.insert(rollout, "    RolloutEnqueued,\n    RolloutStarted,\n", "    RolloutPinned,\n")
+    scratch.insert(rollout, "    RolloutScanned,\n    RolloutStarted,\n", "    RolloutPinned,\n")
     scratch.insert(
         rollout, "    RolloutAnnotated: _annotated,\n", "    RolloutPinned: lambda state, event, fact: None,\n"
     )

@@ -38,8 +38,10 @@ from store.domain.commands import (
 )
 from store.domain.events import Body
 from store.domain.run_commands import AppendToRun, Fork, MoveHead, RetractArtifact
+from store.domain.scanners import AddScanner, RecordScans
 from store.domain.scores import RecordScores
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, PruneThread
+from store.domain.trainer_metrics import LogMetrics
 from store.errors import QuotaExceeded, RateLimited, Unavailable
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
@@ -313,6 +315,9 @@ ADDING: set[type[Command]] = {
     AppendToRun,
     PublishResources,
     RecordScores,
+    LogMetrics,
+    AddScanner,
+    RecordScans,
     KeepInThread,
     CopyThread,
 }

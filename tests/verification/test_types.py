@@ -27,6 +27,7 @@ from store.db.tables.core import metadata
 from store.errors import Corrupt
 from store.interface.store import Store
 from store.models import NewScore, ScoreError
+from store.models.scanners import NewScan, NewScanner
 from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.testing import ManualClock
 from tests.journal.database_helpers import fill
@@ -58,6 +59,10 @@ async def _fill(url: str) -> None:
         error = ScoreError(type="ValueError", message="no answer")
         await store.annotations.record_scores([NewScore(**ids, name="a", version="v1", error=error, code_sha256="ab")])
         await store.annotations.record_scores([NewScore(**ids, name="a", version="v1", value=1, dimensions={"b": 2})])
+        definition: dict[str, Any] = {"query": "loop"}
+        await store.scanners.add(NewScanner(name="a", version="v1", kind="search", definition=definition))
+        await store.scanners.record("a", "v1", [NewScan(**ids, is_match=True)])
+        await store.log_metrics(1, {"loss": 0.5})
         await store.get_next_span_sequence_id(first.rollout_id, "any")
         await store.update_attempt(first.rollout_id, first.attempt.attempt_id, last_heartbeat_time=clock.seconds)
         typed = ("json", b"{}")

@@ -41,6 +41,7 @@ async def test_untampered_store_is_sound(store: Store, clock: ManualClock) -> No
         "queue": 3,
         **{table.name: 0 for table in (*core_tables.RUNS, *core_tables.THREADS, *core_tables.ANNOTATIONS)},
         **{table.name: 0 for table in core_tables.SCORES},
+        "metrics": 0,
     }
     assert not report.seal_checked
 
