@@ -746,6 +746,7 @@ class Model:
             ],
             "scores": sorted(self.scores, key=lambda row: row["rollout_id"]),
             "scans": [],
+            "metrics": [],
             "notes": [{"rollout_id": rollout_id} for rollout_id in sorted(self.notes)],
         }
         return {
