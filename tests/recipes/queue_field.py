@@ -97,7 +97,7 @@ def _table(scratch: Scratch) -> None:
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
     scratch.replace(tables, "QUEUE_ORDER = (queue.c.position,)\n", "QUEUE_ORDER = (queue.c.rank, queue.c.position)\n")
-    scratch.create("migrations/versions/0019_queue_rank.py", _MIGRATION)
+    scratch.create("migrations/versions/0020_queue_rank.py", _MIGRATION)
 
 
 def _loading(scratch: Scratch) -> None:
