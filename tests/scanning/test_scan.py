@@ -50,7 +50,7 @@ async def test_ended_rollouts_get_results_once(filled_url: str) -> None:  # noqa
 
 @ON_SQLITE
 async def test_failing_calls_are_errors_of_their_rollouts_only(filled_url: str) -> None:  # noqa: F811
-    report = await scan(filled_url, function("unreliable"), processes=1, timeout=0.5)
+    report = await scan(filled_url, function("unreliable"), processes=1, timeout=1.5)
     assert (report.scanned, report.matches, report.errors) == (10, 6, 4)
     assert report.errors_by_type == {"ValueError": 1, "TypeError": 1, "ProcessEnded": 1, "TimeoutError": 1}
 
