@@ -432,12 +432,16 @@ class Model:
         return attempt["last_heartbeat_time"]
 
     def add_spans(self, spans: Sequence[Json], *, number: bool = False) -> list[Json]:
-        """Store spans group by group and return those that were new; with `number`, each gets the next number."""
+        """Store spans group by group and return those that were new; with `number`, each gets the next number.
+
+        A span with the key of a stored span and other content is a conflict. The other spans are stored.
+        """
         self._begin()
         groups: dict[tuple[str, str], list[Json]] = {}
         for span in spans:
             groups.setdefault((span["rollout_id"], span["attempt_id"]), []).append(span)
         new: list[Json] = []
+        conflict = False
         for (rollout_id, attempt_id), group in groups.items():
             if number:
                 span_ids = {key[2] for key in self.spans if key[:2] == (rollout_id, attempt_id)}
@@ -457,6 +461,10 @@ class Model:
                 if key not in self.spans:
                     self._record(key, span, attempt)
                     new.append(span)
+                else:
+                    conflict |= {**self.spans[key], "sequence_id": None} != {**span, "sequence_id": None}
+        if conflict:
+            raise Refused("SpanConflict")
         return new
 
     def append_run_events(self, rollout_id: str, attempt_id: str, nodes: Sequence[str]) -> None:
