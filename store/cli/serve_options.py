@@ -131,6 +131,23 @@ class ServerOptions:
     ] = None
 
     prices: Prices = None
+    allow_private_webhooks: Annotated[
+        bool,
+        typer.Option("--allow-private-webhooks", help="Send webhooks also to addresses of this machine and network."),
+    ] = False
+    public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The address of the dashboard in webhooks; by default the listening address."),
+    ] = None
+
+    def base_url(self, port: int) -> str:
+        """Return the address of the server in messages, without a slash at its end."""
+        from store.wire.listener import url_of
+
+        if self.public_url is not None:
+            return self.public_url.rstrip("/")
+        endpoint = url_of(self.host, port)
+        return endpoint if self.tls_cert is None else endpoint.replace("http://", "https://", 1)
 
     @property
     def certificate(self) -> Certificate | None:

@@ -39,6 +39,7 @@ from store.server.process.workers import Seat
 from store.server.quotas import Quotas
 from store.server.routes.operations import own_metrics
 from store.server.streaming.slots import StreamSlots
+from store.server.webhooks import delivered_webhooks
 from store.sql.database import database_of
 from store.sql.store import SQLStore
 from store.wire.listener import is_loopback
@@ -120,6 +121,13 @@ async def _serve(
             _executing(root, settings.runs if is_first else None),
             _scheduling(scheduler, is_first=is_first),
             filled_indexes(partitions, is_first=is_first),
+            delivered_webhooks(
+                partitions,
+                settings.db,
+                server.base_url(listener.getsockname()[1]),
+                allow_private=server.allow_private_webhooks,
+                is_first=is_first and has_schedule,
+            ),
         ):
             if seat is None:
                 await Server(app, on_started, takes_signals=True, certificate=server.certificate).serve([listener])

@@ -38,6 +38,8 @@ TREATMENTS: Final[dict[Table, Treatment]] = {
         False, "they describe operations on the source; the copy has its own verification"
     ),
     core_tables.saved_views: Treatment(True, "names that users gave to filters of pages"),
+    core_tables.webhooks: Treatment(False, "the copy would send the same messages again; its owner adds webhooks"),
+    core_tables.webhook_deliveries: Treatment(False, "they are messages of the source"),
     core_tables.verifications: Treatment(False, "`operation_runs` has replaced this table"),
 }
 """All tables that are outside the log and are not computed from the log."""

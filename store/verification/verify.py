@@ -54,6 +54,8 @@ _NOT_COMPARED = (
     core_tables.key_policy,
     core_tables.operation_runs,
     core_tables.saved_views,
+    core_tables.webhooks,
+    core_tables.webhook_deliveries,
     core_tables.verifications,
 )
 

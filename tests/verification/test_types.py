@@ -77,6 +77,8 @@ INSERTED = (
     "INSERT INTO keys VALUES ('id', X'00', 'admin', NULL, 'name', 5, 6, 7, 8)",
     "INSERT INTO key_policy VALUES (1, 5)",
     "INSERT INTO model_calls VALUES ('ro-unknown', 'a', 'r-1', 1, 2)",
+    "INSERT INTO webhooks VALUES ('id', 'https://example.org', 'whsec_', '{}', '{}', 5)",
+    "INSERT INTO webhook_deliveries VALUES ('id', 'id', 'type', '{}', 5, 'failed', 1, 6, 'host:1', 7, 500, 'error')",
     "INSERT INTO operation_runs VALUES ('verify', 'host:1', 9, 5, 1, 0, 7, 'error', 5, 6, 1, 0, '0.1.0', 'detail')",
     "INSERT INTO saved_views VALUES ('rollouts', 'name', 'status=failed', 'dashboard', 5)",
     "INSERT INTO verifications VALUES (1, 5, 6, 0)",

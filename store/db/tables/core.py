@@ -74,6 +74,8 @@ __all__ = [
     "threads",
     "verifications",
     "watch",
+    "webhook_deliveries",
+    "webhooks",
     "worker_signals",
     "workers",
 ]
@@ -510,6 +512,37 @@ saved_views = keyed(
     Column("query", Str, nullable=False),
     Column("actor", Str, nullable=False),
     Column("saved_at", BigInteger, nullable=False),
+# Webhooks of this partition. `conditions` and `states` are JSON: the settings and the last states by condition. The
+# secret is stored as text, because each signature needs it. No event mentions webhooks.
+webhooks = keyed(
+    "webhooks",
+    Column("webhook_id", Str, primary_key=True),
+    Column("url", Str, nullable=False),
+    Column("secret", Str, nullable=False),
+    Column("conditions", Str, nullable=False),
+    Column("states", Str, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    family="access",
+)
+
+# The messages of webhooks. `status` is `waiting`, `delivered` or `failed`.
+webhook_deliveries = keyed(
+    "webhook_deliveries",
+    Column("delivery_id", Str, primary_key=True),
+    Column("webhook_id", Str, nullable=False),
+    Column("type", Str, nullable=False),
+    Column("body", Str, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", Str, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    # The time of the next attempt. While a process sends the message, the time at which another process may repeat it.
+    Column("next_at", BigInteger),
+    # The process that sends the message now. Null if no process does.
+    Column("sender", Str),
+    Column("attempted_at", BigInteger),
+    # The result of the last attempt: the status of the response, or the error.
+    Column("response_status", BigInteger),
+    Column("error", Str),
     family="report",
 )
 

@@ -1,0 +1,169 @@
+"""Conditions of webhooks: one message until a condition has cleared, on both databases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.errors import Invalid
+from store.sql.store import SQLStore
+from store.testing.clock import ManualClock
+from store.testing.samples import make_span
+from store.webhooks.conditions import parse_conditions
+from store.webhooks.records import Webhooks
+from store.webhooks.signing import new_secret
+from tests.conftest import POSTGRES, SQLITE
+
+BASE = "http://host/p/one"
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    kind = request.param
+    return f"sqlite:///{tmp_path / 'rollbook.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+async def store(url: str, clock: ManualClock) -> AsyncGenerator[SQLStore]:
+    async with await SQLStore.open(url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def webhooks(store: SQLStore, url: str, clock: ManualClock) -> AsyncGenerator[Webhooks]:
+    async with Webhooks.opened(url, clock=clock) as opened:
+        yield opened
+
+
+async def watch(webhooks: Webhooks, *conditions: str) -> None:
+    await webhooks.add("http://10.0.0.1/", new_secret(), parse_conditions(list(conditions)))
+
+
+async def messages(webhooks: Webhooks) -> list[tuple[str, dict[str, Any]]]:
+    """Check the conditions twice, and return the type and the data of new messages."""
+    before = {row.delivery_id for row in await webhooks.deliveries(100)}
+    await webhooks.check(BASE)
+    await webhooks.check(BASE)
+    rows = [row for row in await webhooks.deliveries(100) if row.delivery_id not in before]
+    return [(row.type, json.loads(row.body)["data"]) for row in reversed(rows)]
+
+
+async def end_rollout(store: SQLStore, clock: ManualClock, *, status: Any = "succeeded", reward: float | None) -> str:
+    clock.advance(1)
+    rollout = await store.start_rollout("secret input")
+    if reward is not None:
+        attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward}
+        await store.add_span(make_span(rollout.attempt, 1, name="agentlightning.annotation", attributes=attributes))
+    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+    return rollout.rollout_id
+
+
+async def test_stuck_queue_is_reported_once_until_a_worker_requests_work(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await watch(webhooks, "stuck_queue:seconds=60")
+    start = clock() / 1e6
+    for _ in range(2):
+        await store.enqueue_rollout("secret input")
+    assert await messages(webhooks) == []
+    clock.advance(90)
+    [(kind, data)] = await messages(webhooks)
+    assert (kind, data["waiting"]) == ("queue.stuck", 2)
+    assert data["waiting_since"] == pytest.approx(start, abs=1)
+    assert await messages(webhooks) == []
+    await store.dequeue_rollout()
+    assert await messages(webhooks) == []
+    clock.advance(90)
+    assert [kind for kind, _ in await messages(webhooks)] == ["queue.stuck"]
+
+
+async def test_failure_rate_and_reward_drop_are_reported_once_until_they_clear(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await watch(webhooks, "failure_rate:rollouts=2,above=0.5", "reward_drop:rollouts=2,by=0.4")
+    for reward in (1.0, 0.9):
+        await end_rollout(store, clock, reward=reward)
+    assert await messages(webhooks) == []
+    for _ in range(2):
+        await end_rollout(store, clock, status="failed", reward=0.5)
+    kinds = dict(await messages(webhooks))
+    assert kinds["failure_rate.high"] == {"failed": 2, "rollouts": 2, "above": 0.5}
+    assert kinds["reward.dropped"] == {"mean": 0.5, "mean_before": pytest.approx(0.95), "rollouts": 2, "by": 0.4}
+    for _ in range(2):
+        await end_rollout(store, clock, reward=0.9)
+    assert await messages(webhooks) == []
+    for _ in range(2):
+        await end_rollout(store, clock, status="failed", reward=None)
+    assert [kind for kind, _ in await messages(webhooks)] == ["failure_rate.high"]
+
+
+async def test_idle_training_is_reported_once_after_its_last_rollout(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await end_rollout(store, clock, reward=None)
+    clock.advance(1)
+    await watch(webhooks, "training_idle:seconds=60")
+    clock.advance(90)
+    # A webhook reports no idle time that began before it.
+    assert await messages(webhooks) == []
+    for _ in range(2):
+        await end_rollout(store, clock, reward=None)
+        open_rollout = await store.start_rollout(1)
+        clock.advance(90)
+        assert await messages(webhooks) == []
+        await store.update_attempt(open_rollout.rollout_id, open_rollout.attempt.attempt_id, status="succeeded")
+        clock.advance(90)
+        assert [kind for kind, _ in await messages(webhooks)] == ["training.idle"]
+
+
+async def test_ended_run_is_reported_once_without_its_payload(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await watch(webhooks, "run_ended")
+    await end_rollout(store, clock, reward=None)
+    clock.advance(1)
+    run = await store.start_rollout("secret input")
+    await store.emit_event(run.rollout_id, run.attempt.attempt_id, kind="phase.started", scope="s", node_id="n")
+    assert await messages(webhooks) == []
+    await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")
+    [(kind, data)] = await messages(webhooks)
+    assert (kind, data["rollout_id"], data["status"]) == ("run.ended", run.rollout_id, "succeeded")
+    [row] = await webhooks.deliveries(9)
+    assert json.loads(row.body)["url"] == f"{BASE}/ui/runs/{run.rollout_id}"
+    assert "secret" not in row.body
+
+
+async def test_two_servers_add_a_message_once(
+    store: SQLStore, webhooks: Webhooks, url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watch(webhooks, "stuck_queue:seconds=60")
+    await store.enqueue_rollout(1)
+    clock.advance(90)
+    async with Webhooks.opened(url, clock=clock) as other:
+        stale = await other.all()
+
+        async def read_earlier() -> Any:
+            return stale
+
+        # The second server has read the states before the first one stores them.
+        monkeypatch.setattr(other, "all", read_earlier)
+        await webhooks.check(BASE)
+        await other.check(BASE)
+    assert len(await webhooks.deliveries(9)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("scanner", "stuck_queue:rollouts=1", "stuck_queue:seconds=nan", "failure_rate:above=1"),
+        *("failure_rate:rollouts=0", "failure_rate:rollouts=1.5", "reward_drop:by=x", "run_ended:seconds=1"),
+    ],
+)
+def test_invalid_condition_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_conditions([text])
+    assert len(parse_conditions([])) == 5
