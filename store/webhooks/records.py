@@ -103,7 +103,7 @@ class Webhooks:
         """Return all webhooks, the oldest first."""
         async with self._dialect.read() as session:
             rows = await session.fetch(self._dialect.prepared(_WEBHOOKS), {})
-        return [Webhook(*row) for row in rows]
+        return [Webhook(**row._asdict()) for row in rows]
 
     async def deliveries(self, limit: int, webhook_id: str | None = None) -> list[Delivery]:
         """Return the newest messages of a webhook, or of all webhooks, the newest first."""
@@ -113,7 +113,7 @@ class Webhooks:
         created_at = webhook_deliveries.c.created_at
         statement = statement.order_by(created_at.desc(), webhook_deliveries.c.delivery_id).limit(big(limit))
         async with self._dialect.read() as session:
-            return [Delivery(*row) for row in await session.fetch(self._dialect.sql(statement), {})]
+            return [Delivery(**row._asdict()) for row in await session.fetch(self._dialect.sql(statement), {})]
 
     async def add(self, url: str, secret: str, conditions: Mapping[str, Mapping[str, float]]) -> Webhook:
         """Add a webhook. The caller has checked its address and conditions.
@@ -206,7 +206,8 @@ class Webhooks:
             return []
         async with self._writing() as (session, now):
             all_webhooks = {
-                row.webhook_id: Webhook(*row) for row in await session.fetch(self._dialect.prepared(_WEBHOOKS), {})
+                row.webhook_id: Webhook(**row._asdict())
+                for row in await session.fetch(self._dialect.prepared(_WEBHOOKS), {})
             }
             statement = _DUE.where(
                 webhook_deliveries.c.next_at <= big(now), *(webhook_deliveries.c.webhook_id != name for name in busy)
@@ -214,7 +215,7 @@ class Webhooks:
             claimed: dict[str, Delivery] = {}
             for row in await session.fetch(self._dialect.sql(statement.limit(big(_CLAIMED_AT_ONCE))), {}):
                 if row.webhook_id in all_webhooks:
-                    claimed.setdefault(row.webhook_id, self._claimed(Delivery(*row), now, lease_seconds))
+                    claimed.setdefault(row.webhook_id, self._claimed(Delivery(**row._asdict()), now, lease_seconds))
             if claimed:
                 rows: list[Any] = list(map(astuple, claimed.values()))
                 await session.write(Changes(inserts={}, upserts={webhook_deliveries: rows}, deletes={}))
@@ -297,7 +298,7 @@ class Webhooks:
         rows = await session.fetch(self._dialect.sql(_webhook(webhook_id)), {})
         if not rows:
             raise NotFound("webhook", webhook_id, f"there is no webhook {webhook_id!r}; see `rollbook webhooks ls`")
-        return Webhook(*rows[0])
+        return Webhook(**rows[0]._asdict())
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[tuple[WriteSession, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
+from store.models import RunEvent
 from store.sql.store import SQLStore
 from store.testing.clock import ManualClock
 from store.testing.samples import make_span
@@ -127,7 +128,7 @@ async def test_ended_run_is_reported_once_without_its_payload(
     await end_rollout(store, clock, reward=None)
     clock.advance(1)
     run = await store.start_rollout("secret input")
-    await store.emit_event(run.rollout_id, run.attempt.attempt_id, kind="phase.started", scope="s", node_id="n")
+    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="note", data={})])
     assert await messages(webhooks) == []
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")
     [(kind, data)] = await messages(webhooks)

@@ -1,5 +1,7 @@
 """Delivery of webhooks: signatures, retries, refused addresses, and one sender at a time."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -133,12 +135,14 @@ async def test_message_is_retried_with_equal_id_until_it_succeeds(webhooks: Webh
 async def test_message_fails_after_the_last_retry(webhooks: Webhooks, clock: ManualClock) -> None:
     webhook = await idle_webhook(webhooks, "http://10.0.0.1/")
     await waiting_message(webhooks, webhook)
+    result: Delivery | None = None
     for pause in (*RETRY_SECONDS, None):
         [(_, message)] = await webhooks.claim(lease_seconds=60)
         result = await deliver(webhooks, webhook, message, allow_private=False)
         assert result is not None
         assert "not a public address" in str(result.error)
         clock.advance(pause or 0)
+    assert result is not None
     assert (result.status, result.next_at) == ("failed", None)
 
 
@@ -253,7 +257,7 @@ async def test_server_thread_delivers_messages_that_are_due(webhooks: Webhooks, 
         thread.follow("default", url, "http://host")
         try:
             async with asyncio.timeout(60):
-                while not (await webhooks.deliveries(1))[0].status == "delivered":
+                while (await webhooks.deliveries(1))[0].status != "delivered":
                     await asyncio.sleep(0.02)
         finally:
             await asyncio.to_thread(thread.close)
