@@ -38,9 +38,8 @@ _OF_THE_LOG = frozenset(
 )
 # The checks of tables that do not belong to the log and are not computed from it.
 _BESIDE_THE_LOG = frozenset(
-    {"keys", "key_policy", "idempotency", "batches", "operation_runs", "saved_views", "verifications"}
     {
-        *("keys", "key_policy", "idempotency", "batches", "operation_runs", "verifications"),
+        *("keys", "key_policy", "idempotency", "batches", "operation_runs", "saved_views", "verifications"),
         *("webhooks", "webhook_deliveries"),
     }
 )

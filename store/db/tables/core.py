@@ -512,6 +512,9 @@ saved_views = keyed(
     Column("query", Str, nullable=False),
     Column("actor", Str, nullable=False),
     Column("saved_at", BigInteger, nullable=False),
+    family="report",
+)
+
 # Webhooks of this partition. `conditions` and `states` are JSON: the settings and the last states by condition. The
 # secret is stored as text, because each signature needs it. No event mentions webhooks.
 webhooks = keyed(

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0019"
-down_revision = "0016"
+revision = "0020"
+down_revision = "0019"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
