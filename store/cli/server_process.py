@@ -42,6 +42,7 @@ from store.server.streaming.slots import StreamSlots
 from store.server.webhooks import delivered_webhooks
 from store.sql.database import database_of
 from store.sql.store import SQLStore
+from store.webhooks.management import WebhookService
 from store.wire.listener import is_loopback
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ async def _serve(
             stream_slots=StreamSlots(server.max_streams, server.max_streams_per_key),
             scheduler=scheduler,
             prices=PriceTable.read(server.prices),
+            webhook_service=WebhookService(settings.db, server.allow_private_webhooks) if has_schedule else None,
         )
         if is_first and not settings.read_only:
             await close_orphans(root)

@@ -32,6 +32,7 @@ from store.dashboard.pages import (
     tasks,
     training_sums,
     waterfall,
+    webhooks,
     workers,
 )
 
@@ -63,6 +64,7 @@ _MODULES: Final = (
     training_sums,
     waterfall,
     cost,
+    webhooks,
 )
 ROUTES: Final[tuple[Route, ...]] = tuple(route for module in _MODULES for route in module.pages.routes)
 
@@ -80,7 +82,16 @@ _GROUPS: Final = (
             ("resources", "Resources"),
         ),
     ),
-    ("Operate", (("runs", "Pipelines"), ("workers", "Workers"), ("audit", "Audit"), ("admin", "Admin"))),
+    (
+        "Operate",
+        (
+            ("runs", "Pipelines"),
+            ("workers", "Workers"),
+            ("audit", "Audit"),
+            ("webhooks", "Webhooks"),
+            ("admin", "Admin"),
+        ),
+    ),
 )
 _PAGES: Final = frozenset(route.path for route in ROUTES if route.method == "GET")
 NAVIGATION: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = tuple(

@@ -31,7 +31,19 @@ from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import QuotaLayer
-from store.server.routes import annotations, calls, data, following, log, operations, queue, runs, scanners, scores
+from store.server.routes import (
+    annotations,
+    calls,
+    data,
+    following,
+    log,
+    operations,
+    queue,
+    runs,
+    scanners,
+    scores,
+    webhooks,
+)
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
 from store.server.streaming.front_end import FrontEnd
@@ -39,6 +51,7 @@ from store.server.streaming.paths import SOCKETS
 from store.server.streaming.slots import StreamSlots
 from store.server.streaming.streams import StreamLayer
 from store.sql.database import database_of
+from store.webhooks.management import WebhookService
 from store.wire.paths import OTLP_TRACES, RUN_SOCKET
 
 _ROUTERS: Final = (
@@ -58,6 +71,7 @@ _ROUTERS: Final = (
     annotations.annotations,
     scores.scores,
     scanners.scanners,
+    webhooks.webhooks,
 )
 
 ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route in router.routes)
@@ -115,6 +129,7 @@ def build_app(
     stream_slots: StreamSlots | None = None,
     scheduler: Scheduler | None = None,
     prices: PriceTable | None = None,
+    webhook_service: WebhookService | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -133,6 +148,7 @@ def build_app(
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
         scheduler: the scheduled operations, which the admin page shows; the caller runs and closes it.
         prices: the prices from which pages compute costs; None for none.
+        webhook_service: the changes of webhooks; None if the server sends no webhooks.
     """
     # The store imports the code of these parts when they are first used. No request should wait for that.
     _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads
@@ -160,6 +176,7 @@ def build_app(
     origins = [origin for entry in cors_origins if (origin := entry.strip())]
     app.state.scheduler = scheduler
     app.state.prices = prices or PriceTable()
+    app.state.webhooks = webhook_service
     _add_layers(app, origins, max_body_bytes, is_local=is_local, is_read_only=is_read_only)
     _add_error_handlers(app)
     app.openapi = partial(openapi, type(front_end))
@@ -180,6 +197,7 @@ def _add_layers(app: FastAPI, origins: list[str], max_body_bytes: int, *, is_loc
         ring=ring,
         scheduler=app.state.scheduler,
         prices=app.state.prices,
+        webhook_service=app.state.webhooks,
         is_read_only=is_read_only,
     )
     app.add_middleware(

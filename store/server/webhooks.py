@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from typing import Final
 
 from store.db.url import with_partition
@@ -18,6 +19,8 @@ logger = logging.getLogger("store.webhooks")
 
 _FIRST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 30.0
+_LISTED_EVERY: Final = 20
+"""The number of looks at open partitions for each look at all partitions of the database."""
 
 
 @asynccontextmanager
@@ -50,15 +53,21 @@ async def delivered_webhooks(
 async def _look(partitions: Partitions, thread: WebhookThread, url: str, base_url: str) -> None:
     # A server that runs for a moment only checks nothing.
     await asyncio.sleep(_FIRST_SECONDS)
-    try:
-        names = await partitions.names()
-    except StoreError as error:
-        logger.warning("the partitions with webhooks could not be listed: %s", error)
-        names = []
-    while True:
+    names = await _names(partitions)
+    for number in count(1):
         # A partition that has webhooks is checked until the server ends, also while it is closed.
         for name in {*names, *(name for name, _ in partitions.open_stores())}:
             place = base_url if name == partitions.root_name else f"{base_url}{PARTITIONS}{name}"
             thread.follow(name, with_partition(url, name), place)
         names = []
         await asyncio.sleep(_LOOK_SECONDS)
+        if number % _LISTED_EVERY == 0:
+            names = await _names(partitions)
+
+
+async def _names(partitions: Partitions) -> list[str]:
+    try:
+        return await partitions.names()
+    except StoreError as error:
+        logger.warning("the partitions with webhooks could not be listed: %s", error)
+        return []

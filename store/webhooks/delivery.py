@@ -7,10 +7,20 @@ import logging
 import time
 from collections.abc import Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from socket import AF_INET6, AF_UNSPEC, AI_NUMERICHOST, NI_NUMERICHOST, SOCK_STREAM, AddressFamily
-from typing import Final
+from socket import (
+    AF_INET6,
+    AF_UNSPEC,
+    AI_NUMERICHOST,
+    NI_NUMERICHOST,
+    SOCK_STREAM,
+    AddressFamily,
+    getaddrinfo,
+)
+from threading import Thread
+from typing import Any, Final
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -37,6 +47,7 @@ _DUTY: Final = 50
 _OPENED_AT_ONCE: Final = 4
 _MOST_URL: Final = 2000
 _READ_BYTES: Final = 4096
+_READ_SECONDS: Final = 1.0
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 # The metadata service of Azure has a public address.
 _METADATA: Final = ip_address("168.63.129.16")
@@ -76,7 +87,18 @@ class CheckedResolver(AbstractResolver):
             PrivateAddress: an address is not public.
             OSError: the name cannot be resolved.
         """
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=SOCK_STREAM)
+        answer: Future[list[Any]] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def look_up() -> None:
+            try:
+                answer.set_result(getaddrinfo(host, port, family, SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                answer.set_exception(error)
+
+        # The executor of an event loop is awaited at the end of the process, which a name server must not delay.
+        Thread(target=look_up, name="rollbook webhooks: name lookup", daemon=True).start()
+        infos = await asyncio.wrap_future(answer)
         results: list[ResolveResult] = []
         for kind, _, proto, _, place in infos:
             address = str(place[0])
@@ -121,7 +143,7 @@ async def check_url(text: str, *, allow_private: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SendResult:
     """The result of one attempt."""
 
     status: int | None
@@ -132,7 +154,7 @@ class Attempt:
 
 async def send(
     webhook: Webhook, message: Delivery, *, allow_private: bool, timeout_seconds: float = TIMEOUT_SECONDS
-) -> Attempt:
+) -> SendResult:
     """Send a message once. A status from 200 to 299 is success; redirects are not followed."""
     body = message.body.encode()
     url = URL(webhook.url)
@@ -142,32 +164,31 @@ async def send(
         **signed_headers(webhook.secret, message.delivery_id, (message.attempted_at or 0) // MICROSECONDS, body),
     }
     status: int | None = None
+    host, resolver = url.host or "", CheckedResolver(allow_private=allow_private)
     try:
         async with asyncio.timeout(timeout_seconds):
-            if not allow_private:
-                # An address in a URL is not resolved, so the resolver would not check it.
-                try:
-                    ip_address(url.host or "")
-                except ValueError:
-                    pass
-                else:
-                    check_address(url.host or "")
-            connector = TCPConnector(
-                resolver=CheckedResolver(allow_private=allow_private), use_dns_cache=False, force_close=True
-            )
+            if ":" in host or host.replace(".", "").isdigit():
+                # aiohttp passes a host that looks like an address, also `127.1`, to the system without the resolver.
+                await resolver.resolve(host, url.port or 0)
+            connector = TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True)
             async with (
-                ClientSession(connector=connector, trust_env=False, timeout=ClientTimeout(total=None)) as session,
+                ClientSession(
+                    connector=connector, trust_env=False, auto_decompress=False, timeout=ClientTimeout(total=None)
+                ) as session,
                 session.post(url, data=body, headers=headers, allow_redirects=False) as response,
             ):
                 status = response.status
-                await response.content.read(_READ_BYTES)
+                # The status is the result. A short body is read, so that the receiver sees no reset connection.
+                with suppress(TimeoutError, ClientError):
+                    async with asyncio.timeout(_READ_SECONDS):
+                        await response.content.read(_READ_BYTES)
     except TimeoutError:
-        return Attempt(status, f"no complete response after {timeout_seconds:g} s")
+        return SendResult(status, f"no response after {timeout_seconds:g} s")
     except (ClientError, OSError, ValueError) as error:
         # aiohttp hides the text of an error of the resolver in the cause.
         cause = error.__cause__ if isinstance(error.__cause__, PrivateAddress) else error
-        return Attempt(status, f"{type(cause).__name__}: {cause}"[:500])
-    return Attempt(status, None if 200 <= status < 300 else f"the receiver answered with the status {status}")
+        return SendResult(status, f"{type(cause).__name__}: {cause}"[:500])
+    return SendResult(status, None if 200 <= status < 300 else f"the receiver answered with the status {status}")
 
 
 async def deliver(
@@ -179,12 +200,12 @@ async def deliver(
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Delivery | None:
     """Send a claimed message once and store the result; return None if another process has taken over the message."""
-    attempt = await send(webhook, message, allow_private=allow_private, timeout_seconds=timeout_seconds)
+    result = await send(webhook, message, allow_private=allow_private, timeout_seconds=timeout_seconds)
     is_last = message.attempts > len(RETRY_SECONDS) or message.type == "webhook.test"
     return await webhooks.record(
         message,
-        response_status=attempt.status,
-        error=attempt.error,
+        response_status=result.status,
+        error=result.error,
         retry_seconds=None if is_last else RETRY_SECONDS[message.attempts - 1],
     )
 
@@ -237,10 +258,10 @@ class WebhookThread:
             try:
                 # Most partitions have no webhooks, so their connection is closed again.
                 async with self._first_looks, Webhooks.opened(url, read_only=True) as webhooks:
-                    if not await webhooks.all():
-                        return
-                async with Webhooks.opened(url) as webhooks:
-                    return await self._run(webhooks, base_url)
+                    has_webhooks = bool(await webhooks.all())
+                if has_webhooks:
+                    async with Webhooks.opened(url) as webhooks:
+                        await self._run(webhooks, base_url)
             except (NotFound, Incompatible):
                 # The partition was dropped, or is a backup.
                 return
@@ -249,6 +270,8 @@ class WebhookThread:
             except Exception:
                 # Webhooks must work while the server runs, so an unexpected error must not end the task.
                 logger.exception("the webhooks of the partition %s are not checked at present", partition)
+            else:
+                return
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run(self, webhooks: Webhooks, base_url: str) -> None:

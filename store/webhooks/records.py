@@ -8,18 +8,19 @@ from contextlib import asynccontextmanager
 from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
+from urllib.parse import quote, urlencode
 
 import orjson
 from sqlalchemy import Select, func, select
 
-from store.db.dialect import Changes, Dialect, WriteSession, dialect_for
+from store.db.dialect import Changes, Dialect, ReadSession, WriteSession, dialect_for
 from store.db.queries.expressions import big
 from store.db.schema.sealed import refuse_sealed
 from store.db.tables.core import webhook_deliveries, webhooks
 from store.db.url import parse
 from store.errors import Conflict, Invalid, NotFound
 from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
-from store.webhooks.conditions import CONDITIONS, Check
+from store.webhooks.conditions import ConditionCheck, ConditionKind, kind_of
 
 MAX_WEBHOOKS: Final = 20
 """The maximum number of webhooks of a partition. A server checks the conditions of each."""
@@ -43,6 +44,20 @@ class Webhook:
     """The states of its conditions by name, as JSON."""
     created_at: int
 
+    def public_fields(self) -> dict[str, Any]:
+        """Return the webhook as JSON without its secret. Times are seconds since the epoch."""
+        conditions, states = orjson.loads(self.conditions), orjson.loads(self.states)
+        levels = {
+            name: state for name, state in states.items() if (kind := kind_of(name)) is not None and kind.is_level
+        }
+        return {
+            "id": self.webhook_id,
+            "url": self.url,
+            "conditions": conditions,
+            "holds_since": {name: to_seconds(state) for name, state in levels.items()},
+            "created_at": to_seconds(self.created_at),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -61,6 +76,35 @@ class Delivery:
     attempted_at: int | None = None
     response_status: int | None = None
     error: str | None = None
+
+    def public_fields(self) -> dict[str, Any]:
+        """Return the message as JSON. Times are seconds since the epoch."""
+        times = {"created_at": self.created_at, "attempted_at": self.attempted_at, "next_at": self.next_at}
+        return {
+            "id": self.delivery_id,
+            "webhook_id": self.webhook_id,
+            "type": self.type,
+            "status": self.status,
+            "attempts": self.attempts,
+            **{name: None if micros is None else to_seconds(micros) for name, micros in times.items()},
+            "response_status": self.response_status,
+            "error": self.error,
+            "body": orjson.loads(self.body),
+        }
+
+
+async def all_webhooks(session: ReadSession) -> list[Webhook]:
+    """Return all webhooks of a partition, the oldest first."""
+    return [Webhook(**row._asdict()) for row in await session.fetch(session.dialect.prepared(_WEBHOOKS), {})]
+
+
+async def newest_deliveries(session: ReadSession, limit: int, webhook_id: str | None = None) -> list[Delivery]:
+    """Return the newest messages of a webhook, or of all webhooks, the newest first."""
+    message = webhook_deliveries.c
+    statement = select(webhook_deliveries).order_by(message.created_at.desc(), message.delivery_id).limit(big(limit))
+    if webhook_id is not None:
+        statement = statement.where(message.webhook_id == webhook_id)
+    return [Delivery(**row._asdict()) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
 class Webhooks:
@@ -102,18 +146,12 @@ class Webhooks:
     async def all(self) -> list[Webhook]:
         """Return all webhooks, the oldest first."""
         async with self._dialect.read() as session:
-            rows = await session.fetch(self._dialect.prepared(_WEBHOOKS), {})
-        return [Webhook(**row._asdict()) for row in rows]
+            return await all_webhooks(session)
 
     async def deliveries(self, limit: int, webhook_id: str | None = None) -> list[Delivery]:
         """Return the newest messages of a webhook, or of all webhooks, the newest first."""
-        statement = select(webhook_deliveries)
-        if webhook_id is not None:
-            statement = statement.where(webhook_deliveries.c.webhook_id == webhook_id)
-        created_at = webhook_deliveries.c.created_at
-        statement = statement.order_by(created_at.desc(), webhook_deliveries.c.delivery_id).limit(big(limit))
         async with self._dialect.read() as session:
-            return [Delivery(**row._asdict()) for row in await session.fetch(self._dialect.sql(statement), {})]
+            return await newest_deliveries(session, limit, webhook_id)
 
     async def add(self, url: str, secret: str, conditions: Mapping[str, Mapping[str, float]]) -> Webhook:
         """Add a webhook. The caller has checked its address and conditions.
@@ -122,26 +160,27 @@ class Webhooks:
             Conflict: the partition has the maximum number of webhooks.
         """
         async with self._writing() as (session, now):
-            if len(await session.fetch(self._dialect.prepared(_WEBHOOKS), {})) >= MAX_WEBHOOKS:
+            if len(await all_webhooks(session)) >= MAX_WEBHOOKS:
                 raise Conflict(f"the partition has {MAX_WEBHOOKS} webhooks", "remove one: rollbook webhooks rm ID")
             webhook = Webhook(secrets.token_hex(5), url, secret, orjson.dumps(conditions).decode(), "{}", now)
             await session.write(Changes(inserts={webhooks: [astuple(webhook)]}, upserts={}, deletes={}))
         return webhook
 
-    async def remove(self, webhook_id: str) -> None:
-        """Remove a webhook with its messages, delivered or not.
+    async def remove(self, webhook_id: str) -> Webhook:
+        """Remove and return a webhook, with its messages, delivered or not.
 
         Raises:
             NotFound: there is no webhook with this id.
         """
         async with self._writing() as (session, _):
-            await self._one(session, webhook_id)
+            webhook = await self._one(session, webhook_id)
             ids = [(row.delivery_id,) for row in await self._messages(session, webhook_id)]
             deletes: dict[Any, list[Any]] = {webhooks: [(webhook_id,)]} | ({webhook_deliveries: ids} if ids else {})
             await session.write(Changes(inserts={}, upserts={}, deletes=deletes))
+        return webhook
 
-    async def add_test(self, webhook_id: str) -> Delivery:
-        """Claim and return a message of the type `webhook.test`, which the caller sends.
+    async def add_test(self, webhook_id: str, lease_seconds: float) -> tuple[Webhook, Delivery]:
+        """Claim a message of the type `webhook.test`, which the caller sends, and return it with its webhook.
 
         Raises:
             NotFound: there is no webhook with this id.
@@ -149,9 +188,9 @@ class Webhooks:
         async with self._writing() as (session, now):
             webhook = await self._one(session, webhook_id)
             message = self._message(webhook, "webhook.test", "", {}, now, None)
-            message = self._claimed(message, now, 60.0)
+            message = self._claimed(message, now, lease_seconds)
             await self._insert(session, webhook, [message])
-        return message
+        return webhook, message
 
     async def check(self, base_url: str) -> int:
         """Check the conditions of all webhooks, add messages, and return their number.
@@ -165,17 +204,17 @@ class Webhooks:
         for webhook in await self.all():
             before: dict[str, int] = orjson.loads(webhook.states)
             states: dict[str, int] = {}
-            added: list[tuple[str, dict[str, Any]]] = []
+            added: list[tuple[ConditionKind, dict[str, Any]]] = []
             for name, settings in orjson.loads(webhook.conditions).items():
                 # A newer version may have stored other conditions.
-                if name not in CONDITIONS:
+                if (kind := kind_of(name)) is None:
                     continue
-                check = Check(settings, before.get(name), webhook.created_at, self.now)
+                check = ConditionCheck(name.partition("/")[2], settings, before.get(name), webhook.created_at, self.now)
                 async with self._dialect.read() as session:
-                    state, messages = await CONDITIONS[name].read(session, check)
+                    state, messages = await kind.read(session, check)
                 if state is not None:
                     states[name] = state
-                added += [(name, data) for data in messages]
+                added += [(kind, data) for data in messages]
             if states == before:
                 continue
             async with self._writing() as (session, now):
@@ -185,8 +224,8 @@ class Webhooks:
                 changed = replace(webhook, states=orjson.dumps(states).decode())
                 await session.write(Changes(inserts={}, upserts={webhooks: [astuple(changed)]}, deletes={}))
                 messages = [
-                    self._message(webhook, CONDITIONS[name].type, CONDITIONS[name].page, data, now + number, base_url)
-                    for number, (name, data) in enumerate(added)
+                    self._message(webhook, kind.type, kind.page, data, now + number, base_url)
+                    for number, (kind, data) in enumerate(added)
                 ]
                 await self._insert(session, webhook, messages)
             count += len(added)
@@ -205,21 +244,18 @@ class Webhooks:
         if due_at is None or due_at > self.now:
             return []
         async with self._writing() as (session, now):
-            all_webhooks = {
-                row.webhook_id: Webhook(**row._asdict())
-                for row in await session.fetch(self._dialect.prepared(_WEBHOOKS), {})
-            }
+            by_id = {webhook.webhook_id: webhook for webhook in await all_webhooks(session)}
             statement = _DUE.where(
                 webhook_deliveries.c.next_at <= big(now), *(webhook_deliveries.c.webhook_id != name for name in busy)
             )
             claimed: dict[str, Delivery] = {}
             for row in await session.fetch(self._dialect.sql(statement.limit(big(_CLAIMED_AT_ONCE))), {}):
-                if row.webhook_id in all_webhooks:
+                if row.webhook_id in by_id:
                     claimed.setdefault(row.webhook_id, self._claimed(Delivery(**row._asdict()), now, lease_seconds))
             if claimed:
                 rows: list[Any] = list(map(astuple, claimed.values()))
                 await session.write(Changes(inserts={}, upserts={webhook_deliveries: rows}, deletes={}))
-        return [(all_webhooks[name], message) for name, message in claimed.items()]
+        return [(by_id[name], message) for name, message in claimed.items()]
 
     async def next_at(self, busy: Collection[str] = ()) -> int | None:
         """Return the time at which the next message is due; None if no message waits."""
@@ -266,7 +302,9 @@ class Webhooks:
         self, webhook: Webhook, kind: str, page: str, data: dict[str, Any], now: int, base_url: str | None
     ) -> Delivery:
         if "rollout_id" in data:
-            page = f"runs/{data['rollout_id']}"
+            page = f"runs/{quote(data['rollout_id'], safe='')}"
+        if "scanner" in data:
+            page = f"{page}?{urlencode({'scanner': data['scanner']})}"
         body = {
             "type": kind,
             "timestamp": datetime.fromtimestamp(to_seconds(now), UTC).isoformat(),

@@ -72,6 +72,11 @@ VERIFY: Final = f"{PREFIX}/verify"
 REBUILD: Final = f"{PREFIX}/rebuild"
 SEAL: Final = f"{PREFIX}/seal"
 
+WEBHOOKS: Final = f"{PREFIX}/webhooks"
+WEBHOOK: Final = f"{WEBHOOKS}/{{webhook_id}}"
+WEBHOOK_TEST: Final = f"{WEBHOOK}/test"
+WEBHOOK_DELIVERIES: Final = f"{WEBHOOKS}/deliveries"
+
 OTLP_TRACES: Final = "/v1/traces"
 UNSUPPORTED_OTLP_PATHS: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
 """Paths to which OpenTelemetry exporters may post other data than traces; the server responds with 501."""

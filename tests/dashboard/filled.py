@@ -66,6 +66,7 @@ class Filled:
             "worker_id": WORKER,
             "span_id": f"{2:016x}",
             "key_id": "none",
+            "webhook_id": "none",
             "task": self.task,
             "key": hashlib.sha256(IMAGE.encode()).hexdigest()[:16],
         }

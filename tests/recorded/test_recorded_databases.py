@@ -243,9 +243,12 @@ _YOUNGER_PAGES = {
     "/ui/scanners",
     "/ui/search",
     "/ui/views",
+    "/ui/webhooks",
     "GET /v1/agl/log/position",
     "GET /v1/agl/scanners",
     "GET /v1/agl/scores/versions",
+    "GET /v1/agl/webhooks",
+    "GET /v1/agl/webhooks/deliveries",
 }
 """Pages that are younger than the recording."""
 

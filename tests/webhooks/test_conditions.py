@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 from store.errors import Invalid
 from store.models import RunEvent
+from store.models.scanners import NewScan, NewScanner, ScanError
 from store.sql.store import SQLStore
 from store.testing.clock import ManualClock
 from store.testing.samples import make_span
-from store.webhooks.conditions import parse_conditions
+from store.webhooks.conditions import CONDITIONS, parse_conditions
 from store.webhooks.records import Webhooks
 from store.webhooks.signing import new_secret
 from tests.conftest import POSTGRES, SQLITE
@@ -93,7 +95,7 @@ async def test_failure_rate_and_reward_drop_are_reported_once_until_they_clear(
         await end_rollout(store, clock, status="failed", reward=0.5)
     kinds = dict(await messages(webhooks))
     assert kinds["failure_rate.high"] == {"failed": 2, "rollouts": 2, "above": 0.5}
-    assert kinds["reward.dropped"] == {"mean": 0.5, "mean_before": pytest.approx(0.95), "rollouts": 2, "by": 0.4}
+    assert kinds["reward_mean.dropped"] == {"mean": 0.5, "mean_before": pytest.approx(0.95), "rollouts": 2, "by": 0.4}
     for _ in range(2):
         await end_rollout(store, clock, reward=0.9)
     assert await messages(webhooks) == []
@@ -128,7 +130,7 @@ async def test_ended_run_is_reported_once_without_its_payload(
     await end_rollout(store, clock, reward=None)
     clock.advance(1)
     run = await store.start_rollout("secret input")
-    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="note", data={})])
+    await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="note")])
     assert await messages(webhooks) == []
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")
     [(kind, data)] = await messages(webhooks)
@@ -136,6 +138,37 @@ async def test_ended_run_is_reported_once_without_its_payload(
     [row] = await webhooks.deliveries(9)
     assert json.loads(row.body)["url"] == f"{BASE}/ui/runs/{run.rollout_id}"
     assert "secret" not in row.body
+
+
+@pytest.mark.parametrize("scanner", ["hacks", "hacks@v2"])
+async def test_scanner_rate_counts_the_rollouts_that_ended_last_with_a_result_of_the_newest_version(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock, scanner: str
+) -> None:
+    await watch(webhooks, f"scanner_rate/{scanner}:rollouts=2,above=0.5")
+    for version in ("v3", "v2"):
+        await store.scanners.add(NewScanner(name="hacks", version=version, kind="search", definition={"query": "x"}))
+    assert await messages(webhooks) == []
+
+    async def scan(version: str, *, is_match: bool | None) -> None:
+        rollout_id = await end_rollout(store, clock, reward=None)
+        attempt_id = (await store.query_attempts(rollout_id))[0].attempt_id
+        error = ScanError(type="ValueError", message="no") if is_match is None else None
+        result = NewScan(rollout_id=rollout_id, attempt_id=attempt_id, is_match=is_match, error=error)
+        await store.scanners.record("hacks", version, [result])
+
+    await scan("v2", is_match=True)
+    await scan("v2", is_match=False)
+    # Neither another version nor an error counts.
+    await scan("v3", is_match=True)
+    await scan("v2", is_match=None)
+    assert await messages(webhooks) == []
+    for _ in range(2):
+        await scan("v2", is_match=True)
+    [(kind, data)] = await messages(webhooks)
+    assert (kind, data) == ("scanner_rate.high", {"scanner": "hacks@v2", "matches": 2, "rollouts": 2, "above": 0.5})
+    assert json.loads((await webhooks.deliveries(1))[0].body)["url"] == f"{BASE}/ui/scanners?scanner=hacks%40v2"
+    await scan("v2", is_match=False)
+    assert await messages(webhooks) == []
 
 
 async def test_two_servers_add_a_message_once(
@@ -160,7 +193,15 @@ async def test_two_servers_add_a_message_once(
 @pytest.mark.parametrize(
     "text",
     [
-        *("scanner", "stuck_queue:rollouts=1", "stuck_queue:seconds=nan", "failure_rate:above=1"),
+        *(
+            "scanner",
+            "scanner_rate",
+            "scanner_rate/a@b@c",
+            "stuck_queue/a",
+            "stuck_queue:rollouts=1",
+            "stuck_queue:seconds=nan",
+            "failure_rate:above=1",
+        ),
         *("failure_rate:rollouts=0", "failure_rate:rollouts=1.5", "reward_drop:by=x", "run_ended:seconds=1"),
     ],
 )
@@ -168,3 +209,12 @@ def test_invalid_condition_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_conditions([text])
     assert len(parse_conditions([])) == 5
+
+
+def test_documentation_lists_all_conditions_with_their_settings_and_messages() -> None:
+    page = (Path(__file__).parents[2] / "docs/webhooks.md").read_text()
+    rows = re.findall(r"^\| `(\w+)(?:/SCANNER)?` \|.*\|([^|]*)\| `([\w.]+)` \|$", page, re.MULTILINE)
+    assert {name: (settings.strip(), message) for name, settings, message in rows} == {
+        name: (", ".join(f"`{key}={value:g}`" for key, value in kind.defaults.items()), kind.type)
+        for name, kind in CONDITIONS.items()
+    }

@@ -11,8 +11,6 @@ import hmac
 import json
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,52 +19,15 @@ import pytest
 from store.errors import Conflict, Invalid, NotFound
 from store.sql.store import SQLStore
 from store.testing.clock import ManualClock
-from store.webhooks import records
+from store.webhooks import delivery, records
 from store.webhooks.conditions import parse_conditions
-from store.webhooks.delivery import RETRY_SECONDS, Attempt, WebhookThread, check_address, check_url, deliver, send
+from store.webhooks.delivery import RETRY_SECONDS, SendResult, WebhookThread, check_address, check_url, deliver, send
 from store.webhooks.records import Delivery, Webhook, Webhooks
 from store.webhooks.signing import new_secret, signed_headers
 from tests.conftest import POSTGRES, SQLITE
+from tests.webhooks.receivers import receiving
 
 BOTH = pytest.mark.parametrize("url", [SQLITE, POSTGRES], indirect=True)
-
-
-@dataclass
-class Receiver:
-    """A server that answers with the statuses in turn, and never answers without a status."""
-
-    port: int
-    statuses: list[int]
-    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list[tuple[dict[str, str], bytes]])
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
-
-
-@asynccontextmanager
-async def receiving(*statuses: int, location: str = "/") -> AsyncGenerator[Receiver]:
-    receiver = Receiver(0, list(statuses))
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
-            headers = {name.lower(): value for name, _, value in (text.partition(": ") for text in head)}
-            receiver.requests.append((headers, await reader.readexactly(int(headers["content-length"]))))
-            if receiver.statuses:
-                status = receiver.statuses.pop(0)
-                writer.write(f"HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-            else:
-                await reader.read()
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
-    try:
-        yield receiver
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -99,6 +60,19 @@ def test_signature_equals_the_example_of_another_implementation() -> None:
     body = b'{"test": 2432232314}'
     headers = signed_headers(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_function_of_the_documentation_accepts_a_message_and_refuses_a_changed_or_old_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/webhooks.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    is_authentic, secret = names["is_authentic"], new_secret()
+    headers = signed_headers(secret, "msg_1", 1000, b"{}")
+    assert is_authentic(secret, headers, b"{}", now=1000)
+    assert not is_authentic(secret, headers, b"{ }", now=1000)
+    assert not is_authentic(secret, headers, b"{}", now=1301)
+    assert not is_authentic(secret, headers, b"{}")
+    assert not is_authentic(new_secret(), headers, b"{}", now=1000)
 
 
 @BOTH
@@ -183,7 +157,7 @@ async def test_receiver_that_hangs_ends_an_attempt_and_delays_no_other(webhooks:
         )
     states = {result.webhook_id: (result.status, result.error) for result in results if result is not None}
     assert states == {
-        both[0].webhook_id: ("waiting", "no complete response after 0.2 s"),
+        both[0].webhook_id: ("waiting", "no response after 0.2 s"),
         both[1].webhook_id: ("delivered", None),
     }
 
@@ -191,8 +165,8 @@ async def test_receiver_that_hangs_ends_an_attempt_and_delays_no_other(webhooks:
 async def test_redirect_is_not_followed(webhooks: Webhooks) -> None:
     async with receiving(200) as target, receiving(302, location=target.url) as receiver:
         webhook = await idle_webhook(webhooks, receiver.url)
-        attempt = await send(webhook, await waiting_message(webhooks, webhook), allow_private=True)
-        assert attempt == Attempt(302, "the receiver answered with the status 302")
+        result = await send(webhook, await waiting_message(webhooks, webhook), allow_private=True)
+        assert result == SendResult(302, "the receiver answered with the status 302")
         assert target.requests == []
 
 
@@ -233,11 +207,11 @@ async def test_name_that_changes_to_a_private_address_receives_nothing(
     addresses = ["93.184.216.34", "127.0.0.1", "127.0.0.1"]
     async with receiving(200) as receiver:
 
-        async def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        def resolve(host: str, port: int, *_: Any) -> list[Any]:
             assert host == "name.example"
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses.pop(0), port))]
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        monkeypatch.setattr(delivery, "getaddrinfo", resolve)
         url = f"http://name.example:{receiver.port}/"
         webhook = await idle_webhook(webhooks, await check_url(url, allow_private=False))
         message = await waiting_message(webhooks, webhook)
@@ -245,7 +219,7 @@ async def test_name_that_changes_to_a_private_address_receives_nothing(
         assert "127.0.0.1 is not a public address" in str(refused.error)
         assert receiver.requests == []
         # The connection uses the address of the check, and the request has the name.
-        assert await send(webhook, message, allow_private=True) == Attempt(200, None)
+        assert await send(webhook, message, allow_private=True) == SendResult(200, None)
         assert receiver.requests[0][0]["host"] == f"name.example:{receiver.port}"
 
 
@@ -257,7 +231,7 @@ async def test_server_thread_delivers_messages_that_are_due(webhooks: Webhooks, 
         thread.follow("default", url, "http://host")
         try:
             async with asyncio.timeout(60):
-                while (await webhooks.deliveries(1))[0].status != "delivered":
+                while (await webhooks.deliveries(1))[0].status != "delivered":  # noqa: ASYNC110 - another thread writes
                     await asyncio.sleep(0.02)
         finally:
             await asyncio.to_thread(thread.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import orjson
 import typer
@@ -44,8 +44,8 @@ def webhooks_add(
         list[str] | None,
         typer.Option(
             metavar="CONDITION[:NAME=N,…]",
-            help="A condition: stuck_queue, failure_rate, reward_drop, run_ended or training_idle; may be repeated; the"
-            " default is all.",
+            help="A condition: stuck_queue, failure_rate, reward_drop, run_ended, training_idle or"
+            " scanner_rate/SCANNER; may be repeated; the default is all that need no scanner.",
         ),
     ] = None,
     allow_private: AllowPrivate = False,
@@ -53,20 +53,18 @@ def webhooks_add(
 ) -> None:
     """Add a webhook and print its secret once; receivers verify signatures with the secret."""
     from store.webhooks.conditions import parse_conditions
-    from store.webhooks.delivery import check_url
-    from store.webhooks.signing import new_secret
+    from store.webhooks.management import add_webhook
 
-    conditions, secret = parse_conditions(on or []), new_secret()
-
-    async def add(webhooks: Webhooks) -> Webhook:
-        return await webhooks.add(await check_url(url, allow_private=allow_private), secret, conditions)
-
-    webhook = _run(db, add)
+    conditions = parse_conditions(on or [])
+    webhook = _run(db, lambda webhooks: add_webhook(webhooks, url, conditions, allow_private=allow_private))
     if json:
-        json_document({**webhook_fields(webhook), "secret": secret})
+        json_document({**webhook.public_fields(), "secret": webhook.secret})
     else:
-        line(secret)
-    note(f"The webhook {webhook.webhook_id} is checked by servers of this database, after 30 seconds at most.")
+        line(webhook.secret)
+    note(
+        f"The conditions of the webhook {webhook.webhook_id} are checked by servers of this database, from 30 seconds"
+        " after now, or ten minutes in a partition that no client of the server uses."
+    )
     note("The secret is shown only once. The database stores it, because each signature needs it.")
 
 
@@ -75,7 +73,7 @@ def webhooks_list(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """List the webhooks of a store, without their secrets."""
     rows = _run(db, lambda webhooks: webhooks.all(), read_only=True)
     if json:
-        json_document([webhook_fields(webhook) for webhook in rows])
+        json_document([webhook.public_fields() for webhook in rows])
     else:
         print_table(_WEBHOOKS, rows)
 
@@ -92,22 +90,11 @@ def webhooks_test(
     webhook_id: WebhookId, db: Db = DEFAULT_DB, allow_private: AllowPrivate = False, json: AsJson = False
 ) -> None:
     """Send a message of the type webhook.test from this machine, once, and print the result."""
-    from store.errors import NotFound
-    from store.webhooks.delivery import deliver
+    from store.webhooks.management import test_webhook
 
-    async def test(webhooks: Webhooks) -> Delivery | None:
-        webhook = next((one for one in await webhooks.all() if one.webhook_id == webhook_id), None)
-        if webhook is None:
-            raise NotFound("webhook", webhook_id, f"there is no webhook {webhook_id!r}; see `rollbook webhooks ls`")
-        message = await webhooks.add_test(webhook_id)
-        return await deliver(webhooks, webhook, message, allow_private=allow_private)
-
-    delivery = _run(db, test)
-    if delivery is None:
-        note("The webhook was removed in the meantime.")
-        raise typer.Exit(1)
+    delivery = _run(db, lambda webhooks: test_webhook(webhooks, webhook_id, allow_private=allow_private))
     if json:
-        json_document(delivery_fields(delivery))
+        json_document(delivery.public_fields())
     else:
         line(f"{delivery.status} {delivery.error or delivery.response_status}")
     if delivery.error is not None:
@@ -124,7 +111,7 @@ def webhooks_deliveries(
     """List the newest messages with their attempts and results."""
     rows = _run(db, lambda webhooks: webhooks.deliveries(limit, webhook_id), read_only=True)
     if json:
-        json_document([delivery_fields(delivery) for delivery in rows])
+        json_document([delivery.public_fields() for delivery in rows])
     else:
         print_table(_DELIVERIES, rows)
 
@@ -139,38 +126,6 @@ def _run(db: str, work: Callable[[Webhooks], Awaitable[T]], *, read_only: bool =
     return asyncio.run(run())
 
 
-def _seconds(micros: int | None) -> float | None:
-    return None if micros is None else to_seconds(micros)
-
-
-def webhook_fields(webhook: Webhook) -> dict[str, Any]:
-    """Return a webhook as JSON, without its secret."""
-    return {
-        "id": webhook.webhook_id,
-        "url": webhook.url,
-        "conditions": orjson.loads(webhook.conditions),
-        "states": orjson.loads(webhook.states),
-        "created_at": to_seconds(webhook.created_at),
-    }
-
-
-def delivery_fields(delivery: Delivery) -> dict[str, Any]:
-    """Return a message as JSON."""
-    return {
-        "id": delivery.delivery_id,
-        "webhook_id": delivery.webhook_id,
-        "type": delivery.type,
-        "status": delivery.status,
-        "attempts": delivery.attempts,
-        "created_at": to_seconds(delivery.created_at),
-        "attempted_at": _seconds(delivery.attempted_at),
-        "next_at": _seconds(delivery.next_at),
-        "response_status": delivery.response_status,
-        "error": delivery.error,
-        "body": orjson.loads(delivery.body),
-    }
-
-
 _WEBHOOKS: Final[list[Column[Webhook]]] = [
     Column("id", lambda webhook: webhook.webhook_id),
     Column("url", lambda webhook: webhook.url, shrinks=True),
@@ -183,6 +138,6 @@ _DELIVERIES: Final[list[Column[Delivery]]] = [
     Column("type", lambda delivery: delivery.type),
     Column("status", lambda delivery: delivery.status),
     Column("attempts", lambda delivery: str(delivery.attempts)),
-    Column("next", lambda delivery: utc(_seconds(delivery.next_at))),
+    Column("next", lambda delivery: utc(None if delivery.next_at is None else to_seconds(delivery.next_at))),
     Column("error", lambda delivery: delivery.error or "", shrinks=True),
 ]

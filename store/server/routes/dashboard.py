@@ -38,6 +38,7 @@ from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.routing import LayerRoute, RouteIndex, path_within
 from store.sql.database import database_of
+from store.webhooks.management import WebhookService
 from store.wire.errors import status_of
 
 logger = logging.getLogger("store.server")
@@ -101,6 +102,7 @@ class DashboardLayer:
         ring: the keys of visitors; None if no keys are required.
         scheduler: the scheduler of the server's operations; None if the server runs no operations.
         prices: the prices from which pages compute costs.
+        webhook_service: the changes of webhooks; None if the server sends no webhooks.
         is_read_only: whether pages offer no actions.
     """
 
@@ -113,6 +115,7 @@ class DashboardLayer:
         *,
         scheduler: Scheduler | None = None,
         prices: PriceTable | None = None,
+        webhook_service: WebhookService | None = None,
         is_read_only: bool = False,
     ) -> None:
         self._app = app
@@ -121,6 +124,7 @@ class DashboardLayer:
         self._ring = ring
         self._scheduler = scheduler
         self._prices = prices
+        self._webhook_service = webhook_service
         self._is_read_only = is_read_only
         self._routes = RouteIndex(DASHBOARD_ROUTES)
 
@@ -243,6 +247,7 @@ class DashboardLayer:
                 "key_partition": None if admission is None else admission.key.partition,
                 "scheduler": self._scheduler,
                 "prices": self._prices,
+                "webhooks": self._webhook_service,
                 "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )
