@@ -42,6 +42,13 @@ _NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
             help=f"Show only rollouts with this mode, one of {', '.join(_MODES)}; may be repeated.",
         ),
     ],
+    (RolloutQuery, "scan_match"): Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME@VERSION",
+            help="Show only rollouts whose latest attempt this scanner matched, such as hacks@v1.",
+        ),
+    ],
     (WorkerQuery, "status_in"): WorkerStatuses,
     (WorkerQuery, "worker_id_contains"): IdContains,
     (ResourcesQuery, "resources_id"): Annotated[

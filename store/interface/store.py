@@ -359,6 +359,7 @@ class Store(abc.ABC):
         step_in: Sequence[int] | None = None,
         plan_key_in: Sequence[str] | None = None,
         label_in: Sequence[str] | None = None,
+        scan_match: str | None = None,
         resources_id_in: Sequence[str] | None = None,
         resources_version_in: Sequence[int] | None = None,
         reward_min: float | None = None,
@@ -380,6 +381,8 @@ class Store(abc.ABC):
         conditions from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `plan_key`, `label` and
         `resources_version` are not part of Agent-lightning 0.3.
 
+        `scan_match` is a version of a scanner, such as `hacks@v1`: only rollouts whose latest attempt it matched.
+
         `reward_version` selects the rewards: None for those that agents recorded, a text such as `helpful@v2` for the
         scores of this version (see `annotations.record_scores`). It applies to `reward` and `rewards` of the result, to
         `reward_min` and `reward_max`, and to the order `reward`. A rollout whose latest attempt has no value of the
@@ -397,6 +400,7 @@ class Store(abc.ABC):
             step_in=step_in,
             plan_key_in=plan_key_in,
             label_in=label_in,
+            scan_match=scan_match,
             resources_id_in=resources_id_in,
             resources_version_in=resources_version_in,
             reward_min=reward_min,

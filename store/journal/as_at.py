@@ -23,6 +23,7 @@ from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import FilterQuery, Noun, Values
 from store.db.queries.paging import Make, Page, compiled
+from store.db.queries.scanners import matches_of
 from store.db.queries.scores import rewards_of_version
 from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
@@ -232,16 +233,18 @@ async def _computed(
 ) -> dict[str, Values]:
     """Return the values at the moment `until` that a query of rollouts uses and no column contains, by rollout id."""
     computed: dict[str, Values] = {}
-    if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
+    if query.noun is filters.ROLLOUTS and any(map(query.uses, (filters.REWARD, filters.LABEL, filters.SCAN_MATCH))):
         uses_reward = query.uses(filters.REWARD)
         version = query.reward_version
         rewards = await rewards_of_version(session, states, version, until=until) if uses_reward else {}
+        matches = await matches_of(session, list(states), until) if query.uses(filters.SCAN_MATCH) else {}
         for rollout_id, state in states.items():
             latest = state.latest
             attempt_rewards = None if latest is None else rewards.get((rollout_id, latest.attempt_id))
             computed[rollout_id] = {
                 filters.REWARD: None if attempt_rewards is None else attempt_rewards.final,
                 filters.LABEL: sorted(state.labels or ()),
+                filters.SCAN_MATCH: [] if latest is None else matches.get((rollout_id, latest.attempt_id), []),
             }
     return computed
 

@@ -136,8 +136,18 @@ class RolloutQuery(PageQuery):
 
     sortable = _shared(Rollout)
     additions = frozenset(
-        {"mode_in", "group_in", "step_in", "plan_key_in", "label_in", "resources_id_in", "resources_version_in"}
-        | {"reward_min", "reward_max", "reward", "group", "step", "plan_key", "label", "resources_version"}
+        {"mode_in", "group_in", "step_in", "plan_key_in", "label_in", "scan_match", "resources_id_in"}
+        | {
+            "resources_version_in",
+            "reward_min",
+            "reward_max",
+            "reward",
+            "group",
+            "step",
+            "plan_key",
+            "label",
+            "resources_version",
+        }
     )
 
     status_in: list[RolloutStatus] | None = None
@@ -152,6 +162,8 @@ class RolloutQuery(PageQuery):
     """The plan keys, which `rollbook.key` in the metadata gave when the rollout was created."""
     label_in: list[str] | None = None
     """Only rollouts that have at least one of these labels."""
+    scan_match: str | None = None
+    """Only rollouts whose latest attempt this version of a scanner matched, such as `hacks@v1`."""
     resources_id_in: list[str] | None = None
     resources_version_in: list[Whole] | None = None
     """The versions of the resources that the rollout was given."""

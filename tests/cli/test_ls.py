@@ -57,6 +57,7 @@ def test_rollouts_are_filtered_by_training_fields(rollbook: Rollbook, filled: Fi
     assert listed("--reward-min", "0.8") == []
     assert listed("--sort", "reward")[0] == filled.retried
     assert listed("--step", "1", "--step", "2", "--group", "none", "--label", "none", "--resources-version", "9") == []
+    assert listed("--scan-match", "none@v1") == []
     refused = rollbook("ls", "rollouts", "--mode", "trial")
     assert refused.code == 2
     assert "train, val, test" in refused.err

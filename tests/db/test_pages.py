@@ -156,7 +156,7 @@ class Crowd:
         )
         labels = sorted(dice.sample(TEXTS, dice.randint(0, 2)))
         self.rows[core_tables.labels] += [(rollout_id, label, position) for label in labels]
-        self.compute(label=labels, reward=None)
+        self.compute(label=labels, reward=None, scan_match=[])
         for sequence in range(1, count + 1):
             self.attempt(rollout_id, sequence, None)
         if dice.random() < 0.3:
@@ -187,11 +187,15 @@ class Crowd:
             self.rows[core_tables.attempt_signals].append((rollout_id, attempt_id, *signal))
             if signal[1] > (stamped or 0):
                 values["last_heartbeat_time"] = signal[0]
+        is_match = self.maybe(0, 1)
+        version = dice.choice(["v1", "v2"])
+        self.rows[core_tables.scans].append((rollout_id, position, attempt_id, "hacks", version, is_match, None))
+        matches = [f"hacks@{version}"] if is_match else []
         if released is None:
             self.values["attempts"].append(values)
             rewarded = [self.span(rollout_id, attempt_id) for _ in range(dice.randint(0, 6))]
             last = max((place for place in rewarded if place is not None), default=None)
-            self.compute(reward=None if last is None else last[-1])
+            self.compute(reward=None if last is None else last[-1], scan_match=matches)
 
     def span(self, rollout_id: str, attempt_id: str) -> tuple[float, ...] | None:
         """Add a span; return its place among the spans of its attempt and its reward, if it has one."""
@@ -271,6 +275,7 @@ class Crowd:
                             FilterCondition("step", "in", dice.choice([[10, -1], [2], []])),
                             FilterCondition("resources_version", "in", [2]),
                             FilterCondition("label", "in", dice.sample(TEXTS, 3)),
+                            FilterCondition("scan_match", "is", "hacks@v1"),
                             FilterCondition("reward", "min", dice.choice([-1, 0.0])),
                             FilterCondition("reward", "max", 0),
                         ]
@@ -293,7 +298,7 @@ class Crowd:
             noun,
             conditions,
             filter_logic=dice.choice(["and", "or"]),
-            sort_by=dice.choice([None, *noun.fields]),
+            sort_by=dice.choice([None, *(name for name in noun.fields if name != "scan_match")]),
             sort_order=dice.choice(["asc", "desc"]),
             limit=dice.choice([-1, -1, 0, 1, 4, 100]),
             offset=dice.choice([0, 0, 0, 1, 30]),
@@ -453,6 +458,7 @@ async def test_filters_and_orders_read_other_tables_by_their_keys(tmp_path: Any)
             filters.query(ROLLOUTS, [FilterCondition("reward", "min", 0.5)]),
             filters.query(ROLLOUTS, sort_by="reward"),
             filters.query(ROLLOUTS, [FilterCondition("label", "in", ["hard"])]),
+            filters.query(ROLLOUTS, [FilterCondition("scan_match", "is", "hacks@v1")]),
             filters.query(ROLLOUTS, [FilterCondition("resources_version", "in", [3])], sort_by="step"),
         ):
             counting = Counting(session)

@@ -218,6 +218,7 @@ def command_of(query: RolloutListQuery) -> str:
         ("step", query.step),
         ("resources-id", query.resources_id),
         ("resources-version", query.resources_version),
+        ("scan-match", query.scan_match),
         ("reward-version", query.reward_version),
         ("reward-min", reward and reward.least),
         ("reward-max", reward and reward.most),
@@ -228,7 +229,6 @@ def command_of(query: RolloutListQuery) -> str:
         "attempt outcome": query.attempt_status,
         "error type": query.error_type,
         "label": query.label,
-        "scanner match": query.scan_match,
         **{f"range of {name}": "set" for name in ranges if name != "reward"},
         "sorting": query.sort if query.sort != "started" else None,
     }

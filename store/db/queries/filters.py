@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, cast
 
-from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, false, func, or_, select, true
 from sqlalchemy import cast as cast_sql
 from sqlalchemy.types import Text
 
 from store.db.dialect import Dialect
-from store.db.tables.core import attempts, labels, resources, rollouts, spans, workers
+from store.db.tables.core import attempts, labels, resources, rollouts, scans, spans, workers
 from store.errors import Invalid
 from store.models.queries import (
     AttemptQuery,
@@ -48,8 +48,9 @@ class FilterField:
 
     column: str
     """The name of the column that contains the field."""
-    kind: Literal["text", "number", "time", "value", "labels"]
-    """The kind of the values. A `value` is a number that may be missing. A rollout may have several labels.
+    kind: Literal["text", "number", "time", "value", "labels", "matches"]
+    """The kind of the values. A `value` is a number that may be missing. A rollout may have several labels, and several
+    `matches`: the versions of scanners that matched its latest attempt. Rows cannot be sorted by these.
 
     A missing text is sorted like an empty text, a missing number like zero, and a missing time after all other times.
     Rows without a `value` come last in both sort orders. Rollouts are sorted by the first of their sorted labels.
@@ -145,7 +146,8 @@ def _values(*names: str) -> dict[str, FilterField]:
 
 REWARD: Final = "reward"
 LABEL: Final = "label"
-# The table `rollouts` has no columns for these two fields. `pages.rollout_columns` returns their SQL expressions.
+SCAN_MATCH: Final = "scan_match"
+# The table `rollouts` has no columns for these fields. `pages.rollout_columns` returns the SQL expressions of two.
 
 ROLLOUTS = Noun(
     "rollouts",
@@ -158,6 +160,7 @@ ROLLOUTS = Noun(
         **_text("plan_key"),
         **_values("step", "resources_version", REWARD),
         LABEL: FilterField(LABEL, "labels"),
+        SCAN_MATCH: FilterField(SCAN_MATCH, "matches"),
     },
 )
 ATTEMPTS = Noun(
@@ -229,8 +232,9 @@ def query(
     """
     arguments.choice(filter_logic, "filter_logic", "and", "or")
     arguments.choice(sort_order, "sort_order", "asc", "desc")
-    if sort_by is not None and arguments.text(sort_by, "sort_by") not in noun.fields:
-        raise Invalid("sort_by", f"{noun.name} sort by {', '.join(noun.fields)}, not by {sort_by!r}")
+    orders = [name for name, field in noun.fields.items() if field.kind != "matches"]
+    if sort_by is not None and arguments.text(sort_by, "sort_by") not in orders:
+        raise Invalid("sort_by", f"{noun.name} sort by {', '.join(orders)}, not by {sort_by!r}")
     arguments.page(limit, offset)
     checked = tuple(_checked(noun, condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
@@ -269,6 +273,8 @@ def _checked(noun: Noun, condition: FilterCondition) -> FilterCondition:
             kind = "number"
     name = field if operation == "is" else f"{field}_{operation}"
     value = check_condition(condition.value, name, kind)
+    if noun.fields[field].kind == "matches":
+        version_key(value, name)
     return FilterCondition(field, operation, tuple(value) if operation == "in" else value)
 
 
@@ -290,6 +296,8 @@ def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Colum
     field = filter_query.noun.fields[condition.field]
     if condition.operation == "in":
         return _one_of(dialect, field, columns, name) if condition.value else false()
+    if field.kind == "matches":
+        return columns["rollout_id"].in_(_matched(name))
     column = columns[field.column]
     match condition.operation:
         case "is":
@@ -310,6 +318,31 @@ def _one_of(dialect: Dialect, field: FilterField, columns: Columns, name: str) -
     return dialect.any_of(cast_sql(column, Text) if field.kind in {"number", "value"} else column, name)
 
 
+def _matched(name: str) -> Select[Any]:
+    """Return the statement for the rollouts whose latest attempts a version of a scanner matched."""
+    scanned, of_scan, latest = (
+        scans.alias("scanned"),
+        rollouts.alias("scanned_rollouts"),
+        attempts.alias("scanned_attempts"),
+    )
+    scan, rollout, attempt = scanned.c, of_scan.c, latest.c
+    joined = scanned.join(of_scan, rollout.rollout_id == scan.rollout_id).join(
+        latest, and_(attempt.rollout_id == scan.rollout_id, attempt.attempt_id == scan.attempt_id)
+    )
+    columns: list[ColumnElement[Any]] = [scan.rollout_id]
+    return (
+        select(*columns)
+        .select_from(joined)
+        .where(
+            scan.scanner == bindparam(f"{name}_scanner", type_=Text),
+            scan.version == bindparam(f"{name}_version", type_=Text),
+            scan.is_match == 1,
+            attempt.sequence_id == rollout.attempt_count,
+            attempt.released_position.is_(None),
+        )
+    )
+
+
 def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
     """Return the values of the parameters in the condition that `where` returns."""
     values: dict[str, Any] = {}
@@ -318,7 +351,10 @@ def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
         values = {"reward_name": version.name, "reward_version": version.version}
     for index, condition in enumerate(filter_query.conditions):
         name = f"condition_{index}"
-        if condition.operation in {"is", "min", "max"}:
+        if filter_query.noun.fields[condition.field].kind == "matches":
+            key = version_key(condition.value)
+            values |= {f"{name}_scanner": key.name, f"{name}_version": key.version}
+        elif condition.operation in {"is", "min", "max"}:
             values[name] = condition.value
         elif condition.operation == "in" and condition.value:
             is_number = filter_query.noun.fields[condition.field].kind in {"number", "value"}
@@ -388,7 +424,7 @@ def matches(filter_query: FilterQuery, row: Values) -> bool:
 def _holds(condition: FilterCondition, value: Any) -> bool:
     match condition.operation:
         case "is":
-            return value == condition.value
+            return condition.value in value if isinstance(value, list) else value == condition.value
         case "in":
             if isinstance(value, list):
                 return not set(cast("list[str]", value)).isdisjoint(condition.value)

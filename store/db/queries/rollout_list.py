@@ -321,6 +321,8 @@ def _conditions(query: RolloutListQuery) -> Iterator[FilterCondition]:
             yield FilterCondition(field, "is", value)
     if query.label is not None:
         yield FilterCondition(filters.LABEL, "in", [query.label])
+    if query.scan_match is not None:
+        yield FilterCondition(filters.SCAN_MATCH, "is", str(query.scan_match))
     if query.id_contains:
         yield FilterCondition("rollout_id", "contains", query.id_contains)
     for bounds in query.ranges:
@@ -328,7 +330,7 @@ def _conditions(query: RolloutListQuery) -> Iterator[FilterCondition]:
 
 
 def _of_attempts(dialect: Dialect, query: RolloutListQuery) -> list[ColumnElement[bool]]:
-    """Return the conditions on attempts: one attempt meets those on its fields, and a scanner matched the latest."""
+    """Return the condition that one attempt of the rollout meets all conditions on attempts; none without these."""
     attempt = core_tables.attempts.c
     terms: list[ColumnElement[bool]] = []
     if query.worker_id is not None:
@@ -341,21 +343,10 @@ def _of_attempts(dialect: Dialect, query: RolloutListQuery) -> list[ColumnElemen
         # The searched text contains unescaped quotation marks, which begin or end a string in JSON. An error message
         # inside the JSON text therefore cannot contain the searched text.
         terms.append(dialect.contains(attempt.error, _of_type(query.error_type)))
-    selections: list[Select[Any]] = []
-    if terms:
-        selections.append(select(attempt.rollout_id).where(*terms, attempt.released_position.is_(None)))
-    if query.scan_match is not None:
-        scan, rollout = core_tables.scans.c, core_tables.rollouts.alias("scanned")
-        of_latest = core_tables.scans.join(rollout, rollout.c.rollout_id == scan.rollout_id).join(
-            core_tables.attempts, and_(joins_latest(dict(rollout.c)), attempt.attempt_id == scan.attempt_id)
-        )
-        name, version = query.scan_match
-        selections.append(
-            select(scan.rollout_id)
-            .select_from(of_latest)
-            .where(scan.scanner == name, scan.version == version, scan.is_match == 1)
-        )
-    return [core_tables.rollouts.c.rollout_id.in_(selection) for selection in selections]
+    if not terms:
+        return []
+    one = select(attempt.rollout_id).where(*terms, attempt.released_position.is_(None))
+    return [core_tables.rollouts.c.rollout_id.in_(one)]
 
 
 def _of_type(error_type: str) -> str:

@@ -109,6 +109,25 @@ async def scans(
     return [_scan(row) for row in rows if row is last[row.rollout_id, row.attempt_id, row.scanner, row.version]]
 
 
+async def matches_of(session: ReadSession, rollout_ids: Sequence[str], until: int) -> dict[tuple[str, str], list[str]]:
+    """Return the scanners, such as `hacks@v1`, that matched attempts of some rollouts up to a position.
+
+    The keys are pairs of a rollout id and an attempt id. Attempts without a match are left out.
+    """
+    scan = core_tables.scans.c
+
+    def build() -> Select[Any]:
+        columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id, scan.scanner, scan.version]
+        is_one = session.dialect.any_of(scan.rollout_id, "rollouts")
+        return select(*columns).where(is_one, scan.is_match == 1, scan.position <= _until())
+
+    params = {"rollouts": session.dialect.list_param(rollout_ids), "until": until}
+    matches: dict[tuple[str, str], list[str]] = {}
+    for row in await session.fetch(compiled(session, "scan_matches", build), params):
+        matches.setdefault((row.rollout_id, row.attempt_id), []).append(f"{row.scanner}@{row.version}")
+    return matches
+
+
 async def unscanned(
     session: ReadSession, *, key: VersionKey, limit: int, after: str | None, retry_errors: bool
 ) -> list[UnscannedAttempt] | None:

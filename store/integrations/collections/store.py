@@ -65,7 +65,7 @@ R = TypeVar("R")
 _QUIET: Final = (BeatWorker, Claim, NumberSpans, PublishResources, RecordSpans)
 _CLOSING_SECONDS: Final = 30.0
 # Fields of a rollout query that the rollouts in the collections do not have.
-_NOT_HELD: Final = ("group", "step", "plan_key", "label", "resources_version", "reward")
+_NOT_HELD: Final = ("group", "step", "plan_key", "label", "scan_match", "resources_version", "reward")
 # In µs, later than any time of a clock.
 _NEVER: Final = 2**62
 

@@ -86,6 +86,31 @@ class ScannersContract:
         with pytest.raises(NotFound):
             await store.scanners.unscanned("loops", "v1", after="ro-none")
 
+    async def test_rollouts_are_selected_by_a_match_of_their_latest_attempt(self, store: Store) -> None:
+        rollouts = [await store.start_rollout({"n": number}) for number in range(3)]
+        await store.scanners.add(loops())
+        await store.scanners.record("loops", "v1", [result(rollouts[0], True), result(rollouts[1], False)])
+        first = (await store.log.position()).position
+        await store.scanners.record("loops", "v1", [result(rollouts[2], True)])
+        second = (await store.log.position()).position
+        retried = await store.start_attempt(rollouts[2].rollout_id)
+        assert retried.attempt.sequence_id == 2
+
+        async def matches(**conditions: Any) -> list[int]:
+            page = await store.query_rollouts(scan_match="loops@v1", **conditions)
+            assert page.total == len(page.items)
+            return [rollout.input["n"] for rollout in page]
+
+        assert await matches() == [0]
+        assert await matches(rollout_id_in=[rollouts[1].rollout_id], filter_logic="or") == [0, 1]
+        assert await matches(rollout_id_in=[rollouts[1].rollout_id]) == []
+        assert [await matches(as_at=moment) for moment in (first - 2, first, second)] == [[], [0], [0, 2]]
+        assert list(await store.query_rollouts(scan_match="loops@v2")) == []
+        malformed: list[dict[str, Any]] = [{"scan_match": "loops"}, {"sort_by": "scan_match"}]
+        for arguments in malformed:
+            with pytest.raises(Invalid, match=next(iter(arguments))):
+                await store.query_rollouts(**arguments)
+
     async def test_result_needs_its_scanner_and_attempt(self, store: Store) -> None:
         rollout = await store.start_rollout({"n": 1})
         with pytest.raises(NotFound, match="loops@v1"):
