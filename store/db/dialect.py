@@ -8,14 +8,15 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pkgutil import resolve_name
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import Compiled, SQLCompiler
 from sqlalchemy.sql.selectable import SelectBase
 
 from store.db.stored_forms import Places, StoredForms, places_in
@@ -25,6 +26,9 @@ from store.errors import Invalid, Unsupported
 from store.runtime.clock import Clock, elapsed_of
 
 logger = logging.getLogger("store.db")
+
+_MOST_COMPILATIONS: Final = 512
+"""The maximum number of statements whose compiled form is cached; a further one empties the cache."""
 
 Params = Mapping[str, Any]
 Row = Sequence[Any]
@@ -281,17 +285,33 @@ class Dialect(ABC):
         self.stored_forms = StoredForms(self)
 
     def sql(self, statement: ClauseElement) -> Sql:
-        """Compile a statement without caching the result."""
-        if self.schema:
-            compiled = statement.compile(
-                dialect=self.compiler, schema_translate_map={None: self.schema}, render_schema_translate=True
-            )
+        """Compile a statement. Statements that differ only in values are compiled once, see decision 121."""
+        # This is the key by which SQLAlchemy caches statements that it executes itself; None for DDL.
+        key = statement._generate_cache_key()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        entry = None if key is None else self._compilations.get(key.key)
+        if entry is None:
+            options: dict[str, Any] = {"dialect": self.compiler, "cache_key": key}
+            if self.schema:
+                options |= {"schema_translate_map": {None: self.schema}, "render_schema_translate": True}
+            compiled = statement.compile(**options)
+            names = tuple(getattr(compiled, "positiontup", None) or ())
+            is_select = isinstance(statement, SelectBase)
+            make_row = row_maker(tuple(statement.selected_columns.keys())) if is_select else None
+            entry = compiled, Sql(str(compiled), names, {}, places_in(statement), make_row)
+            if key is not None:
+                if len(self._compilations) >= _MOST_COMPILATIONS:
+                    self._compilations.clear()
+                self._compilations[key.key] = entry
+        compiled, sql = entry
+        if key is not None and isinstance(compiled, SQLCompiler):
+            values = compiled.construct_params(extracted_parameters=key.bindparams, _check=False)
         else:
-            compiled = statement.compile(dialect=self.compiler)
-        fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
-        names = tuple(getattr(compiled, "positiontup", None) or ())
-        make_row = row_maker(tuple(statement.selected_columns.keys())) if isinstance(statement, SelectBase) else None
-        return Sql(str(compiled), names, fixed, places_in(statement), make_row)
+            values = compiled.params or {}
+        return replace(sql, fixed={name: value for name, value in values.items() if value is not None})
+
+    @cached_property
+    def _compilations(self) -> dict[Hashable, tuple[Compiled, Sql]]:
+        return {} if self.schema else _compilations.setdefault(type(self), {})
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement and cache the result. Only a statement that is built once may be passed.
@@ -566,6 +586,7 @@ def report_lost_queue_epoch() -> None:
 
 
 _prepared: dict[type[Dialect], dict[int, tuple[ClauseElement, Sql]]] = {}
+_compilations: dict[type[Dialect], dict[Hashable, tuple[Compiled, Sql]]] = {}
 _compiled: dict[type[Dialect], dict[Hashable, Sql]] = {}
 _DIALECTS: dict[str, type[Dialect] | str] = {}
 

@@ -238,7 +238,7 @@ rollouts = Table(
     Column("config", Str, nullable=False),
     Column("start_at", BigInteger, nullable=False),
     Column("end_at", BigInteger),
-    Column("group_id", Str),
+    Column("group_id", Str, info=_ONCE),
     Column("step", BigInteger),
     Column("plan_key", Str, unique=True, info=_ONCE),
     Column("input_sha256", Str, nullable=False),
@@ -262,6 +262,14 @@ rollouts = Table(
     # that was made before this event is out of date. Null if there is no such event.
     Column("run_version", BigInteger),
     info={"family": "projection"},
+)
+
+# The rollouts of a group are read by pages of groups and by the page of a rollout, see decision 121.
+Index(
+    "ix_rollouts_group_id_first_position",
+    rollouts.c.group_id,
+    rollouts.c.first_position,
+    sqlite_where=rollouts.c.group_id.is_not(None),
 )
 
 attempts = Table(
