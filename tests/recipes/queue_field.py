@@ -7,8 +7,8 @@ _MIGRATION = '''"""The queue is ordered by priority, then by position."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0023"
-down_revision = "0022"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
@@ -97,7 +97,7 @@ def _table(scratch: Scratch) -> None:
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
     scratch.replace(tables, "QUEUE_ORDER = (queue.c.position,)\n", "QUEUE_ORDER = (queue.c.rank, queue.c.position)\n")
-    scratch.create("migrations/versions/0023_queue_rank.py", _MIGRATION)
+    scratch.create("migrations/versions/0022_queue_rank.py", _MIGRATION)
 
 
 def _loading(scratch: Scratch) -> None:
