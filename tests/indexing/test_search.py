@@ -15,6 +15,7 @@ from store.db.index_place import IndexSession
 from store.db.url import with_partition
 from store.domain.rows import row_maker
 from store.indexing.index import Index, IndexedEvent
+from store.indexing.search import searching
 from store.indexing.search.index import SearchIndex
 from store.indexing.search.lexicon import code_of, codes_in
 from store.indexing.search.query_language import parse_query
@@ -147,7 +148,11 @@ async def test_search_inside_one_rollout_has_its_texts_in_order(filled: tuple[St
         await store.log.search("red", rollout_id="ro-missing")
 
 
-async def test_filters_of_rollouts_restrict_a_search(filled: tuple[Store, str, str]) -> None:
+@pytest.mark.parametrize("few_rollouts", [0, searching.FEW_ROLLOUTS])
+async def test_filters_of_rollouts_restrict_a_search(
+    filled: tuple[Store, str, str], few_rollouts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "FEW_ROLLOUTS", few_rollouts)
     store, red, blue = filled
     await store.annotations.annotate(red, add_labels=["good"])
     assert await ids(store, "please", rollouts=RolloutQuery(status_in=["failed"])) == {blue}

@@ -32,6 +32,8 @@ _HITS: Final = 3
 _HITS_IN_ROLLOUT: Final = 200
 _DOCUMENTS_AT_ONCE: Final = 200
 _MOST_AT_ONCE: Final = 5_000
+FEW_ROLLOUTS: Final = 256
+"""Up to this number of rollouts that match the filters, their numbers are part of the condition on documents."""
 _TEXTS_AT_ONCE: Final = 50
 _REGEX_TEXTS: Final = 20_000
 """The number of texts that one search compares with a regular expression."""
@@ -83,8 +85,8 @@ class _Search:
     codes: Codes
     until: float
     """The end of the time limit, in seconds of `time.monotonic`."""
-    number: int | None = None
-    """The number of the only rollout to search; None if the request names none."""
+    numbers: list[int] | None = None
+    """The numbers of the only rollouts to search; None for all."""
     texts: int = 0
     """The number of texts that were compared with the regular expression."""
     hits: dict[int, list[NamedRow]] = field(default_factory=dict[int, list[NamedRow]])
@@ -120,15 +122,10 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     terms = request.terms
     regex = None if terms.regex is None else Regex(terms.regex)
     state = _Search(session, request, regex, await codes_of(session, terms), time.monotonic() + request.seconds)
-    has_more = True
     at_once = _DOCUMENTS_AT_ONCE
     before = _LAST if request.after is None else request.after
-    if request.rollout_id is not None:
-        column = rollout_numbers.c
-        sql = session.dialect.sql(select(column.number).where(column.rollout_id == bindparam("of_rollout")))
-        numbers = await session.fetch(sql, {"of_rollout": request.rollout_id})
-        state.number = numbers[0].number if numbers else None
-        has_more = state.number is not None
+    state.numbers = await few_rollouts(session, request)
+    has_more = state.numbers != []
     while has_more and len(state.hits) < request.limit and not state.is_over:
         rows = await candidates(state, before, at_once)
         has_more = len(rows) == at_once
@@ -150,10 +147,32 @@ async def search(session: ReadSession, lag: IndexLag, request: SearchRequest) ->
     )
 
 
+async def few_rollouts(session: ReadSession, request: SearchRequest) -> list[int] | None:
+    """Return the numbers of the rollouts to search if they are few, and None otherwise.
+
+    Without these numbers, a frequent word and a filter that few rollouts match would read most documents with the word.
+    """
+    dialect, column = session.dialect, rollout_numbers.c
+    statement = select(column.number)
+    params: dict[str, Any] = {"at_most": FEW_ROLLOUTS + 1}
+    if request.rollout_id is not None:
+        statement = statement.where(column.rollout_id == bindparam("of_rollout"))
+        params["of_rollout"] = request.rollout_id
+    else:
+        condition, values = request.restriction(dialect)
+        if condition is None:
+            return None
+        statement = statement.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == column.rollout_id)
+        statement = statement.where(condition)
+        params |= values
+    rows = await session.fetch(dialect.sql(statement.limit(bindparam("at_most", type_=BigInteger))), params)
+    return [row.number for row in rows] if len(rows) <= FEW_ROLLOUTS else None
+
+
 async def candidates(state: _Search, before: int, limit: int) -> Sequence[NamedRow]:
     """Return the next documents that match the first clause, newest first, in rollouts that match the filters."""
     request, dialect = state.request, state.session.dialect
-    clause, numbers = request.terms.required[0], None if state.number is None else [state.number]
+    clause, numbers = request.terms.required[0], state.numbers
     matching = WordMatch(dialect, state.codes).all_documents() if is_empty(clause) else WordMatch(dialect, state.codes)
     source = matching.source().join(rollout_numbers, rollout_numbers.c.number == documents.c.rollout)
     source = source.join(core_tables.rollouts, core_tables.rollouts.c.rollout_id == rollout_numbers.c.rollout_id)
