@@ -193,7 +193,7 @@ CONDITIONS: Final[dict[str, ConditionKind]] = {
     "scanner_rate": ConditionKind(
         "scanner_rate.high", "scanners", {"rollouts": 100, "above": 0.1}, _read_scanner_rate, needs_scanner=True
     ),
-    "run_ended": ConditionKind("run.ended", "runs", {}, _read_run_ended, is_level=False),
+    "run_ended": ConditionKind("pipeline_run.ended", "runs", {}, _read_run_ended, is_level=False),
     "training_idle": ConditionKind("training.idle", "", {"seconds": 600}, _read_training_idle, is_level=False),
 }
 """All kinds of conditions by name."""

@@ -68,7 +68,10 @@ def check_address(text: str) -> None:
         inner = IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
         address = address.ipv4_mapped or address.sixtofour or inner or address
     if not address.is_global or address.is_multicast or address == _METADATA:
-        raise PrivateAddress(f"{text} is not a public address; servers with --allow-private-webhooks permit it")
+        raise PrivateAddress(
+            f"{text} is not a public address; permit it with `webhooks add --allow-private`"
+            " and `serve --allow-private-webhooks`"
+        )
 
 
 class CheckedResolver(AbstractResolver):

@@ -9,7 +9,6 @@ from store.db.url import with_partition
 from store.errors import Conflict
 from store.runtime.loop_thread import run_in_thread
 from store.webhooks.conditions import Settings, checked_conditions
-from store.webhooks.delivery import LEASE_SECONDS, check_url, deliver
 from store.webhooks.records import Delivery, Webhook, Webhooks
 from store.webhooks.signing import new_secret
 
@@ -31,6 +30,9 @@ async def add_webhook(
         Invalid: the URL or a condition is invalid, or the address is private or cannot be resolved.
         Conflict: the partition has the maximum number of webhooks.
     """
+    # The application of a server imports this module, and must not import the HTTP client.
+    from store.webhooks.delivery import check_url
+
     settings = checked_conditions(conditions)
     return await webhooks.add(await check_url(url, allow_private=allow_private), new_secret(), settings)
 
@@ -42,6 +44,8 @@ async def test_webhook(webhooks: Webhooks, webhook_id: str, *, allow_private: bo
         NotFound: there is no webhook with this id.
         Conflict: the webhook was removed during the attempt.
     """
+    from store.webhooks.delivery import LEASE_SECONDS, deliver
+
     webhook, message = await webhooks.add_test(webhook_id, LEASE_SECONDS)
     delivery = await deliver(webhooks, webhook, message, allow_private=allow_private)
     if delivery is None:

@@ -91,7 +91,7 @@ async def test_webhook_is_added_tested_and_removed_over_http(api: Api) -> None:
 @pytest.mark.parametrize(
     "body, reason",
     [
-        ({"url": "http://127.0.0.1:1/"}, "127.0.0.1 is not a public address; servers with --allow-private-webhooks"),
+        ({"url": "http://127.0.0.1:1/"}, "127.0.0.1 is not a public address; permit it with"),
         ({"url": "ftp://8.8.8.8/"}, "is not the URL of a receiver"),
         ({"url": "https://8.8.8.8/", "conditions": {"scanner_rate": {}}}, "'scanner_rate' is not a condition"),
         (

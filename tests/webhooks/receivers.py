@@ -22,7 +22,8 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(*statuses: int, location: str = "/") -> AsyncGenerator[Receiver]:
+async def receiving(*statuses: int, location: str = "/", has_endless_body: bool = False) -> AsyncGenerator[Receiver]:
+    """Receive messages. The status 0 closes the connection without a response."""
     receiver = Receiver(0, list(statuses))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -30,11 +31,18 @@ async def receiving(*statuses: int, location: str = "/") -> AsyncGenerator[Recei
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
             headers = {name.lower(): value for name, _, value in (text.partition(": ") for text in head)}
             receiver.requests.append((headers, await reader.readexactly(int(headers["content-length"]))))
-            if receiver.statuses:
-                status = receiver.statuses.pop(0)
-                writer.write(f"HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-            else:
+            if not receiver.statuses:
                 await reader.read()
+                return
+            if not (status := receiver.statuses.pop(0)):
+                return
+            length = 10**12 if has_endless_body else 0
+            writer.write(f"HTTP/1.1 {status} X\r\nLocation: {location}\r\nContent-Length: {length}\r\n\r\n".encode())
+            while has_endless_body:
+                writer.write(b"x" * 65_536)
+                await writer.drain()
+        except ConnectionError:
+            pass
         finally:
             writer.close()
 

@@ -134,7 +134,7 @@ async def test_ended_run_is_reported_once_without_its_payload(
     assert await messages(webhooks) == []
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")
     [(kind, data)] = await messages(webhooks)
-    assert (kind, data["rollout_id"], data["status"]) == ("run.ended", run.rollout_id, "succeeded")
+    assert (kind, data["rollout_id"], data["status"]) == ("pipeline_run.ended", run.rollout_id, "succeeded")
     [row] = await webhooks.deliveries(9)
     assert json.loads(row.body)["url"] == f"{BASE}/ui/runs/{run.rollout_id}"
     assert "secret" not in row.body

@@ -10,7 +10,9 @@ import hashlib
 import hmac
 import json
 import socket
+import threading
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,17 @@ from store.sql.store import SQLStore
 from store.testing.clock import ManualClock
 from store.webhooks import delivery, records
 from store.webhooks.conditions import parse_conditions
-from store.webhooks.delivery import RETRY_SECONDS, SendResult, WebhookThread, check_address, check_url, deliver, send
+from store.webhooks.delivery import (
+    LEASE_SECONDS,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
+    SendResult,
+    WebhookThread,
+    check_address,
+    check_url,
+    deliver,
+    send,
+)
 from store.webhooks.records import Delivery, Webhook, Webhooks
 from store.webhooks.signing import new_secret, signed_headers
 from tests.conftest import POSTGRES, SQLITE
@@ -50,7 +62,7 @@ async def idle_webhook(webhooks: Webhooks, url: str) -> Webhook:
 async def waiting_message(webhooks: Webhooks, webhook: Webhook) -> Delivery:
     """Add a message that is due, as the check of a condition does."""
     async with webhooks._writing() as (session, now):
-        message = webhooks._message(webhook, "run.ended", "", {}, now, "http://host")
+        message = webhooks._message(webhook, "pipeline_run.ended", "", {}, now, "http://host")
         await webhooks._insert(session, webhook, [message])
     return message
 
@@ -170,6 +182,46 @@ async def test_redirect_is_not_followed(webhooks: Webhooks) -> None:
         assert target.requests == []
 
 
+async def test_long_response_is_not_read_and_a_closed_connection_is_an_error(webhooks: Webhooks) -> None:
+    async with receiving(200, has_endless_body=True) as receiver:
+        webhook = await idle_webhook(webhooks, receiver.url)
+        message = await waiting_message(webhooks, webhook)
+        assert await send(webhook, message, allow_private=True) == SendResult(200, None)
+    async with receiving(0) as receiver:
+        result = await send(replace(webhook, url=receiver.url), message, allow_private=True)
+        assert (result.status, str(result.error).partition(":")[0]) == (None, "ServerDisconnectedError")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]"])
+async def test_host_that_looks_like_an_address_is_checked_at_each_attempt(webhooks: Webhooks, host: str) -> None:
+    async with receiving(200) as receiver:
+        webhook = await idle_webhook(webhooks, f"http://{host}:{receiver.port}/")
+        result = await send(webhook, await waiting_message(webhooks, webhook), allow_private=False)
+        assert "is not a public address" in str(result.error)
+        assert receiver.requests == []
+
+
+async def test_name_server_that_hangs_ends_an_attempt_and_leaves_only_a_daemon_thread(
+    webhooks: Webhooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = await idle_webhook(webhooks, "http://name.example/")
+    message = await waiting_message(webhooks, webhook)
+    hanging = threading.Event()
+
+    def resolve(*_: Any) -> list[Any]:
+        hanging.wait()
+        return []
+
+    monkeypatch.setattr(delivery, "getaddrinfo", resolve)
+    try:
+        result = await send(webhook, message, allow_private=False, timeout_seconds=0.05)
+        assert result == SendResult(None, "no response after 0.05 s")
+        (thread,) = [thread for thread in threading.enumerate() if thread.name.endswith("name lookup")]
+        assert thread.daemon
+    finally:
+        hanging.set()
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -235,6 +287,23 @@ async def test_server_thread_delivers_messages_that_are_due(webhooks: Webhooks, 
                     await asyncio.sleep(0.02)
         finally:
             await asyncio.to_thread(thread.close)
+
+
+async def test_stop_of_a_server_does_not_wait_for_a_receiver_that_hangs(webhooks: Webhooks, url: str) -> None:
+    async with receiving() as receiver:
+        webhook = await idle_webhook(webhooks, receiver.url)
+        await waiting_message(webhooks, webhook)
+        thread = WebhookThread(allow_private=True)
+        thread.follow("default", url, "http://host")
+        async with asyncio.timeout(60):
+            while not receiver.requests:  # noqa: ASYNC110 - the receiver has no event for it
+                await asyncio.sleep(0.02)
+        async with asyncio.timeout(TIMEOUT_SECONDS / 2):
+            await asyncio.to_thread(thread.close)
+        # Another server sends the message again after the lease.
+        [row] = await webhooks.deliveries(9)
+        assert (row.status, row.attempts) == ("waiting", 1)
+        assert row.next_at == (row.attempted_at or 0) + LEASE_SECONDS * 1_000_000
 
 
 @BOTH

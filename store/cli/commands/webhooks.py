@@ -62,8 +62,8 @@ def webhooks_add(
     else:
         line(webhook.secret)
     note(
-        f"The conditions of the webhook {webhook.webhook_id} are checked by servers of this database, from 30 seconds"
-        " after now, or ten minutes in a partition that no client of the server uses."
+        f"Servers of this database check the webhook {webhook.webhook_id}: they begin within 30 seconds, or within ten"
+        " minutes in a partition that none of their clients uses."
     )
     note("The secret is shown only once. The database stores it, because each signature needs it.")
 
