@@ -8,7 +8,7 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy import Select, Subquery, and_, func, select
 
 from store.db.dialect import ReadSession
 from store.db.queries.expressions import big, one_of
@@ -25,6 +25,8 @@ _MOST_RUNS: Final = 100
 """The maximum number of ended runs that one check reports; the next check reports the others."""
 _MOST_ROLLOUTS: Final = 10_000
 _MOST_CONDITIONS: Final = 20
+_FEWEST_NEWEST: Final = 5_000
+"""The number of rollouts that a check of rates reads at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,26 @@ async def _read_stuck_queue(session: ReadSession, check: ConditionCheck) -> Cond
     return _level(check, {"waiting": rows[0].n, "waiting_since": to_seconds(oldest[0].since)})
 
 
-async def _ended(session: ReadSession, limit: int, *terms: ColumnElement[bool]) -> list[Any]:
-    """Return the rollouts that ended last, the last first."""
+def _newest(size: int) -> Subquery:
+    """Return the rollouts that were created last, among which are the `size` rollouts that ended last.
+
+    There is no index of ends. A check of all rollouts would take a quarter of a second for 100,000.
+    """
     rollout = core_tables.rollouts.c
+    columns = (rollout.rollout_id, rollout.status, rollout.last_reward, rollout.end_at, rollout.attempt_count)
+    statement = select(*columns).order_by(rollout.first_position.desc()).limit(big(max(_FEWEST_NEWEST, 20 * size)))
+    return statement.subquery("newest")
+
+
+async def _ended(session: ReadSession, size: int, *, is_rewarded: bool = False) -> list[Any]:
+    """Return the rollouts that ended last, the last first."""
+    rollout = _newest(size).c
+    terms = [rollout.last_reward.is_not(None)] if is_rewarded else []
     statement = (
-        select(rollout.rollout_id, rollout.status, rollout.last_reward, rollout.end_at)
+        select(rollout.status, rollout.last_reward, rollout.end_at)
         .where(one_of(rollout.status, TERMINAL), rollout.end_at.is_not(None), *terms)
         .order_by(rollout.end_at.desc())
-        .limit(big(limit))
+        .limit(big(size))
     )
     return list(await session.fetch(session.dialect.sql(statement), {}))
 
@@ -112,7 +126,7 @@ async def _read_failure_rate(session: ReadSession, check: ConditionCheck) -> Con
 
 async def _read_reward_drop(session: ReadSession, check: ConditionCheck) -> ConditionReading:
     size = int(check.settings["rollouts"])
-    rows = await _ended(session, 2 * size, core_tables.rollouts.c.last_reward.is_not(None))
+    rows = await _ended(session, 2 * size, is_rewarded=True)
     rewards = [row.last_reward for row in rows]
     if len(rewards) < 2 * size or not all(map(isfinite, rewards)):
         return _level(check, None)
@@ -158,21 +172,22 @@ async def _read_scanner_rate(session: ReadSession, check: ConditionCheck) -> Con
     if not version:
         event = core_tables.events.c
         # The streams of the versions of this scanner: `A` follows `@`.
-        newest = (
+        added = (
             select(event.stream)
             .where(event.stream > f"scanner/{name}@", event.stream < f"scanner/{name}A")
             .order_by(event.position.desc())
             .limit(big(1))
         )
-        streams = await session.fetch(session.dialect.sql(newest), {})
+        streams = await session.fetch(session.dialect.sql(added), {})
         version = streams[0].stream.rpartition("@")[2] if streams else ""
-    rollout, attempt, scan = core_tables.rollouts.c, core_tables.attempts.c, core_tables.scans.c
+    size = int(check.settings["rollouts"])
+    newest = _newest(size)
+    rollout, attempt, scan = newest.c, core_tables.attempts.c, core_tables.scans.c
     is_latest = and_(attempt.rollout_id == rollout.rollout_id, attempt.sequence_id == rollout.attempt_count)
     is_result = and_(scan.rollout_id == rollout.rollout_id, scan.attempt_id == attempt.attempt_id)
-    size = int(check.settings["rollouts"])
     statement = (
         select(scan.is_match)
-        .select_from(core_tables.rollouts.join(core_tables.attempts, is_latest).join(core_tables.scans, is_result))
+        .select_from(newest.join(core_tables.attempts, is_latest).join(core_tables.scans, is_result))
         .where(scan.scanner == name, scan.version == version, scan.is_match.is_not(None))
         .where(one_of(rollout.status, TERMINAL))
         .order_by(rollout.end_at.desc())

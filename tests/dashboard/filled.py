@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +13,9 @@ import orjson
 
 from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
+from store.db.dialect import Changes
 from store.db.queries.groups import group_row
+from store.db.tables.core import webhook_deliveries, webhooks
 from store.models import (
     AttemptedRollout,
     AttemptError,
@@ -25,6 +27,7 @@ from store.models import (
     TraceStatus,
 )
 from store.sql.store import SQLStore
+from store.webhooks.records import Delivery, Webhook
 from tests.runs.trading_runs import auto_run, complete_rerun
 
 HOSTILE: Final = (
@@ -86,9 +89,25 @@ async def fill(store: SQLStore) -> Filled:
         await store.enqueue_rollout({HOSTILE: number}, metadata=_metadata(10 + number))
     await store.dequeue_rollout(worker_id=WORKER)
     await store.update_worker(WORKER, {HOSTILE: HOSTILE, "cpu": 0.5})
+    await _add_webhook(store)
     group = await store.core.look(partial(group_row, group_id=GROUP))
     assert group is not None
     return Filled(members[0], members[1], run.rollout_id, group.input_sha256)
+
+
+async def _add_webhook(store: SQLStore) -> None:
+    """Add a webhook with a failed message. A server accepts no such URL, but another program may write it."""
+    scanner = f"scanner_rate/{HOSTILE}"
+    names = [orjson.dumps({scanner: value}).decode() for value in ({"rollouts": 100}, 1)]
+    webhook = Webhook("hook", f"https://{HOSTILE}", "whsec_", *names, created_at=1)
+    body = orjson.dumps({HOSTILE: HOSTILE}).decode()
+    message = Delivery("msg_1", "hook", HOSTILE, body, 1, "failed", 6, response_status=500, error=HOSTILE)
+    session = await store.core.dialect.writer()
+    await session.begin()
+    inserts: dict[Any, list[Any]] = {webhooks: [astuple(webhook)], webhook_deliveries: [astuple(message)]}
+    await session.write(Changes(inserts=inserts, upserts={}, deletes={}))
+    await session.commit()
+    await session.close()
 
 
 def _metadata(number: int) -> dict[str, Any]:
