@@ -44,7 +44,14 @@ class HTTPScanners(StoreScanners):
         return await self.core.rollbook_query("query_scans", paths.SCANS_SEARCH, _decode_scans, **fields)
 
     async def unscanned(
-        self, name: str, version: str, *, limit: int = 1000, after: str | None = None, retry_errors: bool = False
+        self,
+        name: str,
+        version: str,
+        *,
+        limit: int = 1000,
+        after: str | None = None,
+        retry_errors: bool = False,
+        changed_after: int | None = None,
     ) -> list[UnscannedAttempt]:
         scanners.scanner_key(name, version)
         fields: dict[str, Any] = {"name": name, "version": version, "limit": scanners.check_limit(limit)}
@@ -52,4 +59,6 @@ class HTTPScanners(StoreScanners):
             fields["after"] = arguments.text(after, "after")
         if retry_errors:
             fields["retry_errors"] = True
+        if changed_after is not None:
+            fields["changed_after"] = arguments.whole(changed_after, "changed_after", "a position", 0)
         return await self.core.rollbook_query("query_unscanned", paths.UNSCANNED, _decode_unscanned, **fields)

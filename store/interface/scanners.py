@@ -90,7 +90,14 @@ class StoreScanners:
         raise Unsupported("scanners.query_scans", self.backend)
 
     async def unscanned(
-        self, name: str, version: str, *, limit: int = 1000, after: str | None = None, retry_errors: bool = False
+        self,
+        name: str,
+        version: str,
+        *,
+        limit: int = 1000,
+        after: str | None = None,
+        retry_errors: bool = False,
+        changed_after: int | None = None,
     ) -> list[UnscannedAttempt]:
         """Return the latest attempts of ended rollouts without a result of a version, in order of creation.
 
@@ -100,6 +107,8 @@ class StoreScanners:
             limit: the maximum number of attempts, at most 10,000.
             after: only rollouts that were created after this rollout; None for the beginning.
             retry_errors: whether attempts with an error as the last result are returned again.
+            changed_after: only rollouts with an event after this position of the log. The read then costs as much as
+                these events, however many rollouts the store has. None for all rollouts.
 
         Raises:
             NotFound: the rollout `after` does not exist.

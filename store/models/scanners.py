@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from store.models.enums import Frozen
@@ -25,6 +26,40 @@ class NewScanner(Frozen):
     """The label of rollouts that people judged not to match."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScanValidation:
+    """The results for the latest attempts of rollouts with exactly one of the scanner's two labels.
+
+    Rollouts whose latest attempt has no result, or an error, do not count.
+    """
+
+    true_matches: int
+    """The number of rollouts with `match_label` that matched."""
+    missed: int
+    """The number of rollouts with `match_label` that did not match."""
+    false_matches: int
+    """The number of rollouts with `clear_label` that matched."""
+    true_clear: int
+    """The number of rollouts with `clear_label` that did not match."""
+
+    @property
+    def labelled(self) -> int:
+        """The number of rollouts that count."""
+        return self.true_matches + self.missed + self.false_matches + self.true_clear
+
+    @property
+    def precision(self) -> float | None:
+        """Of the matches, the share with `match_label`; None without matches."""
+        matches = self.true_matches + self.false_matches
+        return self.true_matches / matches if matches else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the results with `match_label`, the share of matches; None without results."""
+        positive = self.true_matches + self.missed
+        return self.true_matches / positive if positive else None
+
+
 class Scanner(NewScanner):
     """A version of a scanner in the store, and the numbers of attempts by their last result."""
 
@@ -35,6 +70,8 @@ class Scanner(NewScanner):
     clear: int
     failures: int
     """The number of attempts with an error instead of a result."""
+    validation: ScanValidation | None = None
+    """The agreement with the labels; None without `match_label`, and for a moment of the past."""
 
 
 class ScanError(Frozen):

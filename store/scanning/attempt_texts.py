@@ -12,6 +12,7 @@ from store.indexing.search.query_language import Clause, parse_query
 from store.indexing.search.regex import Regex
 from store.indexing.search.words import word_texts, words_of
 from store.rescoring.attempt_record import AttemptRecord
+from store.validation.scanners import MAX_SCAN_EXPLANATION_BYTES
 
 _AROUND: Final = 80
 """The number of characters before and after a match in an explanation."""
@@ -90,3 +91,11 @@ def _excerpt(text: SearchText, start: int) -> str:
     excerpt = text.text[max(0, start - _AROUND) : start + _AROUND].strip()
     name = f" {text.name}" if text.name else ""
     return f"{text.kind.name.lower()}{name}: {excerpt}"
+
+
+def shortened(explanation: str | None) -> str | None:
+    """Return an explanation as the log can store it, cut to `MAX_SCAN_EXPLANATION_BYTES`."""
+    if explanation is None:
+        return None
+    storable = explanation.encode("utf-8", "replace").decode().replace("\x00", "�")
+    return storable.encode()[:MAX_SCAN_EXPLANATION_BYTES].decode(errors="ignore")

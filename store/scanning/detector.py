@@ -9,11 +9,10 @@ from typing import Any, Final, cast
 from store.errors import Conflict, Invalid
 from store.rescoring.attempt_record import AttemptRecord
 from store.rescoring.reward_function import code_sha256, import_function, is_async
-from store.scanning.attempt_texts import TextCondition
+from store.scanning.attempt_texts import TextCondition, shortened
 from store.scanning.model_judge import ModelJudge
 from store.validation.scores import VersionKey
 
-MAX_EXPLANATION_BYTES: Final = 4096
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 
 
@@ -93,12 +92,4 @@ def _fields(returned: Any) -> dict[str, Any]:
     if not isinstance(is_match, bool) or not isinstance(explanation, str | None):
         name = type(cast("object", returned)).__name__
         raise TypeError(f"the function returned {name}; it must return a bool, or a bool and an explanation")
-    return {"value": float(is_match), "explanation": explanation}
-
-
-def shortened(explanation: str | None) -> str | None:
-    """Return an explanation, cut to the length that the log stores."""
-    if explanation is None:
-        return None
-    storable = explanation.encode("utf-8", "replace").decode().replace("\x00", "�")
-    return storable.encode()[:MAX_EXPLANATION_BYTES].decode(errors="ignore")
+    return {"value": float(is_match), "explanation": shortened(explanation)}

@@ -12,10 +12,12 @@ import aiohttp
 
 from store.errors import Unavailable
 from store.rescoring.attempt_record import AttemptRecord
-from store.scanning.attempt_texts import texts_of
+from store.scanning.attempt_texts import shortened, texts_of
 
 LONGEST_TRANSCRIPT: Final = 200_000
 """The number of characters of a transcript that a model gets. Of a longer one, it gets the beginning and the end."""
+LONGEST_ANSWER: Final = 4 * 1024 * 1024
+"""The maximum number of bytes of an answer of the model server."""
 _TRIES: Final = 3
 _PAUSE_SECONDS: Final = 0.25
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -43,8 +45,8 @@ class ModelJudge:
         """Return 1 as `value` if the model answers yes, otherwise 0, and its `explanation`.
 
         Raises:
-            Unavailable: the server refused the request, or could not be reached in three tries.
-            ValueError: the answer is neither yes nor no.
+            Unavailable: the server refused the request, or gave no answer in three tries.
+            ValueError: the answer is neither yes nor no, or longer than `LONGEST_ANSWER`.
         """
         messages = [
             {"role": "system", "content": f"{self._prompt}\n\n{_FORM}"},
@@ -53,17 +55,27 @@ class ModelJudge:
         request = {"model": self._model, "messages": messages, "temperature": 0}
         key = os.environ.get(self._key_variable)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        fault = ""
+        fault, pause = "", 0.0
         async with aiohttp.ClientSession(headers=headers) as session:
             for number in range(_TRIES):
-                await asyncio.sleep(_PAUSE_SECONDS * number)
+                await asyncio.sleep(pause)
+                pause = _PAUSE_SECONDS * (number + 1)
                 try:
                     async with session.post(self._url, json=request) as response:
+                        content = b""
+                        async for part in response.content.iter_any():
+                            content += part
+                            if len(content) > LONGEST_ANSWER:
+                                raise ValueError(
+                                    f"the answer of the model server is longer than {LONGEST_ANSWER:,} bytes"
+                                )
                         if response.status == 200:
-                            return _verdict(await response.json(content_type=None))
-                        fault = f"status {response.status}: {(await response.text())[:100]}"
+                            return _verdict(content)
+                        fault = f"status {response.status}: {content[:100].decode(errors='replace')}"
                         if response.status not in _RETRIED:
                             break
+                        wait = response.headers.get("Retry-After", "")
+                        pause = max(pause, float(wait)) if wait.isdecimal() else pause
                 except aiohttp.ClientError as error:
                     fault = f"{type(error).__name__}: {error}"
         raise Unavailable(f"the model server gave no answer: {fault}")
@@ -79,11 +91,11 @@ def transcript_of(record: AttemptRecord) -> str:
     return text if len(text) <= LONGEST_TRANSCRIPT else f"{text[:half]}\n\n[…]\n\n{text[-half:]}"
 
 
-def _verdict(answer: Any) -> dict[str, Any]:
+def _verdict(answer: bytes) -> dict[str, Any]:
     try:
-        content = str(answer["choices"][0]["message"]["content"] or "")
-    except (KeyError, IndexError, TypeError):
-        content = ""
+        content = str(json.loads(answer)["choices"][0]["message"]["content"] or "")
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise ValueError(f"the answer has no message of a model: {answer[:100].decode(errors='replace')!r}") from None
     try:
         fields: Any = json.loads(_FENCE.sub("", content))
     except ValueError:
@@ -94,9 +106,9 @@ def _verdict(answer: Any) -> dict[str, Any]:
             explanation = values.get("explanation")
             return {
                 "value": float(values["match"]),
-                "explanation": explanation if isinstance(explanation, str) else None,
+                "explanation": shortened(explanation if isinstance(explanation, str) else None),
             }
     word = _WORD.match(content)
     if word is None:
         raise ValueError(f"the model answered neither yes nor no: {content[:100]!r}")
-    return {"value": float(word[1].lower() == "yes"), "explanation": content.strip()}
+    return {"value": float(word[1].lower() == "yes"), "explanation": shortened(content.strip())}

@@ -1,4 +1,4 @@
-"""Execution of a scanner over rollouts that have ended. The results in the store are its only progress."""
+"""Execution of a scanner over rollouts that have ended. The results in the store are its progress. Decision 118."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from store.opening import open_store
 from store.rescoring.pool import RolloutResult, WorkerPool
 from store.rescoring.worker import WorkerOrder
 from store.runtime.progress import OnProgress, OperationProgress, ignore
-from store.scanning.detector import KEY_VARIABLE, Detector, shortened
+from store.scanning.detector import KEY_VARIABLE, Detector
 from store.validation import arguments
 from store.validation.scores import version_key
 
@@ -51,11 +51,10 @@ class ScanReport(Frozen):
     error_examples: dict[str, str]
     """For each type of error, the message of one."""
     precision: float | None
-    """Of the matches among rollouts with one of the labels, the share with `match_label`; None without matches."""
+    """The precision of all results of the version; see `ScanValidation`."""
     recall: float | None
-    """Of the results of rollouts with `match_label`, the share of matches; None without results."""
     labelled: int
-    """The number of rollouts with exactly one of the two labels that have a result of this version."""
+    """The number of rollouts that count in the precision and the recall."""
     seconds: float
 
 
@@ -85,7 +84,7 @@ async def scan(
         url: the store: a database or a server. Each process opens it.
         scanner: the scanner. It is added to the store if it does not exist.
         query: which rollouts to scan; None for all. Sorting and pages of the query are ignored.
-        follow: whether to scan rollouts that end later, until `stopped` is set.
+        follow: whether to scan rollouts that end later, until `stopped` is set or `limit` is reached.
         processes: the number of processes; None for the number of cores.
         concurrency: the number of calls of an async function or of a model that run at once in each process.
         timeout: the maximum time of a call in seconds.
@@ -126,8 +125,11 @@ async def scan(
         else:
             await store.scanners.add(scanner)
             order = WorkerOrder(url, detector, timeout, at_once)
-            await (run.follow(order, number, poll_seconds) if follow else run.walk(order, number))
-        return await run.report(scanner, is_dry_run=dry_run)
+            try:
+                await (run.follow(order, number, poll_seconds) if follow else run.walk(order, number))
+            finally:
+                run.close()
+        return await run.report(is_dry_run=dry_run)
 
 
 @dataclass(slots=True)
@@ -143,6 +145,8 @@ class _Run:
     on_progress: OnProgress
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     pool: WorkerPool | None = None
+    changed_after: int | None = None
+    """The position of the log after which rollouts have changed since the last walk; None before the first one."""
     submitted: int = 0
     scanned: int = 0
     matches: int = 0
@@ -171,15 +175,18 @@ class _Run:
         self.scanned = total if self.limit == -1 else min(total, self.limit)
 
     async def follow(self, order: WorkerOrder, processes: int, poll_seconds: float) -> None:
-        """Scan rollouts as they end, until `stopped` is set. While the store cannot be reached, try again."""
-        position, wait = -1, poll_seconds
-        while not self.stopped.is_set():
+        """Scan rollouts as they end, until `stopped` is set. While the store cannot be reached, try again.
+
+        The first walk is over all rollouts, a later one over those that have changed (decision 123). Processes stay.
+        """
+        wait = poll_seconds
+        while not self.stopped.is_set() and self.submitted != self.limit:
             try:
                 latest = (await self.store.log.position()).position
-                if latest != position:
+                if latest != self.changed_after:
                     await self.walk(order, processes)
                     self.retry_errors = False
-                position, wait = latest, poll_seconds
+                self.changed_after, wait = latest, poll_seconds
             except StoreError as error:
                 if not error.retryable:
                     raise
@@ -189,12 +196,14 @@ class _Run:
 
     async def walk(self, order: WorkerOrder, processes: int) -> None:
         """Scan all rollouts without a result, and record the results."""
+        # Results that were lost with an earlier walk do not count.
+        self.submitted = self.scanned + self.conflicts
         try:
             async for rollouts in self._unscanned():
                 # If every rollout has a result already, no process is started.
                 self.pool = self.pool or await asyncio.to_thread(WorkerPool, order, processes)
                 for start in range(0, len(rollouts), _CHUNK):
-                    while not self.pool.has_room:
+                    while not self.pool.has_room and not self.stopped.is_set():
                         await self._collect(self.pool)
                     if self.stopped.is_set():
                         break
@@ -202,10 +211,15 @@ class _Run:
             while self.pool is not None and not self.pool.is_idle and not self.stopped.is_set():
                 await self._collect(self.pool)
             await self._record()
-        finally:
-            pool, self.pool, self.results = self.pool, None, []
-            if pool is not None:
-                pool.close()
+        except StoreError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes. Results that are not recorded are lost."""
+        pool, self.pool, self.results = self.pool, None, []
+        if pool is not None:
+            pool.close()
 
     async def _collect(self, pool: WorkerPool) -> None:
         self.results += await asyncio.to_thread(pool.wait, _WAIT_SECONDS)
@@ -245,7 +259,12 @@ class _Run:
         after: str | None = None
         while not self.stopped.is_set() and self.submitted != self.limit:
             page = await self.store.scanners.unscanned(
-                self.name, self.version, limit=_PAGE, after=after, retry_errors=self.retry_errors
+                self.name,
+                self.version,
+                limit=_PAGE,
+                after=after,
+                retry_errors=self.retry_errors,
+                changed_after=self.changed_after,
             )
             attempts = {attempt.rollout_id: attempt.attempt_id for attempt in page}
             if not attempts:
@@ -266,17 +285,11 @@ class _Run:
             if rollouts:
                 yield rollouts
 
-    async def report(self, scanner: NewScanner, *, is_dry_run: bool) -> ScanReport:
+    async def report(self, *, is_dry_run: bool) -> ScanReport:
         """Return the report of the run, with the agreement with the labels that people added."""
-        by_label: dict[bool, dict[str, bool]] = {}
-        if not is_dry_run:
-            for is_match, label in ((True, scanner.match_label), (False, scanner.clear_label)):
-                by_label[is_match] = {} if label is None else await self._results_of(label)
-        hits, others = by_label.get(True, {}), by_label.get(False, {})
-        both = hits.keys() & others.keys()
-        right = [value for rollout_id, value in hits.items() if rollout_id not in both]
-        wrong = [value for rollout_id, value in others.items() if rollout_id not in both]
-        matched = sum(right) + sum(wrong)
+        versions = [] if is_dry_run else await self.store.scanners.query()
+        of_version = [scanner for scanner in versions if (scanner.name, scanner.version) == (self.name, self.version)]
+        judged = of_version[0].validation if of_version else None
         return ScanReport(
             scanner=f"{self.name}@{self.version}",
             is_dry_run=is_dry_run,
@@ -286,32 +299,11 @@ class _Run:
             conflicts=self.conflicts,
             errors_by_type=dict(self.errors.most_common()),
             error_examples=self.error_examples,
-            precision=sum(right) / matched if matched else None,
-            recall=sum(right) / len(right) if right else None,
-            labelled=len(right) + len(wrong),
+            precision=judged and judged.precision,
+            recall=judged and judged.recall,
+            labelled=judged.labelled if judged else 0,
             seconds=time.monotonic() - self.began,
         )
-
-    async def _results_of(self, label: str) -> dict[str, bool]:
-        """Return by rollout id whether the latest attempts of the rollouts with a label matched."""
-        results: dict[str, bool] = {}
-        offset = 0
-        while True:
-            page = await self.store.find_rollouts(RolloutQuery(label_in=[label], limit=_PAGE, offset=offset))
-            attempts = {
-                rollout.rollout_id: rollout.attempt.attempt_id
-                for rollout in page
-                if isinstance(rollout, AttemptedRollout)
-            }
-            if not page.items:
-                return results
-            scans = await self.store.scanners.query_scans(list(attempts), scanner=f"{self.name}@{self.version}")
-            results |= {
-                scan.rollout_id: scan.is_match
-                for scan in scans
-                if scan.is_match is not None and attempts[scan.rollout_id] == scan.attempt_id
-            }
-            offset += len(page)
 
 
 def _scan_of(outcome: RolloutResult) -> NewScan:
@@ -321,5 +313,5 @@ def _scan_of(outcome: RolloutResult) -> NewScan:
         attempt_id=rollout.attempt.attempt_id,
         is_match=None if result.value is None else result.value == 1,
         error=None if result.error is None else ScanError(type=result.error[0], message=result.error[1]),
-        explanation=shortened(result.explanation),
+        explanation=result.explanation,
     )

@@ -45,13 +45,26 @@ class SQLScanners(StoreScanners):
         )
 
     async def unscanned(
-        self, name: str, version: str, *, limit: int = 1000, after: str | None = None, retry_errors: bool = False
+        self,
+        name: str,
+        version: str,
+        *,
+        limit: int = 1000,
+        after: str | None = None,
+        retry_errors: bool = False,
+        changed_after: int | None = None,
     ) -> list[UnscannedAttempt]:
         key = scanners.scanner_key(name, version)
         number = scanners.check_limit(limit)
         rollout_id = None if after is None else arguments.text(after, "after")
+        position = None if changed_after is None else arguments.whole(changed_after, "changed_after", "a position", 0)
         read = partial(
-            scanner_queries.unscanned, key=key, limit=number, after=rollout_id, retry_errors=bool(retry_errors)
+            scanner_queries.unscanned,
+            key=key,
+            limit=number,
+            after=rollout_id,
+            retry_errors=bool(retry_errors),
+            changed_after=position,
         )
         attempts = await self.core.look(read)
         if attempts is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from store.models.enums import Frozen
 from store.models.queries import PastQuery
 
@@ -25,3 +27,5 @@ class UnscannedQuery(Frozen):
     """The id of the last rollout of the page before."""
     retry_errors: bool = False
     """Whether attempts with an error are returned again."""
+    changed_after: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    """Only rollouts with an event after this position of the log."""

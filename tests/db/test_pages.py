@@ -27,12 +27,14 @@ from store.db.queries.filters import (
     Noun,
     Values,
 )
+from store.db.queries.scanners import unscanned
 from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.validation.json_limits import encode_body
+from store.validation.scores import VersionKey
 from tests.torture import IS_TORTURE
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
@@ -468,11 +470,20 @@ async def test_filters_and_orders_read_other_tables_by_their_keys(tmp_path: Any)
         of_many = pages.spans(counting, ["a", "b"], None, filters.query(SPANS), span_mapping.span_of_page)
         await of_many
         plans += await steps_of(session, counting)
+        counting = Counting(session)
+        await unscanned(
+            counting, key=VersionKey("hacks", "v1"), limit=9, after=None, retry_errors=False, changed_after=1
+        )
+        changed = await steps_of(session, counting)
+        # Only the rollouts with later events are read, by their ids.
+        assert changed[0].startswith("SEARCH rollouts USING")
+        assert "rollout_id=?" in changed[0]
+        plans += changed
     await dialect.close()
     assert any("rewards" in step for step in plans)
     assert any("spans" in step for step in plans)
     scanned = {step.split()[1] for step in plans if step.startswith("SCAN ")}
-    assert scanned.isdisjoint({"rewards", "spans", "attempts", "labels", "events", "bodies"})
+    assert scanned.isdisjoint({"rewards", "spans", "attempts", "labels", "events", "bodies", "scans"})
 
 
 async def steps_of(session: ReadSession, counting: Counting) -> list[str]:

@@ -38,6 +38,11 @@ def unreliable(record: AttemptRecord) -> Any:
     return True
 
 
+def verbose(record: AttemptRecord) -> tuple[bool, str]:
+    """Match with an explanation that is long, and has a character that the log cannot store."""
+    return True, "a\x00" + "é" * 50_000
+
+
 def slow(record: AttemptRecord) -> bool:
     """Take a moment."""
     time.sleep(0.02)

@@ -101,6 +101,13 @@ async def test_function_returns_a_bool_and_perhaps_an_explanation() -> None:
         detector("function", **function_definition(f"{HERE}:unreliable")).load()(record_of(1))
 
 
+async def test_long_explanation_is_cut_to_the_limit_of_the_log() -> None:
+    verbose = detector("function", **function_definition(f"{HERE}:verbose")).load()
+    explanation = verbose(record_of())["explanation"]
+    assert explanation.startswith("a\ufffdé")
+    assert len(explanation.encode()) == 4096
+
+
 def test_changed_code_of_a_version_is_refused() -> None:
     with pytest.raises(Conflict, match="choose a new version"):
         detector("function", function=f"{HERE}:is_even", code_sha256="0" * 64).load()

@@ -160,8 +160,11 @@ def scan(
         print_table(_COLUMNS, [report])
         for kind, count in report.errors_by_type.items():
             note(f"{count:,} {printable(kind)}: {printable(report.error_examples[kind])}")
+    if report.errors:
+        note(f"{report.errors:,} rollouts got no result; --retry-errors scans them again")
+    if report.conflicts:
+        note(f"{report.conflicts:,} rollouts have another result, which another process recorded meanwhile")
     if report.errors or report.conflicts:
-        note(f"{report.errors + report.conflicts:,} rollouts got no result; --retry-errors scans them again")
         raise typer.Exit(FAILED)
 
 

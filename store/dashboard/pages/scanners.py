@@ -29,7 +29,7 @@ async def scanners(request: PageRequest) -> PageContent:
         rows: list[dict[str, Any]] = []
         chosen = None
         for scanner in await scanner_queries.scanners(session, None):
-            judged = await scan_figures.validation(session, scanner)
+            judged = scanner.validation
             counts = (
                 None if judged is None else asdict(judged) | {"precision": judged.precision, "recall": judged.recall}
             )

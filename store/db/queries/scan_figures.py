@@ -9,9 +9,10 @@ from sqlalchemy import ColumnElement, Integer, Select, bindparam, case, func, se
 from sqlalchemy.types import Text
 
 from store.db.dialect import ReadSession
+from store.db.queries.pages import joins_latest
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.models.scanners import Scanner
+from store.models.scanners import Scanner, ScanValidation
 
 ScanAxis = Literal["step", "version", "worker"]
 MOST_ROWS: Final = 200
@@ -29,28 +30,6 @@ class ScanRate:
     """The number of attempts with a match or its absence."""
     matches: int
     errors: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScanValidation:
-    """The results for attempts of rollouts with exactly one of the scanner's two labels."""
-
-    true_matches: int
-    missed: int
-    false_matches: int
-    true_clear: int
-
-    @property
-    def precision(self) -> float | None:
-        """Of the matches, the share with `match_label`; None without matches."""
-        matches = self.true_matches + self.false_matches
-        return self.true_matches / matches if matches else None
-
-    @property
-    def recall(self) -> float | None:
-        """Of the results with `match_label`, the share of matches; None without results."""
-        labelled = self.true_matches + self.missed
-        return self.true_matches / labelled if labelled else None
 
 
 async def rates(session: ReadSession, scanner: Scanner, by: ScanAxis) -> list[ScanRate]:
@@ -96,10 +75,14 @@ async def rates(session: ReadSession, scanner: Scanner, by: ScanAxis) -> list[Sc
 
 
 async def validation(session: ReadSession, scanner: Scanner) -> ScanValidation | None:
-    """Return the results for rollouts with exactly one of the two labels; None if the scanner has no `match_label`."""
+    """Return the agreement of a scanner with the labels of rollouts; None if it has no `match_label`.
+
+    The statement reads the rollouts with one of the labels, however many results the scanner has.
+    """
     if scanner.match_label is None:
         return None
-    label = core_tables.labels.c
+    label, scan = core_tables.labels.c, core_tables.scans.c
+    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
 
     def build() -> Select[Any]:
         match, clear = bindparam("match", type_=Text), bindparam("clear", type_=Text)
@@ -111,18 +94,23 @@ async def validation(session: ReadSession, scanner: Scanner) -> ScanValidation |
             .having(func.count() == 1)
             .subquery("labelled")
         )
-        last = _last_results()
-        columns: list[ColumnElement[Any]] = [labelled.c.is_positive, last.c.is_match]
+        joined = (
+            labelled.join(core_tables.rollouts, rollout.rollout_id == labelled.c.rollout_id)
+            .join(core_tables.attempts, joins_latest(dict(rollout)))
+            .join(core_tables.scans, (scan.rollout_id == rollout.rollout_id) & (scan.attempt_id == attempt.attempt_id))
+        )
+        columns: list[ColumnElement[Any]] = [labelled.c.is_positive, scan.is_match]
+        # An attempt has at most one result of a version besides errors.
         return (
-            select(*columns, func.count().label("attempts"))
-            .select_from(last.join(labelled, labelled.c.rollout_id == last.c.rollout_id))
-            .where(last.c.is_match.is_not(None))
+            select(*columns, func.count().label("rollouts"))
+            .select_from(joined)
+            .where(*_of_version(), scan.is_match.is_not(None))
             .group_by(*columns)
         )
 
     params = _params(scanner) | {"match": scanner.match_label, "clear": scanner.clear_label or ""}
     rows = await session.fetch(compiled(session, "scan_validation", build), params)
-    counts = {(row.is_positive, row.is_match): int(row.attempts) for row in rows}
+    counts = {(row.is_positive, row.is_match): int(row.rollouts) for row in rows}
     return ScanValidation(*(counts.get(key, 0) for key in ((1, 1), (1, 0), (0, 1), (0, 0))))
 
 

@@ -13,6 +13,7 @@ from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.bodies import payload
 from store.db.queries.expressions import one_of
 from store.db.queries.paging import compiled
+from store.db.queries.scan_figures import validation
 from store.db.tables import core as core_tables
 from store.domain.events import ScannerAdded, upcast
 from store.domain.rollout import TERMINAL
@@ -20,12 +21,17 @@ from store.models.scanners import Scan, ScanError, Scanner, UnscannedAttempt
 from store.validation.scores import VersionKey
 
 _END = 2**63 - 1
+_ROLLOUT = "rollout/"
+"""The prefix of the streams of rollouts."""
 _NO_RESULTS = {"matches": 0, "clear": 0, "failures": 0}
 
 
 async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
-    """Return the versions of scanners that were added up to a position, with the numbers of their results."""
-    until = _END if until is None else until
+    """Return the versions of scanners that were added up to a position, with the numbers of their results.
+
+    Their agreement with labels is read for the present only (`until` is None).
+    """
+    is_present, until = until is None, _END if until is None else until
 
     def build() -> Select[Any]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -48,7 +54,9 @@ async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
         content: dict[str, Any] = {"name": fact.name, "version": fact.version, "kind": fact.kind, **results}
         labels = {"match_label": fact.match_label, "clear_label": fact.clear_label}
         definition = (payload(row.codec, row.body) or {}).get("definition", {})
-        added.append(Scanner(definition=definition, at=row.at / 1_000_000, actor=row.actor, **labels, **content))
+        scanner = Scanner(definition=definition, at=row.at / 1_000_000, actor=row.actor, **labels, **content)
+        judged = await validation(session, scanner) if is_present else None
+        added.append(scanner.model_copy(update={"validation": judged}))
     return sorted(added, key=lambda scanner: (scanner.name, scanner.version))
 
 
@@ -129,11 +137,18 @@ async def matches_of(session: ReadSession, rollout_ids: Sequence[str], until: in
 
 
 async def unscanned(
-    session: ReadSession, *, key: VersionKey, limit: int, after: str | None, retry_errors: bool
+    session: ReadSession,
+    *,
+    key: VersionKey,
+    limit: int,
+    after: str | None,
+    retry_errors: bool,
+    changed_after: int | None,
 ) -> list[UnscannedAttempt] | None:
     """Return the latest attempts of ended rollouts without a result, in order of creation.
 
-    Return None if the rollout `after` does not exist.
+    With `changed_after`, the rollouts are looked up from the events after this position. Return None if the rollout
+    `after` does not exist.
     """
     rollout, attempt, scan = core_tables.rollouts.c, core_tables.attempts.c, core_tables.scans.c
     start = 0
@@ -157,9 +172,16 @@ async def unscanned(
             *([scan.is_match.is_not(None)] if retry_errors else []),
         ]
         columns: list[ColumnElement[Any]] = [rollout.rollout_id, attempt.attempt_id]
+        stream = core_tables.events.c.stream
+        changed = select(func.substr(stream, len(_ROLLOUT) + 1)).where(
+            core_tables.events.c.position > bindparam("changed_after", type_=BigInteger),
+            # As a range of streams, this condition could be read from their index, which has all events.
+            func.substr(stream, 1, len(_ROLLOUT)) == _ROLLOUT,
+        )
         return (
             select(*columns)
             .select_from(core_tables.rollouts.join(core_tables.attempts, is_latest))
+            .where(*([] if changed_after is None else [rollout.rollout_id.in_(changed)]))
             .where(
                 one_of(rollout.status, TERMINAL),
                 rollout.first_position > bindparam("start", type_=BigInteger),
@@ -173,7 +195,10 @@ async def unscanned(
         )
 
     params = {"scanner": key.name, "version": key.version, "start": start, "most": limit}
-    rows = await session.fetch(compiled(session, ("unscanned", retry_errors), build), params)
+    if changed_after is not None:
+        params["changed_after"] = min(changed_after, _END)
+    shape = ("unscanned", retry_errors, changed_after is None)
+    rows = await session.fetch(compiled(session, shape, build), params)
     return [UnscannedAttempt(rollout_id=row.rollout_id, attempt_id=row.attempt_id) for row in rows]
 
 

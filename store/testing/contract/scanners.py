@@ -9,7 +9,7 @@ import pytest
 from store.errors import Conflict, Invalid, NotFound, TooLarge
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.models.scanners import NewScan, NewScanner, ScanError, UnscannedAttempt
+from store.models.scanners import NewScan, NewScanner, ScanError, ScanValidation, UnscannedAttempt
 
 FAILURE = ScanError(type="ValueError", message="no answer")
 
@@ -83,8 +83,14 @@ class ScannersContract:
         await store.scanners.record("loops", "v1", [result(rollouts[0], True), result(rollouts[1], error=FAILURE)])
         assert await store.scanners.unscanned("loops", "v1") == ids[2:3]
         assert await store.scanners.unscanned("loops", "v1", retry_errors=True) == ids[1:3]
+        position = (await store.log.position()).position
+        await store.update_attempt(rollouts[3].rollout_id, "latest", "succeeded")
+        assert await store.scanners.unscanned("loops", "v1", changed_after=position) == ids[3:]
+        assert await store.scanners.unscanned("loops", "v1", changed_after=0, after=ids[1].rollout_id) == ids[2:]
         with pytest.raises(NotFound):
             await store.scanners.unscanned("loops", "v1", after="ro-none")
+        with pytest.raises(Invalid, match="changed_after"):
+            await store.scanners.unscanned("loops", "v1", changed_after=-1)
 
     async def test_rollouts_are_selected_by_a_match_of_their_latest_attempt(self, store: Store) -> None:
         rollouts = [await store.start_rollout({"n": number}) for number in range(3)]
@@ -110,6 +116,30 @@ class ScannersContract:
         for arguments in malformed:
             with pytest.raises(Invalid, match=next(iter(arguments))):
                 await store.query_rollouts(**arguments)
+
+    async def test_agreement_with_labels_counts_latest_attempts_with_a_result(self, store: Store) -> None:
+        rollouts = [await store.start_rollout({"n": number}) for number in range(7)]
+        await store.scanners.add(loops().model_copy(update={"clear_label": "fair"}))
+        labels = [["loop"], ["loop"], ["fair"], ["fair"], ["loop", "fair"], ["loop"], []]
+        for rollout, names in zip(rollouts, labels, strict=True):
+            if names:
+                await store.annotations.annotate(rollout.rollout_id, add_labels=names)
+        (scanner,) = await store.scanners.query()
+        assert scanner.validation is not None
+        assert (scanner.validation.labelled, scanner.validation.precision, scanner.validation.recall) == (0, None, None)
+        outcomes = [True, False, True, None, True, True, True]
+        scans = [
+            result(rollout, is_match, error=FAILURE if is_match is None else None)
+            for rollout, is_match in zip(rollouts, outcomes, strict=True)
+        ]
+        await store.scanners.record("loops", "v1", scans)
+        await store.start_attempt(rollouts[5].rollout_id)
+        (scanner,) = await store.scanners.query()
+        expected = ScanValidation(true_matches=1, missed=1, false_matches=1, true_clear=0)
+        assert scanner.validation == expected
+        assert (expected.labelled, expected.precision, expected.recall) == (3, 0.5, 0.5)
+        (then,) = await store.scanners.query(as_at=(await store.log.position()).position)
+        assert then.validation is None
 
     async def test_result_needs_its_scanner_and_attempt(self, store: Store) -> None:
         rollout = await store.start_rollout({"n": 1})
