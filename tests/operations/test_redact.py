@@ -17,7 +17,8 @@ from store import Invalid, NotFound, open_store
 from store.db.drivers.sqlite import writer as sqlite_writer
 from store.db.drivers.sqlite.writer import connect as connect_writer
 from store.db.tables.core import metadata
-from store.operations import Redaction, RedactionReport, RetentionPolicy, redact, remove_payload
+from store.models.scanners import NewScan, NewScanner, ScanError
+from store.operations import Redaction, RedactionReport, RetentionPolicy, Search, forget, redact, remove_payload
 from store.semconv import DROPPED
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
@@ -118,6 +119,29 @@ async def test_no_file_contains_the_payload_afterwards(file: Place, choice: dict
         assert (rollout.input, rollout.metadata) == (None, {DROPPED: True})
         spans = await store.query_spans(attempt.rollout_id, limit=-1)
         assert all((span.attributes == {DROPPED: True}) == ("everything" in choice) for span in spans)
+    await verified(file.url)
+
+
+@pytest.mark.parametrize("is_by_text", [False, True])
+async def test_explanations_of_scans_are_removed_with_their_rollout(file: Place, is_by_text: bool) -> None:
+    plain = f"{SECRET}{SECRET}"
+    async with await opened(file) as store:
+        attempt = (await store.start_rollout({"n": 1})).attempt
+        await store.scanners.add(NewScanner(name="hacks", version="v1", kind="regex", definition={"pattern": "a"}))
+        ids: dict[str, Any] = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt_id}
+        failure = NewScan(**ids, error=ScanError(type="ValueError", message=plain))
+        await store.scanners.record("hacks", "v1", [failure])
+        await store.scanners.record("hacks", "v1", [NewScan(**ids, is_match=True, explanation=f"it says {plain}")])
+    assert contains(file, plain)
+    if is_by_text:
+        await forget(file.url, Search.of(text=plain), reason="requested", clock=file.clock)
+    else:
+        await redacted(file, attempt.rollout_id, everything=True)
+    assert not contains(file, plain)
+    async with await opened(file) as store:
+        (scan,) = await store.scanners.query_scans(attempt.rollout_id)
+        assert (scan.is_match, scan.explanation) == (True, None)
+        assert [item.rollout_id for item in await store.query_rollouts(scan_match="hacks@v1")] == [attempt.rollout_id]
     await verified(file.url)
 
 

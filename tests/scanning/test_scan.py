@@ -12,9 +12,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from store import Conflict, Invalid, RolloutQuery, open_store
+from store.db.schema import migrate
+from store.db.url import parse
 from store.models.scanners import NewScanner, Scan
 from store.scanning import ScanReport, function_definition, scan
-from tests.conftest import SQLITE
+from tests import postgres
+from tests.conftest import POSTGRES, SQLITE
 from tests.rescoring.conftest import (
     add_rollouts,
     filled_url,  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -101,6 +104,20 @@ async def test_follower_scans_rollouts_that_end_later(filled_url: str) -> None: 
     stopped.set()
     report = await following
     assert (report.scanned, report.matches) == (11, 11)
+
+
+@pytest.mark.parametrize("durable_url", [POSTGRES], indirect=True)
+async def test_role_of_an_application_scans(filled_url: str) -> None:  # noqa: F811
+    role = f"app_{parse(filled_url).partition}"
+    postgres.execute(filled_url, f"CREATE ROLE {role} LOGIN")
+    try:
+        await migrate(filled_url, app_role=role)
+        app_url = filled_url.replace("postgres@", f"{role}@")
+        assert app_url != filled_url
+        report = await scan(app_url, function("is_even"), processes=1)
+    finally:
+        postgres.execute(filled_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert (report.scanned, report.matches, report.errors) == (10, 5, 0)
 
 
 async def test_two_scans_at_once_record_each_result_once(filled_url: str) -> None:  # noqa: F811

@@ -45,6 +45,7 @@ from store.domain.trainer_metrics import LogMetrics
 from store.errors import QuotaExceeded, RateLimited, Unavailable
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
+from store.models.scanners import NewScanner
 from store.operations import RetentionPolicy, compact, remove_payload
 from store.server.partitions import Partitions
 from store.server.quotas import PartitionQuota, Quota, Quotas, StoreLimiter, adds
@@ -282,6 +283,8 @@ async def test_beyond_the_quota_work_is_finished_and_nothing_is_added(store: Sto
         refused(await api.post(rollout, {"metadata": {"a": 1}}), "events")
         refused(await api.post(attempt, {"metadata": {"a": 1}}), "events")
         refused(await api.post(f"{rollout}/annotations", {"note": "a"}), "events", 507)
+        scanner = {"name": "s", "version": "v1", "kind": "regex", "definition": {"pattern": "a"}}
+        refused(await api.post("/scanners", {"scanner": scanner}), "events", 507)
         assert await events_of(store) == before
         # Calls that finish work, and heartbeats.
         (await api.post(attempt, {"last_heartbeat_time": 1.5})).ok()
@@ -293,6 +296,16 @@ async def test_beyond_the_quota_work_is_finished_and_nothing_is_added(store: Sto
         assert (await api.get(rollout)).ok()["status"] == "succeeded"
         assert len((await api.get("/rollouts")).ok()["items"]) == 2
     assert (await store.log.verify()).ok
+
+
+async def test_explanations_of_scans_count_in_the_quota_of_bytes(store: Store) -> None:
+    rollout = await store.start_rollout({"n": 1})
+    await store.scanners.add(NewScanner(name="s", version="v1", kind="regex", definition={"pattern": "a"}))
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    async with limited(store, Quota(bytes=1)) as (api, _):
+        scan = {**ids, "is_match": True, "explanation": "e" * 4096}
+        refused(await api.post("/scans", {"name": "s", "version": "v1", "scans": [scan]}), "bytes", 507)
+    assert await store.scanners.query_scans(rollout.rollout_id) == []
 
 
 async def test_a_re_run_beyond_the_quota_is_refused(store: Store) -> None:
