@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import Counter
@@ -25,12 +26,16 @@ from store.scanning.detector import KEY_VARIABLE, Detector
 from store.validation import arguments
 from store.validation.scores import version_key
 
+logger = logging.getLogger("store.scanning")
+
 _PAGE: Final = 1000
 _CHUNK: Final = 50
 _COMMIT: Final = 1000
 _COMMIT_SECONDS: Final = 0.5
 _WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT: Final = 30.0
+_IDLE_SECONDS: Final = 60.0
+"""The time without changes after which a following scan ends its processes, which use memory."""
 
 
 class ScanReport(Frozen):
@@ -177,20 +182,24 @@ class _Run:
     async def follow(self, order: WorkerOrder, processes: int, poll_seconds: float) -> None:
         """Scan rollouts as they end, until `stopped` is set. While the store cannot be reached, try again.
 
-        The first walk is over all rollouts, a later one over those that have changed (decision 123). Processes stay.
+        The first walk is over all rollouts, a later one over those that have changed (decision 123). Processes stay
+        for some time.
         """
-        wait = poll_seconds
+        wait, walked_at = poll_seconds, time.monotonic()
         while not self.stopped.is_set() and self.submitted != self.limit:
             try:
                 latest = (await self.store.log.position()).position
                 if latest != self.changed_after:
                     await self.walk(order, processes)
-                    self.retry_errors = False
+                    self.retry_errors, walked_at = False, time.monotonic()
+                elif time.monotonic() - walked_at > _IDLE_SECONDS:
+                    self.close()
                 self.changed_after, wait = latest, poll_seconds
             except StoreError as error:
                 if not error.retryable:
                     raise
-                wait = min(max(1.0, 2 * wait), _LONGEST_WAIT)
+                wait = min(max(_WAIT_SECONDS, 2 * wait), _LONGEST_WAIT)
+                logger.warning("the scan stopped and continues in %g s: %s", wait, error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.stopped.wait(), wait)
 

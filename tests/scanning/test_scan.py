@@ -11,10 +11,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from store import Conflict, Invalid, RolloutQuery, open_store
+from store import Conflict, Invalid, RolloutQuery, Unavailable, open_store
 from store.db.schema import migrate
 from store.db.url import parse
 from store.models.scanners import NewScanner, Scan
+from store.rescoring.pool import RolloutResult, WorkerPool
 from store.scanning import ScanReport, function_definition, scan
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
@@ -83,7 +84,22 @@ async def test_agreement_with_labels_is_reported(filled_url: str) -> None:  # no
 
 
 @ON_SQLITE
-async def test_follower_scans_rollouts_that_end_later(filled_url: str) -> None:  # noqa: F811
+async def test_follower_scans_rollouts_that_end_later(
+    filled_url: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Processes end after each walk, and the first walk fails.
+    monkeypatch.setattr("store.scanning.scanner_run._IDLE_SECONDS", 0)
+    failures = [Unavailable("no connection")]
+    received = WorkerPool.wait
+
+    def wait(pool: WorkerPool, seconds: float) -> list[RolloutResult]:
+        if failures:
+            raise failures.pop()
+        return received(pool, seconds)
+
+    monkeypatch.setattr(WorkerPool, "wait", wait)
     stopped = asyncio.Event()
     following: asyncio.Task[ScanReport] = asyncio.create_task(
         scan(
@@ -104,6 +120,7 @@ async def test_follower_scans_rollouts_that_end_later(filled_url: str) -> None: 
     stopped.set()
     report = await following
     assert (report.scanned, report.matches) == (11, 11)
+    assert "the scan stopped and continues in 0.1 s: no connection" in caplog.text
 
 
 @pytest.mark.parametrize("durable_url", [POSTGRES], indirect=True)
