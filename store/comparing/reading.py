@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from store.comparing.comparison import SideRows, compared, version_change
 from store.comparing.selections import step_range, text_of
@@ -11,6 +12,7 @@ from store.db.dialect import ReadSession
 from store.db.queries.annotations import labels_of
 from store.db.queries.compared_rollouts import (
     ComparedRow,
+    VersionStep,
     compared_rows,
     dimensions_of,
     version_steps,
@@ -65,7 +67,13 @@ async def _titled(session: ReadSession, comparison: SelectionComparison, sides: 
 
 
 async def version_changes(
-    session: ReadSession, missing: MissingReward, *, mode: str | None = "train", steps: int = STEPS, limit: int = 50
+    session: ReadSession,
+    missing: MissingReward,
+    *,
+    mode: str | None = "train",
+    steps: int = STEPS,
+    limit: int = 50,
+    used: Sequence[VersionStep] | None = None,
 ) -> list[VersionChange]:
     """Return the effects of versions on the rewards. The version with the latest first step comes first.
 
@@ -75,8 +83,9 @@ async def version_changes(
         mode: only rollouts of this mode; None for all.
         steps: the number of steps of each window.
         limit: the maximum number of versions; earlier ones are left out.
+        used: the result of `version_steps`, if the caller has it.
     """
-    windows = windows_of(await version_steps(session, mode), steps)[-limit:]
+    windows = windows_of(await version_steps(session, mode) if used is None else used, steps)[-limit:]
     rows = await window_rows(session, mode, [part for entry in windows for part in entry.parts()])
     by_step: defaultdict[tuple[str | None, int | None, int | None], list[ComparedRow]] = defaultdict(list)
     for row in rows:

@@ -24,14 +24,23 @@ from store.dashboard.views.stuck import Stuck, StuckCause, causes, stuck
 from store.db.dialect import ReadSession
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import OperationRun
-from store.db.queries.overview import RECENT, Overview, read_overview, waiting_rollouts
-from store.db.queries.step_totals import StepTotals, step_totals
+from store.db.queries.overview import (
+    MINUTE,
+    RECENT,
+    LogFigures,
+    Overview,
+    ended_by_minute,
+    last_claim,
+    read_overview,
+    waiting_rollouts,
+)
+from store.db.queries.step_totals import StepTotals, step_totals, version_steps_of
 from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
 from store.models.comparisons import VersionChange
 from store.models.missing_rewards import MissingReward
 from store.models.queries import UsageQuery
-from store.runtime.clock import MICROSECONDS
+from store.runtime.clock import MICROSECONDS, system_clock
 
 pages = Pages()
 
@@ -57,8 +66,11 @@ class _State:
     activity: Overview
     totals: list[StepTotals]
     failures: list[failing.AttemptFailure]
+    kinds: list[failing.Kind]
+    """The kinds of these failures."""
     changes: list[VersionChange]
     """The effects of the latest versions of resources, the latest first."""
+    charts: list[StepChart]
     runs: dict[str, OperationRun]
 
 
@@ -78,8 +90,7 @@ async def overview(request: PageRequest) -> PageContent:
     minutes = _minutes(activity)
     last_hour = sum(map(_sum, minutes))
     condition = health(activity, state.totals, missing, target)
-    kinds = failing.kinds(state.failures, _KINDS)
-    failure_rows = failing.rows(kinds)
+    failure_rows = failing.rows(state.kinds)
     values: dict[str, Any] = {
         "now": activity.now,
         "statuses": {name: activity.statuses.get(name, 0) for name in get_args(RolloutStatus)},
@@ -126,10 +137,10 @@ async def overview(request: PageRequest) -> PageContent:
         "missing": missing,
         "draw": compared,
         "choices": list(dict.fromkeys((MissingReward(), MissingReward("out"), missing))),
-        "charts": _charts(state.totals, condition.mode, missing) if steps else [],
+        "charts": state.charts,
         "cause_links": {cause.cause: _cause_link(request, cause) for cause in values["stuck_causes"]},
         "curves": [sparkline(row.steps, min(steps), max(steps)) if steps else "" for row in failure_rows[:_KINDS]],
-        "more_kinds": max(0, len(failure_rows) - _KINDS) + sum(kind.left_out for kind in kinds),
+        "more_kinds": max(0, len(failure_rows) - _KINDS) + sum(kind.left_out for kind in state.kinds),
         "all_ended": ended,
         "tokens_out": sum(part.tokens_out or 0.0 for part in state.totals),
         "with_usage": sum(part.with_usage for part in state.totals),
@@ -141,18 +152,40 @@ async def overview(request: PageRequest) -> PageContent:
 
 
 async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward) -> _State:
-    activity = await read_overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
+    now = (session.dialect.clock or system_clock)()
+    totals = await cache.read(session, "step totals", step_totals)
+    since = (now // MINUTE - MINUTES + 1) * MINUTE
+    figures = LogFigures(
+        statuses=sum((Counter(part.statuses) for part in totals), Counter[str]()),
+        ended=await cache.read(session, ("ended", since), partial(ended_by_minute, since=since)),
+        last_end_at=max((part.last_end_at for part in totals if part.last_end_at is not None), default=None),
+        last_claim_at=await cache.read(session, "last claim", last_claim),
+    )
+    activity = await read_overview(session, now, figures, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
-    totals = await cache.read(session, "step totals", step_totals)
-    failures = await cache.read(session, "failures", partial(failing.newest, limit=_MOST_FAILURES))
+    failures = await cache.read(session, "failures", _failures)
     mode = next(iter(modes_of(part for part in totals if part.step is not None)), None)
-    effects = partial(version_changes, missing=missing, mode=mode, limit=_CHANGES)
+    used = version_steps_of(totals, mode)
+    effects = partial(version_changes, missing=missing, mode=mode, limit=_CHANGES, used=used)
     changes = await cache.read(session, ("changes", missing, mode), effects)
-    return _State(activity, totals, failures, changes, await operation_runs.all_runs(session))
+
+    async def draw(_: ReadSession) -> list[StepChart]:
+        return _charts(totals, mode, missing)
+
+    charts = await cache.read(session, ("charts", missing, mode), draw)
+    return _State(activity, totals, *failures, changes, charts, await operation_runs.all_runs(session))
+
+
+async def _failures(session: ReadSession) -> tuple[list[failing.AttemptFailure], list[failing.Kind]]:
+    """Return the newest failures, and their kinds."""
+    failures = await failing.newest(session, limit=_MOST_FAILURES)
+    return failures, failing.kinds(failures, _KINDS)
 
 
 def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:
+    if all(part.step is None for part in totals):
+        return []
     width = bucket_width(totals)
     other = MissingReward() if missing.substituted == "out" else MissingReward("out")
     name = mode or "no mode"

@@ -1,26 +1,25 @@
 """The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log.
 
-Decision 114.
+Decisions 114 and 121.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 
 from store.db.dialect import Params, ReadSession
 from store.db.queries import pages
-from store.db.queries.expressions import ONE, big, one_of
+from store.db.queries.expressions import big, one_of
 from store.db.queries.records import columns_of, records
 from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
-from store.runtime.clock import MICROSECONDS, system_clock
+from store.runtime.clock import MICROSECONDS
 
-_MINUTE: Final = 60 * MICROSECONDS
+MINUTE: Final = 60 * MICROSECONDS
 RECENT: Final = 300 * MICROSECONDS
 """The length of the period for which a rate is computed. It ends now, so it contains the current minute."""
 
@@ -118,27 +117,44 @@ class Overview:
     """The end of the log; None for an empty log."""
 
 
-async def read_overview(session: ReadSession, *, minutes: int, most_active: int, most_waiting: int) -> Overview:
+@dataclass(frozen=True, slots=True)
+class LogFigures:
+    """The figures of an overview that change only with the log."""
+
+    statuses: Mapping[str, int]
+    """The number of rollouts by status."""
+    ended: Sequence[Ended]
+    """The rollouts that ended since the beginning of the period, counted by minute and status."""
+    last_end_at: int | None
+    last_claim_at: int | None
+    """The start of the last attempt that the queue gave, in µs since the epoch."""
+
+
+async def read_overview(
+    session: ReadSession, now: int, figures: LogFigures, *, most_active: int, most_waiting: int
+) -> Overview:
     """Return the current activity of a store.
 
     Args:
         session: a connection to the database.
-        minutes: the number of minutes for which ended rollouts are counted.
+        now: the time of the store's clock, in µs since the epoch.
+        figures: the figures at the current end of the log.
         most_active: the maximum number of active rollouts.
         most_waiting: the maximum number of queued rollouts.
     """
-    now = (session.dialect.clock or system_clock)()
-    counts = await _counted(session, (now // _MINUTE - minutes + 1) * _MINUTE, now - RECENT)
+    recent = 0
+    if figures.last_end_at is not None and figures.last_end_at > now - RECENT:
+        recent = await _count_ended(session, now - RECENT)
     return Overview(
         now=now,
-        statuses=counts.statuses,
-        ended=counts.ended,
-        recent=counts.recent,
-        last_end_at=counts.last_end_at,
+        statuses=dict(figures.statuses),
+        ended=figures.ended,
+        recent=recent,
+        last_end_at=figures.last_end_at,
         active=await active_rollouts(session, most_active),
         queued=await pages.queue_depth(session),
         waiting=await waiting_rollouts(session, most_waiting),
-        workers=await _workers(session),
+        workers=await _workers(session, figures.last_claim_at),
         log=await _log_end(session),
     )
 
@@ -159,44 +175,43 @@ async def rollouts_by_status(
     return {row.status: row.total for row in rows}
 
 
-@dataclass(slots=True)
-class _Counts:
-    statuses: Counter[str]
-    ended: list[Ended]
-    recent: int = 0
-    last_end_at: int | None = None
-
-
-async def _counted(session: ReadSession, since: int, recently: int) -> _Counts:
-    """Return the number of rollouts by status, and the numbers of rollouts that ended in each minute since a time.
-
-    One scan of the table computes both, and the number of rollouts that ended after the time `recently`.
-    """
+async def ended_by_minute(session: ReadSession, since: int) -> list[Ended]:
+    """Return the numbers of rollouts that ended in each minute since a time, which is the start of a minute."""
     rollout = core_tables.rollouts.c
-    # A retried rollout keeps its old end time until it ends again, so the status is checked too.
-    is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
-    minute = case((is_late, rollout.end_at // big(_MINUTE)))
-    # The expression `minute` is not selected, because it would have other parameters in the SELECT list than in GROUP
-    # BY. Postgres would then consider the two expressions different. Instead, the minute of a group is computed from
-    # its first end time.
+    # The minute is not selected, because it would have other parameters in the SELECT list than in GROUP BY. Postgres
+    # would then consider the two expressions different.
     columns: list[ColumnElement[Any]] = [
         func.min(rollout.end_at).label("first_end"),
-        func.max(rollout.end_at).label("last_end"),
-        func.count(case((rollout.end_at > big(recently), ONE))).label("recent"),
         rollout.status,
         func.count().label("total"),
     ]
-    statement = select(*columns).group_by(minute, rollout.status)
-    counts = _Counts(Counter(), [])
-    for row in await session.fetch(session.dialect.sql(statement), {}):
-        counts.statuses[row.status] += row.total
-        if row.status not in TERMINAL or row.first_end is None:
-            continue
-        counts.recent += row.recent
-        counts.last_end_at = max(counts.last_end_at or 0, row.last_end)
-        if row.first_end >= since:
-            counts.ended.append(Ended(row.first_end // _MINUTE, row.status, row.total))
-    return counts
+    # A retried rollout keeps its old end time until it ends again, so the status is checked too.
+    statement = (
+        select(*columns)
+        .where(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
+        .group_by(rollout.end_at // big(MINUTE), rollout.status)
+    )
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return [Ended(row.first_end // MINUTE, row.status, row.total) for row in rows]
+
+
+async def _count_ended(session: ReadSession, after: int) -> int:
+    rollout = core_tables.rollouts.c
+    statement = select(func.count().label("total")).where(rollout.end_at > big(after), one_of(rollout.status, TERMINAL))
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return rows[0].total
+
+
+async def last_claim(session: ReadSession) -> int | None:
+    """Return the start of the last attempt that the queue gave, in µs since the epoch.
+
+    A caller that claims rollouts without a worker id has no row in the tables of workers. Only the attempts of such a
+    caller are recorded.
+    """
+    attempt = core_tables.attempts.c
+    statement = select(func.max(attempt.start_at).label("at")).where(attempt.via == "dequeue")
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    return rows[0].at
 
 
 async def active_rollouts(session: ReadSession, limit: int, worker_ids: Sequence[str] | None = None) -> list[Active]:
@@ -252,18 +267,11 @@ async def waiting_rollouts(session: ReadSession, limit: int) -> list[QueuedRollo
     return records(QueuedRollout, await session.fetch(session.dialect.sql(statement), {}))
 
 
-async def _workers(session: ReadSession) -> WorkerTotals:
+async def _workers(session: ReadSession, last_claim_at: int | None) -> WorkerTotals:
     by_status = await workers_by_status(session)
-    # A caller that claims rollouts without a worker id has no row in the tables of workers. Only the attempts of such a
-    # caller are recorded, so the start times of attempts that the queue gave count too.
-    attempt = core_tables.attempts.c
-    claimed_at = select(func.max(attempt.start_at)).where(attempt.via == "dequeue")
-    latest: list[ColumnElement[Any]] = [
-        select(func.max(core_tables.worker_signals.c.last_dequeue_at)).scalar_subquery().label("dequeue_at"),
-        claimed_at.scalar_subquery().label("claim_at"),
-    ]
-    rows = await session.fetch(session.dialect.sql(select(*latest)), {})
-    last = max((at for at in (rows[0].dequeue_at, rows[0].claim_at) if at is not None), default=None)
+    statement = select(func.max(core_tables.worker_signals.c.last_dequeue_at).label("at"))
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    last = max((at for at in (rows[0].at, last_claim_at) if at is not None), default=None)
     return WorkerTotals(sum(by_status.values()), by_status.get("busy", 0), last)
 
 
