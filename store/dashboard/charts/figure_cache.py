@@ -1,4 +1,7 @@
-"""Figures of pages that were computed at the current end of the log, so that they are not computed for each visitor."""
+"""Figures of pages that were computed at the current end of the log, so that they are not computed for each visitor.
+
+Decision 121.
+"""
 
 from __future__ import annotations
 

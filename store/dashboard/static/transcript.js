@@ -173,4 +173,5 @@ document.addEventListener("scroll", onScroll, { passive: true });
 document.addEventListener("rollbook:drawn", restore);
 window.addEventListener("hashchange", () => reveal(document.getElementById(location.hash.slice(1))));
 if (location.hash) reveal(document.getElementById(location.hash.slice(1)));
-showPlace();
+// The place in the outline needs the layout of the page, so it waits for the first frame.
+onScroll();
