@@ -26,6 +26,7 @@ from store.models import (
     Span,
     TraceStatus,
 )
+from store.models.scanners import NewScan, NewScanner, ScanError
 from store.sql.store import SQLStore
 from store.webhooks.records import Delivery, Webhook
 from tests.runs.trading_runs import auto_run, complete_rerun
@@ -90,6 +91,8 @@ async def fill(store: SQLStore) -> Filled:
     await store.dequeue_rollout(worker_id=WORKER)
     await store.update_worker(WORKER, {HOSTILE: HOSTILE, "cpu": 0.5})
     await _add_webhook(store)
+    await _scan(store)
+    await store.log_metrics(1, {HOSTILE[:64]: 0.5})
     group = await store.core.look(partial(group_row, group_id=GROUP))
     assert group is not None
     return Filled(members[0], members[1], run.rollout_id, group.input_sha256)
@@ -108,6 +111,19 @@ async def _add_webhook(store: SQLStore) -> None:
     await session.write(Changes(inserts=inserts, upserts={}, deletes={}))
     await session.commit()
     await session.close()
+async def _scan(store: SQLStore) -> None:
+    """Record a match or an error of a scanner for each rollout that has ended."""
+    scanner = HOSTILE[:64]
+    await store.scanners.add(
+        NewScanner(name=scanner, version="v1", kind="regex", definition={HOSTILE: HOSTILE}, match_label="m")
+    )
+    results: list[NewScan] = []
+    for number, attempt in enumerate(await store.scanners.unscanned(scanner, "v1")):
+        fields: dict[str, Any] = {"is_match": True, "explanation": HOSTILE}
+        if number == 0:
+            fields = {"error": ScanError(type="Error", message=HOSTILE)}
+        results.append(NewScan(**dict(attempt), **fields))
+    await store.scanners.record(scanner, "v1", results)
 
 
 def _metadata(number: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from store import open_store
+from store.models.scanners import NewScan, NewScanner
 from store.sql.store import SQLStore
 from tests.client.served import Served
 from tests.dashboard import reviewed
@@ -96,6 +97,24 @@ async def test_search_shows_the_workers_that_edit_tests(visitor: Visitor) -> Non
     texts = await results.all_inner_texts()
     assert len(texts) >= 10
     assert all(any(worker in text for worker in reviewed.HACKERS) for text in texts)
+
+
+async def test_scanner_shows_the_workers_that_edit_tests(visitor: Visitor, site: Site) -> None:
+    query = await site.store.log.search(f"tool:edit_file {reviewed.EDITED_TEST.rpartition('/')[2]}", limit=100)
+    matched = {hit.rollout_id for hit in query.results}
+    await site.store.scanners.add(NewScanner(name="hacks", version="v1", kind="search", definition={"query": "test"}))
+    attempts = await site.store.scanners.unscanned("hacks", "v1", limit=10_000)
+    results = [NewScan(**dict(attempt), is_match=attempt.rollout_id in matched) for attempt in attempts]
+    await site.store.scanners.record("hacks", "v1", results)
+    await visitor.start()
+    await visitor.click("hacks@v1")
+    await expect(visitor.page.locator("#chart-rate canvas")).to_have_count(1)
+    rows = visitor.page.locator("[aria-labelledby=title-workers] tbody tr")
+    workers = await rows.locator("th").all_inner_texts()
+    assert {*workers[:2]} == {*reviewed.HACKERS}
+    await visitor.click(rows.first.get_by_role("link", name=" of "))
+    await expect(visitor.page).to_have_url(re.compile(f"scan_match=hacks%40v1&worker={workers[0]}"))
+    await visitor.sees("Scanner match")
 
 
 async def test_search_finds_the_transcripts_with_a_phrase(visitor: Visitor) -> None:

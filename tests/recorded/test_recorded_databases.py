@@ -176,7 +176,10 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
     # The page of a run.
     ({"attempts", "chosen", "scopes"}, {"tokens"}),
-    ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "title", "neighbours", "span_times", "models"}),
+    (
+        {"annotations", "attempt", "attempts"},
+        {"invalid_rewards", "title", "neighbours", "span_times", "models", "scans"},
+    ),
     # Notes; spans of the waterfall, also as columns; the page of a span.
     ({"number", "at", "actor", "text"}, {"span_id", "attempt_id"}),
     ({"span_id", "position", "kind", "sequence_id"}, {"span_kind", "attempt_id"}),
@@ -188,7 +191,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     # The curves, their lines and the bars of the page of rewards.
     ({"charts", "histogram", "names"}, {"unrewarded", "markers", "resources_id", "resource_versions"}),
     ({"mode", "count", "mean", "median"}, {"version", "ended", "rewarded", "counted", "mean_counted"}),
-    ({"mode", "count", "mean", "median"}, {"band_low", "band_high"}),
+    ({"mode", "count", "mean", "median"}, {"band_low", "band_high", "part"}),
     ({"least", "greatest", "label"}, {"low", "high"}),
     # The pages of groups.
     ({"groups", "total", "limit"}, {"unrewarded", "threshold", "tasks"}),
@@ -205,7 +208,8 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     # The overview, its rows, and the pages of failures, workers and the log.
     (
         {"ended", "failures", "throughput"},
-        {"health", "unrewarded", "stuck_causes", "failure_kinds", "failures_counted", "steps", "versions", "changes"},
+        {"health", "unrewarded", "stuck_causes", "failure_kinds", "failures_counted", "steps", "versions", "changes"}
+        | {"scanners"},
     ),
     ({"per_minute", "last_hour"}, {"recent"}),
     ({"reason", "since", "attempt"}, {"cause", "step"}),

@@ -55,6 +55,8 @@ class Series:
     band_low: Numbers = field(default_factory=list[float | None])
     """The lower end of the 95 % interval of `mean_counted`; None for fewer than two rollouts."""
     band_high: Numbers = field(default_factory=list[float | None])
+    part: list[int] = field(default_factory=list[int])
+    """In a chart of shares, the number of rollouts of which `mean` is the share; empty in other charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,12 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
     ]
 
 
+def line_order(line: Line) -> tuple[int, int]:
+    """Return the place of a line in the legend: by mode, then by version."""
+    mode, version = line
+    return _ORDER.index(mode) if mode in _ORDER else len(_ORDER), version or 0
+
+
 def quantile(cells: Sequence[Cell], share: float) -> float | None:
     """Return a quantile of the rewards in the cells of one mode and bucket, for example the median for `share` 0.5.
 
@@ -340,12 +348,8 @@ def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[
         by_line[cell.mode, cell.version][cell.bucket].append(cell)
     buckets = sorted({bucket for groups in by_line.values() for bucket in groups})
 
-    def place(line: Line) -> tuple[int, int]:
-        mode, version = line
-        return _ORDER.index(mode) if mode in _ORDER else len(_ORDER), version or 0
-
     return [along.low(bucket) for bucket in buckets], [
-        (line, [by_line[line].get(bucket, []) for bucket in buckets]) for line in sorted(by_line, key=place)
+        (line, [by_line[line].get(bucket, []) for bucket in buckets]) for line in sorted(by_line, key=line_order)
     ]
 
 

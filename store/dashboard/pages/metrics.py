@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -23,6 +24,8 @@ MOST_CHARTS: Final = 24
 MOST_VALUES: Final = 50_000
 """With more values, those of the latest steps are shown."""
 MOST_NOTES: Final = 12
+TABLE_ROWS: Final = 60
+"""The number of buckets in the tables below the curves, the newest ones."""
 
 
 @pages.get("/ui/metrics")
@@ -48,7 +51,12 @@ async def metrics(request: PageRequest) -> PageContent:
         }
 
     values = await request.store.core.look(read, snapshot=True)
-    return PageContent("metrics.html", values, "Metrics", hidden={"target": request.url("rollouts")})
+    return PageContent(
+        "metrics.html",
+        values,
+        "Metrics",
+        hidden={"target": request.url("rollouts"), "whole": request.here(), "table_rows": TABLE_ROWS},
+    )
 
 
 def _axis(logged: list[Metric], of_rewards: Axis | None) -> Axis:
@@ -61,26 +69,29 @@ def _axis(logged: list[Metric], of_rewards: Axis | None) -> Axis:
 
 
 def _chart(along: Axis, number: int, logged: list[Metric]) -> curves.Chart:
-    """Return the curve of one metric: the mean in each bucket. A bucket without a finite number is a gap."""
-    finite: list[list[float]] = [[] for _ in range(along.count)]
-    present = [0] * along.count
+    """Return the curve of one metric: the mean in each bucket. A bucket without a finite number is a gap.
+
+    Buckets without a value are left out, except the ends of the axis, so that all curves have the same range.
+    """
+    values: defaultdict[int, list[float]] = defaultdict(list)
+    present = Counter((metric.step - along.start) // along.width for metric in logged)
     for metric in logged:
-        bucket = (metric.step - along.start) // along.width
-        present[bucket] += 1
         if metric.value is not None:
-            finite[bucket].append(metric.value)
-    mean: curves.Numbers = [sum(one / len(part) for one in part) if part else None for part in finite]
+            values[(metric.step - along.start) // along.width].append(metric.value)
+    buckets = sorted({*present, 0, along.count - 1})
+    parts = [values[bucket] for bucket in buckets]
+    mean: curves.Numbers = [sum(one / len(part) for one in part) if part else None for part in parts]
     marks = sum(metric.mark is not None for metric in logged)
     told = f"means of {along.width} steps" if along.width > 1 else ""
     gaps = f"{marks:,} not finite" if marks else ""
-    line = curves.Series(logged[0].name, [], mean, ended=present)
+    line = curves.Series(logged[0].name, [], mean, ended=[present[bucket] for bucket in buckets])
     return curves.Chart(
         f"metric-{number}",
         logged[0].name,
         ", ".join(part for part in (told, gaps) if part),
         "",
         "step",
-        [along.low(bucket) for bucket in range(along.count)],
+        [along.low(bucket) for bucket in buckets],
         along.width,
         [line],
     )

@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 
 from store.comparing.reading import version_changes
 from store.dashboard.charts.figure_cache import FigureCache, cache_of
+from store.dashboard.charts.scan_panel import ScanPanel, scan_panel
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.charts.step_chart import StepChart, step_chart
 from store.dashboard.page import PageContent, Pages
@@ -72,6 +73,8 @@ class _State:
     """The effects of the latest versions of resources, the latest first."""
     charts: list[StepChart]
     runs: dict[str, OperationRun]
+    scans: ScanPanel | None
+    """None if no scanner has recent results."""
 
 
 @pages.get("/ui/")
@@ -123,6 +126,7 @@ async def overview(request: PageRequest) -> PageContent:
         "steps": by_step(state.totals, condition.mode, missing, width=bucket_width(state.totals)),
         "versions": list(version_starts(state.totals)),
         "changes": state.changes,
+        "scanners": state.scans,
     }
     peak = max(map(_sum, minutes))
     steps = [part.step for part in state.totals if part.step is not None]
@@ -181,6 +185,8 @@ async def _failures(session: ReadSession) -> tuple[list[failing.AttemptFailure],
     """Return the newest failures, and their kinds."""
     failures = await failing.newest(session, limit=_MOST_FAILURES)
     return failures, failing.kinds(failures, _KINDS)
+    scans = await scan_panel(session, cache, totals, activity.now)
+    return _State(activity, totals, failures, changes, await operation_runs.all_runs(session), scans)
 
 
 def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:

@@ -22,6 +22,7 @@ from store.dashboard.views.costs import cost_of, prices_of
 from store.dashboard.views.span_times import KindTime, times_of
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters, pages, removal, rollout_history
+from store.db.queries import scanners as scanner_queries
 from store.db.queries.input_starts import input_titles, title
 from store.db.queries.neighbours import Neighbours, neighbours
 from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
@@ -32,6 +33,7 @@ from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.models.prices import CostLine
 from store.models.queries import SpanQuery, UsageQuery
+from store.models.scanners import Scan
 from store.semconv import ANNOTATION_SPAN, DROPPED, invalid_rewards
 from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
@@ -115,6 +117,8 @@ class Looked:
     """The rewards that are not finite, in the spans that were read; empty if the rollout has a valid reward."""
     usage: CostLine | None = None
     """The usage of models and its cost now; None at a past moment, or if it is not known yet."""
+    scans: Sequence[Scan] = ()
+    """The last results of scanners for the selected attempt: matches first, then errors."""
 
     @property
     def currency(self) -> str:
@@ -175,6 +179,7 @@ class Looked:
             "span_times": self.times,
             "models": self.models,
             "annotations": {"labels": self.annotations.labels, "notes": self.annotations.notes},
+            "scans": self.scans,
         }
         frame: dict[str, Any] = {
             "annotated": self.annotations,
@@ -248,6 +253,10 @@ async def look(request: PageRequest) -> Looked:
         times,
         models,
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
+        scans=sorted(
+            (scan for scan in state.scans if chosen is not None and scan.attempt_id == chosen.attempt_id),
+            key=lambda scan: (not scan.is_match, scan.error is None, scan.scanner, scan.version),
+        ),
         usage=None if at is not None else await cost_of(request, UsageQuery(rollout_id_in=[rollout_id])),
     )
     if columns["last_reward"] is not None or not columns["spans"]:
@@ -299,6 +308,7 @@ class _State:
     spans: list[SpanRow] | None
     neighbours: Neighbours
     titles: dict[str, str]
+    scans: list[Scan]
 
 
 async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _State | None:
@@ -330,7 +340,8 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
         waiting = await rollout_history.waiting(session, rollout_id, row.queued_position)
     near = await neighbours(session, row.group_id, now.first_position)
     titles = await input_titles(session, [one for one in (near.previous, near.next) if one is not None], _TITLE)
-    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near, titles)
+    scans = await scanner_queries.scans(session, [rollout_id], None, until)
+    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near, titles, scans)
 
 
 async def _attempts(

@@ -28,7 +28,9 @@ function short(value) {
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= limit) return `${Number((value / limit).toPrecision(3))}${unit}`;
   }
-  return String(Number(value.toPrecision(4)));
+  // Small numbers, such as learning rates, have labels as short as others.
+  const rounded = Number(value.toPrecision(4));
+  return rounded && Math.abs(rounded) < 1e-4 ? rounded.toExponential() : String(rounded);
 }
 
 function seconds(value) {
@@ -81,6 +83,7 @@ function columns(chart) {
 function described(chart, line, at) {
   const value = shown(values(line)[at], chart.unit);
   if (!line.count.length) return value;
+  if (line.part.length) return `${value}, ${short(line.part[at])} of ${short(line.count[at])}`;
   if (!line.counted.length) return `${value}, ${short(line.count[at])} rollouts`;
   const low = line.band_low[at];
   const half = low === null ? "" : ` ± ${shown((line.band_high[at] - low) / 2, chart.unit)}`;
@@ -108,6 +111,18 @@ function label(line) {
   return line.version === null ? mode : `v${line.version} ${mode}`;
 }
 
+// Of a line with many points, those without a neighbour are drawn, because no line leads to them.
+function alone(plot, index, isShown) {
+  if (isShown) return null;
+  const numbers = plot.data[index];
+  const isGap = (at, step) => {
+    let near = at + step;
+    while (numbers[near] === undefined && near >= 0 && near < numbers.length) near += step;
+    return numbers[near] === null || numbers[near] === undefined;
+  };
+  return numbers.flatMap((value, at) => (typeof value === "number" && isGap(at, -1) && isGap(at, 1) ? [at] : []));
+}
+
 function lines(chart) {
   const drawn = [{
     label: chart.by === "time" ? "Time" : "Step",
@@ -118,7 +133,7 @@ function lines(chart) {
     const { stroke, dash } = look(line, chart);
     drawn.push({
       label: label(line), stroke, dash, width: 2, spanGaps: false,
-      points: { show: chart.start.length <= 60, size: 6, fill: stroke, stroke },
+      points: { show: chart.start.length <= 60, filter: alone, size: 6, fill: stroke, stroke },
       value: (plot, value, series, at) => legend(plot, index, at),
     });
     const edge = { class: "edge", width: 1, spanGaps: false, points: { show: false } };

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Integer, Select, bindparam, case, func, select
+from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.types import Text
 
 from store.db.dialect import ReadSession
 from store.db.queries.pages import joins_latest
+from store.db.dialect import NamedRow, ReadSession
+from store.db.queries.expressions import ONE, big
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.models.scanners import Scanner, ScanValidation
 
-ScanAxis = Literal["step", "version", "worker"]
 MOST_ROWS: Final = 200
+_RECENT_ROLLOUTS: Final = 5_000
+"""The maximum number of rollouts that `recent_rates` examines, the ones that were created last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +44,134 @@ async def rates(session: ReadSession, scanner: Scanner, by: ScanAxis) -> list[Sc
         "worker": {"worker_id": attempt.worker_id},
     }
     chosen = keys[by]
+@dataclass(frozen=True, slots=True)
+class ScanCell:
+    """The results for the attempts of rollouts with the same step, mode and version of the resources."""
+
+    step: int | None
+    mode: str | None
+    resources_id: str | None
+    version: int | None
+    scanned: int
+    matches: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRate:
+    """The results of a version of a scanner for recent rollouts."""
+
+    scanner: str
+    """The name and the version, such as `hacks@v1`."""
+    scanned: int
+    """The number of attempts of the last step or period with a match or its absence."""
+    matches: int
+    scanned_before: int
+    """The number of such attempts of the steps or the period before."""
+    matches_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanValidation:
+    """The results for attempts of rollouts with exactly one of the scanner's two labels."""
+
+    true_matches: int
+    missed: int
+    false_matches: int
+    true_clear: int
+
+    @property
+    def precision(self) -> float | None:
+        """Of the matches, the share with `match_label`; None without matches."""
+        matches = self.true_matches + self.false_matches
+        return self.true_matches / matches if matches else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the results with `match_label`, the share of matches; None without results."""
+        labelled = self.true_matches + self.missed
+        return self.true_matches / labelled if labelled else None
+
+
+async def cells(session: ReadSession, scanner: Scanner) -> list[ScanCell]:
+    """Return the results by step, mode and version of the resources, sorted by step."""
+    rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         last = _last_results()
-        joined = last.join(core_tables.rollouts, rollout.rollout_id == last.c.rollout_id).join(
-            core_tables.attempts,
-            (attempt.rollout_id == last.c.rollout_id) & (attempt.attempt_id == last.c.attempt_id),
-        )
-        matches = func.coalesce(func.sum(last.c.is_match), 0)
-        columns: list[ColumnElement[Any]] = [column.label(name) for name, column in chosen.items()]
-        columns += [func.count().label("attempts"), func.count(last.c.is_match).label("scanned")]
-        order = [rollout.step.desc()] if by == "step" else [matches.desc(), *chosen.values()]
+        keys = (rollout.step, rollout.mode, rollout.resources_id, rollout.resources_version)
         return (
-            select(*columns, matches.label("matches"))
-            .select_from(joined)
-            .where(*(column.is_not(None) for column in chosen.values()))
-            .group_by(*chosen.values())
-            .order_by(*order)
+            select(*keys, *_sums(last))
+            .select_from(last.join(core_tables.rollouts, rollout.rollout_id == last.c.rollout_id))
+            .group_by(*keys)
+            .order_by(*keys)
+        )
+
+    rows = await session.fetch(compiled(session, "scan_cells", build), _params(scanner))
+    return [ScanCell(row.step, row.mode, row.resources_id, row.resources_version, *_counts(row)) for row in rows]
+
+
+async def by_worker(session: ReadSession, scanner: Scanner) -> list[ScanRate]:
+    """Return the results by worker, most matches first, at most `MOST_ROWS` rows."""
+    attempt = core_tables.attempts.c
+
+    def build() -> Select[Any]:
+        last = _last_results()
+        of_attempt = (attempt.rollout_id == last.c.rollout_id) & (attempt.attempt_id == last.c.attempt_id)
+        columns: list[ColumnElement[Any]] = [attempt.worker_id, *_sums(last)]
+        return (
+            select(*columns)
+            .select_from(last.join(core_tables.attempts, of_attempt))
+            .where(attempt.worker_id.is_not(None))
+            .group_by(attempt.worker_id)
+            .order_by(columns[-1].desc(), attempt.worker_id)
             .limit(MOST_ROWS)
         )
 
-    rows = await session.fetch(compiled(session, ("scan_rates", by), build), _params(scanner))
-    empty: dict[str, Any] = {"step": None, "resources_id": None, "version": None, "worker_id": None}
+    rows = await session.fetch(compiled(session, "scan_workers", build), _params(scanner))
+    return [ScanRate(None, None, None, row.worker_id, *_counts(row)) for row in rows]
+
+
+async def recent_rates(
+    session: ReadSession, recent: tuple[int, int], before: tuple[int, int], by: Literal["step", "time"]
+) -> list[RecentRate]:
+    """Return the results of all scanners for the rollouts of a recent range, and of a range before it, by scanner.
+
+    Only the rollouts that were created last are examined, so that the cost does not grow with the store.
+
+    Args:
+        session: a connection to the database.
+        recent: the first and the last value of the range.
+        before: the first and the last value of the range before it.
+        by: whether the values are steps, or end times in µs since the epoch.
+    """
+    rollout, scan = core_tables.rollouts.c, core_tables.scans.c
+    latest = (
+        select(rollout.rollout_id, (rollout.step if by == "step" else rollout.end_at).label("place"))
+        .order_by(rollout.first_position.desc())
+        .limit(big(_RECENT_ROLLOUTS))
+        .subquery("latest")
+    )
+    place = latest.c.place
+    is_recent, is_before = (place.between(big(low), big(high)) for low, high in (recent, before))
+    columns: list[ColumnElement[Any]] = [
+        scan.scanner,
+        scan.version,
+        func.count(case((is_recent, ONE))).label("scanned"),
+        func.count(case((and_(is_recent, scan.is_match == 1), ONE))).label("matches"),
+        func.count(case((is_before, ONE))).label("scanned_before"),
+        func.count(case((and_(is_before, scan.is_match == 1), ONE))).label("matches_before"),
+    ]
+    statement = (
+        select(*columns)
+        .select_from(latest.join(core_tables.scans, scan.rollout_id == latest.c.rollout_id))
+        .where(scan.is_match.is_not(None), or_(is_recent, is_before))
+        .group_by(scan.scanner, scan.version)
+        .order_by(scan.scanner, scan.version)
+    )
     return [
-        ScanRate(
-            **empty | {name: getattr(row, name) for name in chosen},
-            scanned=int(row.scanned),
-            matches=int(row.matches),
-            errors=int(row.attempts) - int(row.scanned),
-        )
-        for row in rows
+        RecentRate(f"{row.scanner}@{row.version}", row.scanned, row.matches, row.scanned_before, row.matches_before)
+        for row in await session.fetch(session.dialect.sql(statement), {})
     ]
 
 
@@ -138,6 +239,16 @@ def _last_results() -> Any:
     # A match or its absence is final, so that it is the maximum of the attempt's results.
     last = func.max(scan.is_match).label("is_match")
     return select(*columns, last).where(*_of_version()).group_by(*columns).subquery("last_results")
+
+
+def _sums(last: Any) -> list[ColumnElement[Any]]:
+    matches = func.coalesce(func.sum(last.c.is_match), 0).label("matches")
+    return [func.count().label("attempts"), func.count(last.c.is_match).label("scanned"), matches]
+
+
+def _counts(row: NamedRow) -> tuple[int, int, int]:
+    """Return the numbers of results, of matches and of errors."""
+    return int(row.scanned), int(row.matches), int(row.attempts) - int(row.scanned)
 
 
 def _of_version() -> list[ColumnElement[bool]]:
