@@ -162,16 +162,19 @@ async def recent_rates(
         func.count(case((is_before, ONE))).label("scanned_before"),
         func.count(case((and_(is_before, scan.is_match == 1), ONE))).label("matches_before"),
     ]
+    # The outer join makes SQLite begin with the few rollouts. A row without a scanner counts rollouts without results.
+    of_rollout = (scan.rollout_id == latest.c.rollout_id) & scan.is_match.is_not(None)
     statement = (
         select(*columns)
-        .select_from(latest.join(core_tables.scans, scan.rollout_id == latest.c.rollout_id))
-        .where(scan.is_match.is_not(None), or_(is_recent, is_before))
+        .select_from(latest.outerjoin(core_tables.scans, of_rollout))
+        .where(or_(is_recent, is_before))
         .group_by(scan.scanner, scan.version)
         .order_by(scan.scanner, scan.version)
     )
     return [
         RecentRate(f"{row.scanner}@{row.version}", row.scanned, row.matches, row.scanned_before, row.matches_before)
         for row in await session.fetch(session.dialect.sql(statement), {})
+        if row.scanner is not None
     ]
 
 
@@ -234,11 +237,19 @@ async def matching(session: ReadSession, scanner: Scanner, *, limit: int) -> lis
 
 
 def _last_results() -> Any:
-    scan = core_tables.scans.c
-    columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id]
-    # A match or its absence is final, so that it is the maximum of the attempt's results.
-    last = func.max(scan.is_match).label("is_match")
-    return select(*columns, last).where(*_of_version()).group_by(*columns).subquery("last_results")
+    """Return the last result of each attempt: a match or its absence, which are final, or the last error."""
+    scan, later = core_tables.scans.c, core_tables.scans.alias("later")
+    columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id, scan.is_match]
+    follows = [
+        later.c.rollout_id == scan.rollout_id,
+        later.c.attempt_id == scan.attempt_id,
+        later.c.scanner == scan.scanner,
+        later.c.version == scan.version,
+        later.c.position > scan.position,
+    ]
+    # Only errors, which are few, are compared with other results.
+    is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
+    return select(*columns).where(*_of_version(), is_last).subquery("last_results")
 
 
 def _sums(last: Any) -> list[ColumnElement[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.data_blocks import json_of
@@ -64,19 +64,24 @@ async def _counts(session: ReadSession, until: int) -> dict[tuple[str, str], dic
     """Return the numbers of attempts by their last result, by the name and version of the scanner."""
 
     def build() -> Select[Any]:
-        scan = core_tables.scans.c
-        key: list[ColumnElement[Any]] = [scan.scanner, scan.version, scan.rollout_id, scan.attempt_id]
-        # A match or its absence is final, so that it is the maximum of the attempt's results.
-        last = func.max(scan.is_match).label("is_match")
-        of_attempt = select(*key, last).where(scan.position <= _until()).group_by(*key).subquery("of_attempt")
-        attempt = of_attempt.c
-        columns: list[ColumnElement[Any]] = [attempt.scanner, attempt.version]
+        scan, later = core_tables.scans.c, core_tables.scans.alias("later")
+        columns: list[ColumnElement[Any]] = [scan.scanner, scan.version]
         totals: list[ColumnElement[Any]] = [
             func.count().label("attempts"),
-            func.count(attempt.is_match).label("results"),
-            func.sum(attempt.is_match).label("matches"),
+            func.count(scan.is_match).label("results"),
+            func.sum(scan.is_match).label("matches"),
         ]
-        return select(*columns, *totals).group_by(*columns)
+        follows = [
+            later.c.rollout_id == scan.rollout_id,
+            later.c.attempt_id == scan.attempt_id,
+            later.c.scanner == scan.scanner,
+            later.c.version == scan.version,
+            later.c.position > scan.position,
+            later.c.position <= _until(),
+        ]
+        # A match or its absence is final. Only errors, which are few, are compared with later results.
+        is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
+        return select(*columns, *totals).where(scan.position <= _until(), is_last).group_by(*columns)
 
     rows = await session.fetch(compiled(session, "scan_counts", build), {"until": until})
     counts: dict[tuple[str, str], dict[str, int]] = {}
