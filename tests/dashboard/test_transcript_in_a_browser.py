@@ -103,6 +103,15 @@ async def test_long_transcript_shows_each_tool_call_once_and_jumps_land_below_th
     await expect(page.locator(".transcript .is-miss")).to_have_count(0)
     await page.locator("#outline-errors").check(force=True)
     await expect(page.locator(".outline li:visible")).to_have_count(1)
+    # On a wide screen, the waterfall is beside the transcript, with the same selection.
+    await expect(page.locator(".beside .wf")).to_have_count(0)
+    await page.set_viewport_size({"width": 1600, "height": 900})
+    await page.locator(".beside .wf-row:visible").nth(5).click()
+    await expect(page.locator(".transcript .chosen")).to_be_in_viewport()
+    span = (await page.locator(".transcript .chosen").get_attribute("id") or "").removeprefix("entry-")
+    assert f"span={span}" in page.url
+    await page.locator(f"#{tool} .call-head").click()
+    await page.wait_for_url(f"**span={tool.removeprefix('entry-')}**")
 
 
 async def test_live_transcript_is_followed_to_its_end_and_keeps_open_folds(page: Page, site: Site) -> None:

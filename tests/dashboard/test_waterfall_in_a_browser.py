@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.async_api import Page, expect
 
@@ -152,7 +154,11 @@ async def test_idle_hour_takes_little_room_until_it_is_shown_in_full(page: Page,
     assert await bar_width(page, "bash") > 0.8
     await page.get_by_label("Compress gaps").uncheck()
     await expect(page.locator(".wf-gap")).to_have_count(0)
-    # The view stays on the span.
+    # The view stays on the span, also after a reload.
+    assert await bar_width(page, "bash") > 0.8
+    await page.wait_for_url(re.compile(r"[?&]zoom=36[34]\d.*-3[67]\d\d"))
+    await page.reload()
+    await expect(page.locator(".wf-panel")).to_be_visible()
     assert await bar_width(page, "bash") > 0.8
     await page.get_by_role("button", name="Show all").click()
     assert await bar_width(page, "bash") < 0.05

@@ -12,6 +12,7 @@ import { toolbar } from "./waterfall_tools.js";
 const FIRST_PAGE = 1000;
 const PAGE = 10000;
 const HEAD = 40;
+const PAUSE = 150;
 
 class Waterfall {
   constructor(part) {
@@ -69,7 +70,7 @@ class Waterfall {
       if (!this.stretch.view || Math.abs(sideways) <= Math.abs(event.shiftKey ? 0 : event.deltaY)) return;
       event.preventDefault();
       this.stretch.move(sideways / this.axis.clientWidth);
-      this.redraw();
+      this.rescale();
     }, { passive: false });
     body.addEventListener("click", (event) => {
       const row = event.target.closest(".wf-row");
@@ -85,6 +86,7 @@ class Waterfall {
   // Move the view into the newly rendered part, and load the spans recorded since.
   attach(part) {
     this.part = part;
+    this.isBeside = part.dataset.beside !== undefined;
     this.until = part.dataset.until === "" ? null : Number(part.dataset.until);
     part.append(this.element);
     if (this.trace.count) {
@@ -116,6 +118,7 @@ class Waterfall {
         if (!more || this.trace.count >= 2 * this.planted) this.grow();
       }
       this.isWhole = true;
+      if (this.stretch.showAddressed()) this.redraw();
       this.openAddressed();
     } catch (error) {
       this.tools.tell(`Not all spans could be read: ${error.message}. Reload the page.`);
@@ -181,6 +184,13 @@ class Waterfall {
     drawAxis(this);
   }
 
+  // Draw another period. The address follows when the movement ends, because browsers limit how often it changes.
+  rescale() {
+    this.redraw();
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.writeAddress(), PAUSE);
+  }
+
   // -- actions --------------------------------------------------------------------------------------------------------
 
   // The visible row of the selected span; -1 if it is hidden.
@@ -209,7 +219,9 @@ class Waterfall {
     this.list.reveal(Math.min(Math.max(at, 0), this.rows.length - 1), HEAD);
     this.point();
     this.writeAddress();
-    if (opens || this.panel.isOpen) this.panel.open(this.chosen);
+    // Beside a transcript, the transcript shows the span.
+    if (this.isBeside) this.part.dispatchEvent(new CustomEvent("rollbook:span", { bubbles: true, detail: this.chosen }));
+    else if (opens || this.panel.isOpen) this.panel.open(this.chosen);
   }
 
   // Select any span: collapsed ancestors are expanded, and filters that hide it are removed.
@@ -250,7 +262,7 @@ class Waterfall {
     const start = span < 0 ? null : this.trace.start[span];
     const isInView = start !== null && this.stretch.place(start, this.trace.end[span]) !== null;
     this.stretch.zoom(factor, isInView ? (start + (this.trace.end[span] ?? start)) / 2 : undefined);
-    this.redraw();
+    this.rescale();
   }
 
   fit(toSpan) {
@@ -261,7 +273,7 @@ class Waterfall {
       const length = Math.max((this.trace.end[span] ?? from) - from, 0);
       this.stretch.show(from - length * 0.05, from + length * 1.05);
     }
-    this.redraw();
+    this.rescale();
   }
 
   drag(event) {
@@ -279,7 +291,7 @@ class Waterfall {
       this.axis.removeEventListener("pointermove", move);
       const to = share(clientX);
       if (Math.abs(to - from) > 0.01) this.stretch.show(this.stretch.at(Math.min(from, to)), this.stretch.at(Math.max(from, to)));
-      this.redraw();
+      this.rescale();
     };
     this.axis.addEventListener("pointermove", move);
     this.axis.addEventListener("pointerup", end, { once: true });
@@ -309,7 +321,7 @@ class Waterfall {
       End: () => this.choose(this.rows.length - 1),
       ArrowRight: () => at >= 0 && this.sideways(at, true),
       ArrowLeft: () => at >= 0 && this.sideways(at, false),
-      Enter: () => at >= 0 && this.panel.open(this.chosen),
+      Enter: () => at >= 0 && this.choose(at, true),
       Escape: () => this.panel.close(),
       "+": () => this.zoom(0.5),
       "-": () => this.zoom(2),
@@ -332,13 +344,14 @@ class Waterfall {
     this.compresses = given.get("gaps") !== "1";
     this.marksPath = given.get("path") === "1";
     this.addressed = given.get("span");
+    this.stretch.read(given.get("zoom") ?? "");
   }
 
   writeAddress() {
     const url = new URL(location.href);
     const { text, kind, errors } = this.filter;
     for (const [name, value] of [["span", this.chosen], ["q", text], ["kind", kind], ["errors", errors ? "1" : ""],
-      ["gaps", this.compresses ? "" : "1"], ["path", this.marksPath ? "1" : ""]]) {
+      ["gaps", this.compresses ? "" : "1"], ["path", this.marksPath ? "1" : ""], ["zoom", this.stretch.text]]) {
       if (value) url.searchParams.set(name, value);
       else url.searchParams.delete(name);
     }
@@ -365,7 +378,7 @@ let current = null;
 function start() {
   const part = document.querySelector("[data-waterfall]");
   // The surrounding part already states that there are no spans.
-  if (!part || part.querySelector(".wf, .empty")) return;
+  if (!part || part.querySelector(".wf, .empty") || !part.checkVisibility()) return;
   const { rollout, attempt } = part.dataset;
   const name = JSON.stringify([rollout, attempt]);
   if (!known.has(name)) known.set(name, new Waterfall(part));
@@ -373,14 +386,17 @@ function start() {
   current.attach(part);
 }
 
+export function find(id) {
+  return Boolean(current?.element.isConnected) && current.find(id);
+}
+
 document.addEventListener("rollbook:drawn", start);
 document.addEventListener("keydown", (event) => {
   if (!current?.element.isConnected || event.ctrlKey || event.metaKey || event.altKey) return;
   const isInGrid = event.target === current.scroller;
   const isElsewhere = event.target.closest("input, textarea, select, button, a, summary, dialog[open]");
-  const isOurs = isInGrid || (!isElsewhere && ["j", "k", "Enter", "Escape", "+", "-", "z"].includes(event.key));
+  const isOurs = isInGrid || (!isElsewhere && !current.isBeside && ["j", "k", "Enter", "Escape", "+", "-", "z"].includes(event.key));
   const closes = event.key === "Escape" && current.panel.isOpen && !event.target.closest("dialog[open]");
   if ((isOurs || closes) && current.key(event.key)) event.preventDefault();
 });
 start();
-

@@ -29,6 +29,29 @@ export class Stretch {
     this.whole = { from: 0, to: 1 };
     this.view = null;
     this.gaps = [];
+    this.addressed = null;
+  }
+
+  // Read a period from the address, in seconds from the start. It is shown when all spans are known.
+  read(text) {
+    const [from, to] = text.split("-").map(Number);
+    this.addressed = to > from ? { from, to } : null;
+  }
+
+  // Show the period of the address. Returns whether there was one.
+  showAddressed() {
+    const period = this.addressed;
+    this.addressed = null;
+    if (period) this.show(this.whole.from + period.from, this.whole.from + period.to);
+    return period !== null;
+  }
+
+  // The period as a text for the address; empty if all of it is visible.
+  get text() {
+    const { from } = this.whole;
+    const period = this.addressed ?? (this.view && { from: this.view.from - from, to: this.view.to - from });
+    const digits = (seconds) => Math.max(seconds, 0).toFixed(5).replace(/\.?0+$/, "");
+    return period ? `${digits(period.from)}-${digits(period.to)}` : "";
   }
 
   // Draw gaps, the disjoint periods in which no span worked in order, with little room each.
