@@ -163,7 +163,7 @@ class PageRequest:
 
 def _allowed(name: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
-        raise Invalid(name, f"must be one of {', '.join(allowed)}")
+        raise Invalid(name, f"must be one of {', '.join(filter(None, allowed))}")
     return value
 
 

@@ -82,7 +82,7 @@ async def test_missing_sides_of_a_comparison_are_not_found(api: Api, store: Stor
     assert "Enter two rollouts" in page.text
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}&b=nobody")).status == 404
     assert (await api.get(f"//ui/compare.json?a={rollout.rollout_id}:7&b={rollout.rollout_id}")).status == 404
-    # Two that nobody has worked on yet differ in nothing.
+    # Two rollouts without an attempt differ in nothing.
     comparison = await compared(api, rollout.rollout_id, rollout.rollout_id)
     assert (comparison["said_differing"], comparison["paths"]) == (0, [])
 

@@ -24,6 +24,9 @@ WIDTHS = (400, 1920)
 _RULES_OF_COLOURS = ("color-contrast", "link-in-text-block")
 """The rules of axe that may judge one document differently in another colour scheme."""
 
+_ALL_RULES = {"rules": {"target-size": {"enabled": True}}}
+"""The rules of axe that apply by default, and one that does not."""
+
 _MARKUP = r"""() => [...document.querySelectorAll("*")].filter((element) =>
     element.matches(".hit, script:not([src]):not([type='application/json']), style, iframe, object, embed, base")
     || element.getAttributeNames().some((name) => name.startsWith("on"))
@@ -54,7 +57,7 @@ async def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
     """Return what axe finds that is serious or worse, by these rules or by all."""
     if await page.evaluate("() => !globalThis.axe"):
         await page.evaluate(axe())
-    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else _ALL_RULES)}
     report = await page.evaluate("(options) => axe.run(document, options)", options)
     return [
         f"{violation['id']}: {node['html'][:160]} {node['failureSummary']}"

@@ -127,7 +127,9 @@ async def test_they_are_filtered_by_step_span_and_worker(api: Api, store: Store)
         ]
         if "span" not in query and count:
             assert (await api.get(f"/{links[0].replace('?', '.json?', 1)}")).ok()["total"] == count, query
-    assert (await api.get("//ui/failures?step_min=x")).status == 422
+    refused = await api.get("//ui/failures?step_min=x&worker=w-1")
+    assert refused.status == 422
+    assert "/ui/failures?worker=w-1" in Read(refused.body).links
 
 
 async def test_page_states_that_only_the_newest_failures_are_counted(

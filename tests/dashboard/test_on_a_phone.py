@@ -48,7 +48,7 @@ async def test_menus_and_dialogs_open_within_the_page_and_can_be_used_by_everybo
     assert not any(problems.values()), problems
 
 
-async def test_a_rollout_is_a_card_that_shows_its_reward(page: Page, site: Site) -> None:
+async def test_rollouts_are_cards_with_rewards_and_groups_have_means(page: Page, site: Site) -> None:
     rollout = await member(site.store, "g-1", 0.75, step=3)
     await page.set_viewport_size(PHONE)
     await page.goto(site.at("rollouts"))
@@ -56,6 +56,8 @@ async def test_a_rollout_is_a_card_that_shows_its_reward(page: Page, site: Site)
     await expect(row.get_by_role("cell", name="0.750")).to_be_in_viewport(ratio=1)
     await expect(row.locator(".meta")).to_contain_text("step 3 · ")
     assert await page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    await page.goto(site.at("groups"))
+    await expect(page.get_by_role("cell", name="0.750").first).to_be_in_viewport(ratio=1)
 
 
 async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:

@@ -163,7 +163,7 @@ async def test_pace_has_stalled_if_open_work_does_not_end(api: Api, store: Store
     assert (await pace())["state"] == "running"
     clock.advance(200)
     assert await pace() == {"state": "stalled", "recent": 0, "per_minute": 0.0, "seconds": pytest.approx(400, abs=1)}
-    assert "Stalled 6 min" in Read((await api.get("//ui/")).body).text
+    assert "Stalled for 6 min" in Read((await api.get("//ui/")).body).text
 
 
 @ON_BOTH

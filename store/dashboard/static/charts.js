@@ -47,6 +47,11 @@ function shown(value, unit) {
   return unit === "s" ? seconds(value) : short(value);
 }
 
+function reward(value) {
+  const text = Math.abs(value) < 1000 ? value.toFixed(3) : short(value);
+  return text.replace("-", "\u2212");
+}
+
 // -- lines ------------------------------------------------------------------------------------------------------------
 
 function values(line) {
@@ -85,9 +90,13 @@ function described(chart, line, at) {
   if (!line.count.length) return value;
   if (line.part.length) return `${value}, ${short(line.part[at])} of ${short(line.count[at])}`;
   if (!line.counted.length) return `${value}, ${short(line.count[at])} rollouts`;
+  const value = values(line)[at];
+  if (!line.count.length) return shown(value, chart.unit);
+  if (!line.counted.length) return `${shown(value, chart.unit)}, ${line.count[at].toLocaleString("en")} rollouts`;
   const low = line.band_low[at];
-  const half = low === null ? "" : ` ± ${shown((line.band_high[at] - low) / 2, chart.unit)}`;
-  return `${value}${half}, ${short(line.rewarded[at])} of ${short(line.ended[at])} rewarded`;
+  const half = low === null ? "" : ` ± ${reward((line.band_high[at] - low) / 2)}`;
+  const [rewarded, ended] = [line.rewarded[at], line.ended[at]].map((number) => number.toLocaleString("en"));
+  return `${value === null ? "–" : reward(value)}${half}, ${rewarded} of ${ended} rewarded`;
 }
 
 function legend(plot, index, at) {

@@ -26,7 +26,7 @@ RULES: Final[Mapping[str, str]] = {
     "other_agent": "The call was made by an agent that is not trained.",
     "failed": "The call failed and has no response.",
     "no_token_ids": "The prompt or the response has no token ids: make the model server return them, or use the proxy.",
-    "choice_without_token_ids": "A choice after the first yields a triplet only if it and the prompt have token ids.",
+    "choice_without_token_ids": "A choice after the first becomes a triplet only if it and the prompt have token ids.",
     "duplicate_span": "Several spans have this id; one of them was kept.",
     "not_a_span": "The record is not a span.",
     "no_call_before": "No call ended before this reward, or all calls that ended before it already have a reward.",

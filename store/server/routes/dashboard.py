@@ -26,7 +26,7 @@ from store.dashboard.page import Done, File, PageContent, Route
 from store.dashboard.pages import live
 from store.dashboard.request import PageRequest, Visitor
 from store.dashboard.site import HAS_SEARCH, NAVIGATION, ROUTES
-from store.errors import StoreError, Unauthorized, Unsupported
+from store.errors import Invalid, StoreError, Unauthorized, Unsupported
 from store.models.prices import PriceTable
 from store.runtime import context
 from store.server.auth.admission import Admission, while_admitted
@@ -150,7 +150,8 @@ class DashboardLayer:
             if path.endswith(".json"):
                 answered = _Answer(status, body, "application/json", tuple(headers))
             elif isinstance(error, StoreError):
-                answered = self._error_page(call, path, status, str(error), str(getattr(error, "hint", None) or ""))
+                advice = str(getattr(error, "hint", None) or "")
+                answered = self._error_page(call, path, status, str(error), advice, error)
             else:
                 answered = self._error_page(call, path, status, "Something went wrong here", "See the server's log.")
         if answered is not None:
@@ -252,12 +253,18 @@ class DashboardLayer:
             },
         )
 
-    def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
-        page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
+    def _error_page(
+        self, call: Call, path: str, status: int, text: str, advice: str, error: StoreError | None = None
+    ) -> _Answer:
+        """Return the page of an error. If a parameter of a page is invalid, it links to the page without it."""
+        params = _params(call.scope["query_string"]) if call.scope["method"] == "GET" else {}
+        field = error.field if isinstance(error, Invalid) and error.field in params else None
+        values = {"error": text, "advice": advice, "status": status, "field": field}
+        page = PageContent("error.html", values, text, status)
         if path.endswith(".json"):
             return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
         try:
-            request = self._page_request(call, without_twin(path), {})
+            request = self._page_request(call, without_twin(path), params if field else {})
         except StoreError:
             return _Answer(status, text.encode(), "text/plain; charset=utf-8")
         return self._drawn(call, page, request)
