@@ -72,6 +72,16 @@ def test_entries_go_by_the_time_they_began() -> None:
     assert [entry.title for entry in entries] == ["early", "late"]
 
 
+def test_a_parent_comes_before_children_that_start_at_the_same_time() -> None:
+    start, agent = 100.0, f"{3:016x}"
+    spans = [
+        _span(1, "first", start=start).model_copy(update={"parent_id": agent}),
+        _span(2, "second", start=start).model_copy(update={"parent_id": agent}),
+        _span(3, "agent", start=start).model_copy(update={"parent_id": agent}),
+    ]
+    assert [entry.title for entry in transcript(spans)] == ["agent", "first", "second"]
+
+
 def test_tools_rewards_logs_and_other_spans_have_distinct_kinds() -> None:
     spans = [
         _span(1, "search", tool__name="search", tool__parameters="{}", tool__result="found"),

@@ -180,7 +180,7 @@ def transcript(spans: Iterable[Span], *, full: Iterable[str] = ()) -> list[Entry
     """
     budget, memory = _Budget(frozenset(full)), _Memory()
     entries: list[Entry] = []
-    ordered = sorted(spans, key=_sort_key)
+    ordered = _ordered(list(spans))
     attempts, _ = sort_in(ordered)
     for call in (call for attempt in attempts for call in group_recordings(attempt.spans)):
         recorded = sorted((timed.span for timed in call), key=_sort_key)
@@ -188,6 +188,22 @@ def transcript(spans: Iterable[Span], *, full: Iterable[str] = ()) -> list[Entry
     for span in ordered:
         entries.extend(_entries(span, budget, memory))
     return entries
+
+
+def _ordered(spans: Sequence[Span]) -> list[Span]:
+    """Return spans by their start. Of spans that started at the same time, a parent comes before its children."""
+    by_id = {span.span_id: span for span in spans}
+    ordered: dict[str, Span] = {}
+    for span in sorted(spans, key=_sort_key):
+        line = {span.span_id: span}
+        parent = by_id.get(span.parent_id or "")
+        while parent is not None and parent.start_time == span.start_time:
+            if parent.span_id in ordered or parent.span_id in line:
+                break
+            line[parent.span_id] = parent
+            parent = by_id.get(parent.parent_id or "")
+        ordered |= dict(reversed(line.items()))
+    return list(ordered.values())
 
 
 def _sort_key(span: Span) -> tuple[float, int]:
