@@ -9,6 +9,16 @@ import pytest
 from store.dashboard.views import formats
 
 
+def test_a_small_reward_is_not_zero() -> None:
+    assert [formats.reward(value) for value in (0.0004, -0.0004, 0.0005, 0)] == [
+        "<0.001",
+        ">\u22120.001",
+        "0.001",
+        "0.000",
+    ]
+    assert formats.signed(0.0004) == "+0.000"
+
+
 @pytest.mark.parametrize(
     "formatter, value, expected",
     [

@@ -187,16 +187,21 @@ def clock(at: int | None) -> Markup:
 
 
 def reward(value: float | None) -> str:
-    """Return a reward with three decimals and a real minus sign; a large reward as `number` does."""
+    """Return a reward with three decimals and a real minus sign, `<0.001` for one that three decimals do not show.
+
+    A large reward is written as `number` does.
+    """
     if value is None:
         return NOTHING
+    if 0 < abs(value) < 0.0005:
+        return "<0.001" if value > 0 else f">{MINUS}0.001"
     text = f"{value:.3f}" if abs(value) < 1000 else number(value)
     return text.replace("-", MINUS)
 
 
 def signed(value: float) -> str:
     """Return a difference with its sign and three decimals: `+0.028`."""
-    return f"{'' if value < 0 else '+'}{reward(value)}"
+    return f"{'' if value < 0 else '+'}{reward(round(value, 3) if abs(value) < 1 else value)}"
 
 
 def status(name: str | None) -> Markup:
