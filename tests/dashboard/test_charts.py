@@ -44,7 +44,7 @@ async def test_a_point_of_a_curve_leads_to_its_rollouts(page: Page, site: Site) 
     box = await over.bounding_box()
     assert box is not None
     await over.hover(position={"x": box["width"] / 2, "y": box["height"] / 2})
-    await expect(page.locator("#chart-reward .u-legend")).to_contain_text("0.5, 1 of 1 rewarded")
+    await expect(page.locator("#chart-reward .u-legend")).to_contain_text("0.500, 1 of 1 rewarded")
     await over.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     await page.wait_for_url(re.compile(r"/ui/rollouts\?step=2&mode=train$"))
     await expect(page.locator("tr[id^=row-]")).to_have_count(1)
