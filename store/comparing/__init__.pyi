@@ -1,3 +1,9 @@
+from store.comparing.exploring import (
+    TrainingCurves as TrainingCurves,
+    curves as curves,
+    sample as sample,
+    scatter as scatter,
+)
 from store.comparing.stores import (
     compare_selections as compare_selections,
     effect as effect,
@@ -7,4 +13,8 @@ from store.models.comparisons import (
     SelectionComparison as SelectionComparison,
     VersionChange as VersionChange,
     VersionEffect as VersionEffect,
+)
+from store.models.exploring import (
+    RolloutSample as RolloutSample,
+    Scatter as Scatter,
 )

@@ -100,7 +100,8 @@ def _number(field: str, name: str, text: str, *, is_whole: bool = False) -> floa
     except ValueError:
         kind = "an integer" if is_whole else "a number"
         raise Invalid(field, f"{name}={text[:80]} is not {kind}") from None
-    most = _MOST_WHOLE if is_whole else {"reward": math.inf, "ended": 1e12}.get(name.partition("_")[0], 2.0**53)
+    limits = {"reward": math.inf, "ended": 1e12, "attempts": 2.0**31 - 1}
+    most = _MOST_WHOLE if is_whole else limits.get(name.partition("_")[0], 2.0**53)
     if not math.isfinite(number) or abs(number) > most:
         raise Invalid(field, f"{name}={text[:80]} is outside the range of the column")
     return number
@@ -124,7 +125,7 @@ def text_of(query: RolloutListQuery) -> str:
 
 def plain(number: float | None) -> float | None:
     """Return a whole number as an integer, so that its text does not end with `.0`; another number unchanged."""
-    return int(number) if number is not None and number == int(number) else number
+    return int(number) if number is not None and abs(number) < 2**53 and number == int(number) else number
 
 
 def step_range(first: int, last: int) -> Range:

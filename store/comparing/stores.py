@@ -11,20 +11,28 @@ import orjson
 
 from store.comparing.reading import compared_selections, version_changes, version_effect
 from store.comparing.selections import parse_selection, text_of
+from store.comparing.usage_measures import with_usage
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion
-from store.db.dialect import ReadSession
 from store.errors import Invalid, Unsupported
 from store.interface.store import Store
 from store.models import RolloutMode
 from store.models.comparisons import SelectionComparison, VersionChange, VersionEffect
 from store.models.missing_rewards import MissingReward
+from store.models.prices import PriceTable
+from store.sql.core import SQLCore
 from store.sql.database import database_of
 
 T = TypeVar("T")
 
 
 async def compare_selections(
-    store: Store, a: str, b: str, *, unrewarded: str = "failed:0", pairs: bool = True
+    store: Store,
+    a: str,
+    b: str,
+    *,
+    unrewarded: str = "failed:0",
+    pairs: bool = True,
+    prices: PriceTable | None = None,
 ) -> SelectionComparison:
     """Compare the rollouts of two selections: rewards, dimensions, failures, lengths and durations, task by task.
 
@@ -36,15 +44,22 @@ async def compare_selections(
         unrewarded: how ended rollouts without a reward count: `out` (left out), `failed:0` (failed ones as 0), or
             `ended:0` (all as 0).
         pairs: whether rewards are paired by task (equal inputs) if at least two tasks are in both selections.
+        prices: the prices of models; None for reported costs only. A server uses its prices instead.
 
     Raises:
         Invalid: a selection or a choice is not valid.
         TooLarge: a selection has more than 100,000 rollouts.
     """
     first, second, missing = parse_selection(a, "a"), parse_selection(b, "b"), MissingReward.parse(unrewarded)
-    return await _read(
+    work = partial(compared_selections, a=first, b=second, missing=missing, pairs=pairs)
+
+    async def compare(core: SQLCore) -> SelectionComparison:
+        comparison = await core.look(work, snapshot=True)
+        return await with_usage(core, comparison, prices or PriceTable(), waits=True)
+
+    return await read_figures(
         store,
-        partial(compared_selections, a=first, b=second, missing=missing, pairs=pairs),
+        compare,
         "/ui/cohorts.json",
         {"a": text_of(first), "b": text_of(second), "unrewarded": str(missing), "pair": "task" if pairs else "nothing"},
         lambda page: SelectionComparison.model_validate(page["comparison"]),
@@ -59,6 +74,7 @@ async def effect(
     steps: int = STEPS,
     unrewarded: str = "failed:0",
     pairs: bool = True,
+    prices: PriceTable | None = None,
 ) -> VersionEffect:
     """Return the effect of a version of resources: its first steps against the last steps of the version before.
 
@@ -69,6 +85,7 @@ async def effect(
         steps: the number of steps of each window.
         unrewarded: see `compare_selections`.
         pairs: see `compare_selections`.
+        prices: see `compare_selections`.
 
     Raises:
         NotFound: no rollout used the version at a step, or none used an earlier version at an earlier step.
@@ -77,9 +94,16 @@ async def effect(
     of, missing = ResourcesVersion.parse(version), MissingReward.parse(unrewarded)
     _check(mode, steps)
     params = _params(mode, steps, missing) | {"version": of.version, "pair": "task" if pairs else "nothing"}
-    return await _read(
+    work = partial(version_effect, of=of, missing=missing, mode=mode, steps=steps, pairs=pairs)
+
+    async def measure(core: SQLCore) -> VersionEffect:
+        answer = await core.look(work, snapshot=True)
+        comparison = await with_usage(core, answer.comparison, prices or PriceTable(), waits=True)
+        return answer.model_copy(update={"comparison": comparison})
+
+    return await read_figures(
         store,
-        partial(version_effect, of=of, missing=missing, mode=mode, steps=steps, pairs=pairs),
+        measure,
         f"/ui/effects/{quote(of.resources_id, safe='')}.json",
         params,
         lambda page: VersionEffect.model_validate(page["effect"]),
@@ -100,9 +124,10 @@ async def effects(
     """
     missing = MissingReward.parse(unrewarded)
     _check(mode, steps)
-    return await _read(
+    work = partial(version_changes, missing=missing, mode=mode, steps=steps, limit=limit)
+    return await read_figures(
         store,
-        partial(version_changes, missing=missing, mode=mode, steps=steps, limit=limit),
+        lambda core: core.look(work, snapshot=True),
         "/ui/effects.json",
         _params(mode, steps, missing) | {"limit": limit},
         lambda page: [VersionChange.model_validate(row) for row in page["effects"]],
@@ -120,17 +145,21 @@ def _params(mode: str | None, steps: int, missing: MissingReward) -> dict[str, A
     return {"mode": mode or "any", "steps": steps, "unrewarded": str(missing)}
 
 
-async def _read(
+async def read_figures(
     store: Store,
-    work: Callable[[ReadSession], Awaitable[T]],
+    work: Callable[[SQLCore], Awaitable[T]],
     path: str,
     params: dict[str, Any],
     decode: Callable[[Any], T],
 ) -> T:
-    """Return the result of `work` on a database, or the equal result from the page `path` of a server."""
+    """Return the result of `work` on a database, or the equal result from the page `path` of a server.
+
+    Raises:
+        Unsupported: the store is neither a database nor a server of one.
+    """
     database = database_of(store)
     if database is not None:
-        return await database.core.look(work, snapshot=True)
+        return await work(database.core)
     core = getattr(store, "core", None)
     if core is None:
         raise Unsupported("comparisons", "the store is neither a database nor a server of one")

@@ -39,7 +39,10 @@ class ComparedMeasure(Frozen):
     """One measure of both sides."""
 
     name: str
-    """`reward`, `failed`, `tokens_in`, `tokens_out`, `seconds`, `spans` or `attempts`; `reward:…` for a dimension."""
+    """`reward`, `failed`, `tokens_in`, `tokens_out`, `seconds`, `spans` or `attempts`; `reward:…` for a dimension.
+
+    `calls`, `cost` and `cost_per_call` are present if a side has calls of models, or calls with known costs.
+    """
     title: str
     kind: MeasureKind
     """The unit of the values. A share lies between 0 and 1; a duration is in seconds."""

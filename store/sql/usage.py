@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement
 
 from store.db.dialect import ReadSession
 from store.db.queries import usage as usage_queries
-from store.errors import Invalid, Unavailable
+from store.errors import Invalid, StoreError, Unavailable
 from store.indexing.following import IndexLag
 from store.indexing.reading import fresh_lag, with_index
 from store.indexing.usage_index import UsageIndex
 from store.models.queries import UsageQuery
-from store.models.usage import UsageReport
+from store.models.usage import UsageReport, UsageSum
 from store.sql.core import SQLCore
 
 _INDEX: Final = UsageIndex()
@@ -36,3 +38,34 @@ async def indexed_usage(core: SQLCore, query: UsageQuery) -> UsageReport | None:
         return UsageReport(by=query.by, sums=sums, total=total, keys=keys, position=lag.position, head=lag.end)
 
     return await core.read(lambda session: with_index(session, _INDEX, read))
+
+
+class RolloutUsage(NamedTuple):
+    """The usage of some rollouts."""
+
+    sums: list[UsageSum]
+    """The sums by rollout, model and basis."""
+    events_behind: int
+    """The number of events that the index has not read."""
+
+
+async def usage_of_rollouts(
+    core: SQLCore, condition: ColumnElement[bool], *, waits: bool = False, **params: Any
+) -> RolloutUsage:
+    """Return the usage of the rollouts whose row in `usage_sums` meets a condition.
+
+    If the index is behind the log, it first follows the log for a limited time, or with `waits` to the present end of
+    the log. If there is no index and none can be made, the usage is empty.
+    """
+    try:
+        lag = await fresh_lag(core.dialect, core.read, _INDEX)
+        end = lag.end
+        while waits and lag.position < end:
+            lag = await fresh_lag(core.dialect, core.read, _INDEX)
+    except StoreError:
+        return RolloutUsage([], 0)
+
+    async def read(session: ReadSession, lag: IndexLag) -> RolloutUsage:
+        return RolloutUsage(await usage_queries.usage_of_rollouts(session, condition, **params), lag.events_behind)
+
+    return await core.read(lambda session: with_index(session, _INDEX, read)) or RolloutUsage([], 0)

@@ -57,6 +57,7 @@ async def test_effect_of_a_version_is_that_of_numpy_however_failures_count(
     values: dict[str, tuple[float, float]] = {}
     for unrewarded in ("failed:0", "out"):
         values[unrewarded] = paired(before, after, unrewarded)
+        measured = await effect(store, f"{reviewed.RESOURCES}@2", unrewarded=unrewarded)
         page = (await api.get(f"//ui/effects/{reviewed.RESOURCES}.json?version=2&unrewarded={unrewarded}")).ok()
         shown = page["effect"]["comparison"]
         reward = shown["reward"]["difference"]
@@ -66,7 +67,6 @@ async def test_effect_of_a_version_is_that_of_numpy_however_failures_count(
         assert shown["b"]["ended"] == len(ended) == 4 * 2 * reviewed.GROUP_SIZE
         assert shown["b"]["rewarded"] == sum(rollout.reward is not None for rollout in ended)
         assert shown["b"]["failed"] == sum(rollout.status == "failed" for rollout in ended)
-        measured = await effect(store, f"{reviewed.RESOURCES}@2", unrewarded=unrewarded)
         assert measured.model_dump() == page["effect"]
         (change,) = await effects(store, unrewarded=unrewarded)
         assert change.reward.model_dump() == shown["reward"]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from store.dashboard.charts.curves import MOST_BINS, edges_for, histogram, quantile
+from store.comparing.curve_charts import MOST_BINS, edges_for, histogram, quantile
 from store.dashboard.pages import rewards as rewards_page
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries

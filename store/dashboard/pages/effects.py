@@ -9,11 +9,13 @@ from typing import Any, Final, TypeVar, get_args
 
 from store.comparing.reading import compared_selections, selections_of, version_changes, version_effect
 from store.comparing.selections import params_of, parse_selection, selection_of, text_of
+from store.comparing.usage_measures import with_usage
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion, StepWindows, windows_of
 from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import compared
+from store.dashboard.views.costs import prices_of
 from store.db.dialect import ReadSession
 from store.db.queries.compared_rollouts import StepMean, VersionStep, step_means, version_steps
 from store.db.queries.rollout_list import RolloutListQuery
@@ -137,6 +139,9 @@ async def effect(request: PageRequest) -> PageContent:
     read = cached(request, ("effect", resources_id, version, options), work)
     figures = await request.store.core.look(read, snapshot=True)
     answer = figures.effect
+    if answer is not None:
+        comparison = await with_usage(request.store.core, answer.comparison, prices_of(request))
+        answer = answer.model_copy(update={"comparison": comparison})
     values = {
         "resources_id": resources_id,
         "effect": answer,
@@ -184,6 +189,7 @@ async def cohorts(request: PageRequest) -> PageContent:
         work = partial(compared_selections, a=a, b=b, missing=options.missing, pairs=options.pairs)
         read = cached(request, ("cohorts", text_of(a), text_of(b), options), work)
         comparison = await request.store.core.look(read, snapshot=True)
+        comparison = await with_usage(request.store.core, comparison, prices_of(request))
     values = {
         "a": None if a is None else text_of(a),
         "b": None if b is None else text_of(b),

@@ -7,8 +7,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from store.dashboard.charts import curves
-from store.dashboard.charts.reward_curves import markers_of
+from store.comparing import curve_charts as curves
+from store.comparing.reward_curves import markers_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.dialect import ReadSession

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, get_args
 
-from store.dashboard.charts import curves
+from store.comparing import curve_charts as curves
+from store.comparing.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
 from store.dashboard.charts.figure_cache import cache_of
-from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest

@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 import orjson
 
+from store.comparing.selections import text_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
@@ -145,6 +146,7 @@ async def rollouts(request: PageRequest) -> PageContent:
         "chips": list(chips(plain)),
         "saved": await views_of(request, "rollouts"),
         "command": command_of(query),
+        "selected": text_of(query),
         "carried": [(name, value) for name in _CARRIED for value in plain.several(name)],
         "params": [(name, value) for name in plain.params for value in plain.several(name)],
         "choice": choice,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, get_args
 
+from store.comparing.reward_curves import CurveOptions, RewardCurves, reward_curves
 from store.dashboard.charts.figure_cache import cache_of
-from store.dashboard.charts.reward_curves import CurveOptions, RewardCurves, reward_curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.groups import threshold_of
 from store.dashboard.request import PageRequest

@@ -12,7 +12,11 @@ from store.errors import Invalid
 
 RANGE_PARAMETERS: Final = (*(f"{name}_{end}" for name in RANGED for end in ("min", "max")), "reward_below")
 """The parameters. `reward_below` is an upper bound that does not belong to the range, as of a bar of a histogram."""
-_MOST: Final = {"step": 2.0**53, "tokens": 2.0**53, "duration": 1e12, "ended": 1e12}
+_MOST: Final = {
+    **dict.fromkeys(("step", "tokens", "spans"), 2.0**53),
+    **dict.fromkeys(("duration", "ended"), 1e12),
+    "attempts": 2.0**31 - 1,
+}
 
 
 def range_bound(request: PageRequest, parameter: str) -> float | None:

@@ -39,7 +39,12 @@ RANGE_LABELS: Final = {
     "tokens": "Tokens out",
     "duration": "Duration, s",
     "ended": "Ended, UTC",
+    "tokens_in": "Tokens in",
+    "spans": "Spans",
+    "attempts": "Attempts",
 }
+_RARE_RANGES: Final = frozenset({"tokens_in", "spans", "attempts"})
+"""The ranges that the form shows only if the address has one of their bounds."""
 _OTHER_CHIPS: Final = (("q", "Id contains"), ("task", "Task"))
 NARROWING: Final = ("q", "status", "id", "task", *(name for name, _ in TEXT_FIELDS), *RANGE_PARAMETERS)
 """The parameters that exclude rollouts from the list, and the parameter that sets the version of the rewards."""
@@ -167,6 +172,7 @@ def range_fields(request: PageRequest, errors: dict[str, str]) -> list[RangeFiel
             "datetime-local" if name == "ended" else "text",
         )
         for name in RANGED
+        if name not in _RARE_RANGES or request.one(f"{name}_min") or request.one(f"{name}_max")
     ]
 
 
@@ -183,7 +189,7 @@ def chips(plain: PageRequest) -> Iterator[Chip]:
         text = f"{len(ids):,} chosen" if len(ids) > _MOST_IDS_IN_CHIP else ", ".join(ids)
         yield Chip("Rollouts", text, plain.here(id=None))
     for name in RANGED:
-        parameters = [parameter for parameter in RANGE_PARAMETERS if parameter.startswith(f"{name}_")]
+        parameters = [f"{name}_min", f"{name}_max", *(["reward_below"] if name == "reward" else [])]
         low, high, *below = (plain.one(parameter) for parameter in parameters)
         if any((low, high, *below)):
             yield Chip(

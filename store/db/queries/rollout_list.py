@@ -40,10 +40,14 @@ SORTS: Final = {
     "duration": FilterField("duration", "value"),
 }
 """The supported sort orders, each with the field by which it sorts."""
-_LIST_FIELDS: Final = {"ended": FilterField("end_at", "time"), "task": FilterField("input_sha256", "text")}
+_LIST_FIELDS: Final = {
+    "ended": FilterField("end_at", "time"),
+    "task": FilterField("input_sha256", "text"),
+    "tokens_in": FilterField("tokens_in", "number"),
+}
 LISTED: Final = replace(filters.ROLLOUTS, fields={**filters.ROLLOUTS.fields, **_LIST_FIELDS, **SORTS})
 """Rollouts with the fields of lists. The reward is the column with the last reward of any attempt."""
-Ranged = Literal["reward", "step", "tokens", "duration", "ended"]
+Ranged = Literal["reward", "step", "tokens", "duration", "ended", "tokens_in", "spans", "attempts"]
 RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 NO_ERROR: Final = "(none)"
 """The value of `RolloutListQuery.error_type` that selects attempts whose error has no type, or that have no error."""
@@ -51,7 +55,7 @@ NO_ERROR: Final = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of rewards, training steps, output tokens, durations or end times.
+    """A range of rewards, training steps, tokens, durations, end times, or numbers of spans or attempts.
 
     `least` and `most` are optional. Both belong to the range, except that `most` does not belong to a range of end
     times. Durations are seconds, and end times are seconds since the epoch.
@@ -64,7 +68,7 @@ class Range:
     def conditions(self) -> Iterator[FilterCondition]:
         """Yield the conditions that a rollout is in the range. A rollout without a value is not in the range."""
         least, most = self.least, self.most
-        if self.of in {"step", "tokens"}:
+        if self.of in {"step", "tokens", "tokens_in", "spans", "attempts"}:
             least = None if least is None else math.ceil(least)
             most = None if most is None else math.floor(most)
         elif self.of == "ended":
@@ -73,7 +77,7 @@ class Range:
         elif self.of == "duration":
             least = None if least is None else round(least * MICROSECONDS)
             most = None if most is None else round(most * MICROSECONDS)
-        if self.of == "tokens" and (least is None or least < 1):
+        if self.of in {"tokens", "tokens_in"} and (least is None or least < 1):
             # An unknown number of tokens is stored as 0.
             least = 1
         if least is not None:

@@ -68,6 +68,14 @@ async def usage(session: ReadSession, query: UsageQuery) -> tuple[list[UsageSum]
     return rows, await source.sums(session, "all"), keys[0].total if keys else 0
 
 
+async def usage_of_rollouts(session: ReadSession, condition: ColumnElement[bool], **params: Any) -> list[UsageSum]:
+    """Return the sums by rollout, model and basis of the rollouts whose row in `usage_sums` meets a condition.
+
+    The session must see the tables of the index.
+    """
+    return await _Source(usage_sums, [usage_sums.c.calls > 0, condition], params).sums(session, "run")
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """The rows of the totals, or of the attempts, that a query selects."""

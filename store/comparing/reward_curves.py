@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
-from store.dashboard.charts import curves
+from store.comparing import curve_charts as curves
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries.annotations import NoteOfRollout, last_notes

@@ -1,0 +1,69 @@
+"""Calls of models and costs as measures of a comparison, from the index of usage. Decision 124."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy import select
+
+from store.comparing.comparison import estimated
+from store.comparing.selections import parse_selection
+from store.db.queries.counted_rewards import has_ended
+from store.db.queries.rollout_list import matching_rollouts
+from store.db.tables.core import rollouts
+from store.db.tables.usage import usage_sums
+from store.models.comparisons import ComparedMean, ComparedMeasure, MeasureKind, SelectionComparison
+from store.models.prices import CostLine, PriceTable
+from store.models.usage import UsageReport
+from store.runtime.statistics import Sample, welch
+from store.sql.core import SQLCore
+from store.sql.usage import usage_of_rollouts
+
+_MEASURES: Final[tuple[tuple[str, str, MeasureKind, bool | None], ...]] = (
+    ("calls", "Model calls", "count", None),
+    ("cost", "Cost", "money", False),
+    ("cost_per_call", "Cost per model call", "money", False),
+)
+"""The name, the title and the kind of each measure, and whether more is better."""
+
+
+async def with_usage(
+    core: SQLCore, comparison: SelectionComparison, prices: PriceTable, *, waits: bool = False
+) -> SelectionComparison:
+    """Return a comparison with measures of the calls of models of the ended rollouts, and of their costs.
+
+    A rollout whose costs are known only in part has no cost. A measure without a value on both sides is left out; so
+    are all if there is no index of usage. With `waits`, the index first reads the log to its present end; otherwise a
+    warning says how many events it has not read.
+    """
+    sides: list[list[CostLine]] = []
+    behind = 0
+    for query in (comparison.a.query, comparison.b.query):
+        unpaged = replace(parse_selection(query, "selection"), limit=-1, offset=0)
+        matching, params = matching_rollouts(core.dialect, unpaged)
+        ended = usage_sums.c.rollout_id.in_(select(rollouts.c.rollout_id).where(matching, has_ended()))
+        usage = await usage_of_rollouts(core, ended, waits=waits, **params)
+        report = UsageReport(by="run", sums=usage.sums, total=[], keys=0, position=0, head=0)
+        sides.append(prices.costs(report).lines)
+        behind = max(behind, usage.events_behind)
+    measures = list(comparison.measures)
+    warnings = list(comparison.warnings)
+    if behind:
+        warnings.append(f"Calls of models and costs are incomplete: {behind:,} events are not counted yet.")
+    for name, title, kind, is_more_better in _MEASURES:
+        samples = [Sample.of(values_of(lines, name)) for lines in sides]
+        if any(sample.count for sample in samples):
+            a, b = (ComparedMean(count=sample.count, mean=sample.mean) for sample in samples)
+            difference = estimated(welch(*samples), is_more_better=is_more_better, pairs=None)
+            measures.append(ComparedMeasure(name=name, title=title, kind=kind, a=a, b=b, difference=difference))
+    return comparison.model_copy(update={"measures": measures, "warnings": warnings})
+
+
+def values_of(lines: Sequence[CostLine], measure: str) -> list[float]:
+    """Return the values of a measure, of the rollouts that have one."""
+    if measure == "calls":
+        return [float(line.calls) for line in lines]
+    costs = [(line.cost, line.calls) for line in lines if line.cost is not None and line.priced_calls == line.calls]
+    return [cost / calls if measure == "cost_per_call" else cost for cost, calls in costs]
