@@ -189,3 +189,22 @@ Fallback = Annotated[
         help="Continue runs of --pipeline in folders below DIR while the store is unavailable, then import them.",
     ),
 ]
+
+
+FailedAs = Annotated[
+    str,
+    typer.Option(
+        "--failed-as",
+        metavar="VALUE",
+        help="How ended rollouts without a reward count: 0 or another value for failed ones, out to leave them out.",
+    ),
+]
+
+
+def missing_choice(failed_as: str) -> str:
+    """Return the choice that `--failed-as` gives: `out`, a value, or a choice of the dashboard such as `ended:0`."""
+    # Commands that have no such option do not need the models.
+    from store.models.missing_rewards import MissingReward
+
+    text = failed_as if failed_as == "out" or ":" in failed_as else f"failed:{failed_as}"
+    return str(MissingReward.parse(text, "--failed-as"))

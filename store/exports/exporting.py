@@ -26,9 +26,12 @@ from store.exports.source import EVENTS, SPANS, ExportSource
 from store.exports.splits import SplitField, Splits
 from store.interface.store import Store
 from store.models.enums import Frozen
+from store.models.missing_rewards import MissingReward
 from store.models.queries import RolloutQuery
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 
+_RECORDED_ONLY: Final = frozenset({"otlp", "atif"})
+"""The formats whose documents can be imported again."""
 _WRITES_AHEAD: Final = 4
 """The most lists of records that are read before they are written. Most writes only collect rows, and some compress
 what was collected; with a single list, each side would wait for the other one."""
@@ -65,14 +68,14 @@ async def export_store(
     split: Mapping[str, float] | None = None,
     split_by: SplitField | None = None,
     redact: Sequence[str] = (),
+    unrewarded: str = "out",
     overwrite: bool = False,
     rows_per_file: int | None = None,
     on_progress: OnProgress = ignore,
 ) -> ExportReport:
     """Export the rollouts that a query matches, with everything that belongs to them, to files in a directory.
 
-    The same call at the same position of the log writes the same bytes. To continue a call that was
-    stopped, repeat it.
+    The same call at the same position of the log writes the same bytes. To continue a stopped call, repeat it.
 
     Args:
         store: the store.
@@ -85,6 +88,7 @@ async def export_store(
         split: the fraction of the groups that each split gets; see `Splits`.
         split_by: the field whose values are the splits.
         redact: the fields to leave out; see `FieldRedaction`.
+        unrewarded: the exported reward of ended rollouts without one: `out` (null), `failed:0` or `ended:0`.
         overwrite: whether to delete the files of an earlier export in the directory first.
         rows_per_file: a part ends after the rollout with which the part has this many rows of one table; None for the
             default of the format.
@@ -92,14 +96,14 @@ async def export_store(
 
     Raises:
         AlreadyExists: the directory contains a finished export, or files that no export wrote.
-        Conflict: the directory contains an export of another command, or another process is exporting to the directory.
+        Conflict: the directory contains an export of another command, or another process is exporting to it.
         Incompatible: the directory contains an export with another version of the tables.
         Invalid: an argument is invalid, a package is missing, or a value does not fit into its column.
         Unavailable: the disk is full; free some space and repeat the call.
         Unsupported: the store has no log.
     """
     begun, query = time.perf_counter(), query or RolloutQuery()
-    plan = _plan(format, tables, split, split_by, redact, rows_per_file)
+    plan = _plan(format, tables, split, split_by, redact, rows_per_file, MissingReward.parse(unrewarded))
     moment = await store.log.position(query.as_at)
     planned = Manifest(
         schema_version=SCHEMA_VERSION,
@@ -146,6 +150,7 @@ class _Plan:
     splits: Splits
     redaction: FieldRedaction
     rows_per_file: int
+    missing: MissingReward
 
     @property
     def reads(self) -> frozenset[str]:
@@ -169,8 +174,11 @@ def _plan(
     split_by: SplitField | None,
     redact: Sequence[str],
     rows_per_file: int | None,
+    missing: MissingReward,
 ) -> _Plan:
     form = format_of(name)
+    if missing.substituted != "out" and name in _RECORDED_ONLY:
+        raise Invalid("unrewarded", f"{name} has recorded rewards only; leave the choice out, or export tables")
     rows_per_file = form.rows_per_file if rows_per_file is None else rows_per_file
     chosen = form.tables(tables)
     redaction = FieldRedaction(redact)
@@ -183,6 +191,7 @@ def _plan(
         Splits(form.default_split, split, split_by),
         redaction,
         rows_per_file,
+        missing,
     )
 
 
@@ -206,6 +215,8 @@ def _command(
         "split_by": split_by,
         "redact": sorted(set(redact)),
         "rows_per_file": plan.rows_per_file,
+        # Exports by earlier versions of this program, which have no choice, can be continued.
+        **({} if plan.missing.substituted == "out" else {"unrewarded": str(plan.missing)}),
     }
 
 
@@ -262,6 +273,7 @@ class _Writer:
         plan = self._plan
         for record in records:
             plan.redaction.apply(record)
+            record.count_missing(plan.missing)
             split = plan.splits.of(record)
             for table in plan.tables:
                 if rows := table.rows(record):

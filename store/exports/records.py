@@ -14,9 +14,12 @@ from store.adapters.messages import merged_call, recorded_calls
 from store.model_calls import ModelCall
 from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Score, Span
 from store.models.flat_spans import EMPTY_LIST, FlatSpan
+from store.models.missing_rewards import MissingReward
 from store.models.trusted import span_model
 from store.semconv import GROUP_KEY, STEP_KEY
 
+_AS_RECORDED: Final = MissingReward("out")
+_FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
 _WITHOUT_ERROR: Final = frozenset({"preparing", "running", "succeeded"})
 
 
@@ -51,6 +54,15 @@ class RolloutRecord:
     labels: list[str] = field(default_factory=list[str])
     is_first: bool = True
     is_last: bool = True
+    missing: MissingReward = _AS_RECORDED
+    """How ended rollouts and attempts without a reward count; see `count_missing`."""
+
+    def count_missing(self, missing: MissingReward) -> None:
+        """Give the rollout and its attempts a reward if they have ended without one and `missing` counts them."""
+        self.missing = missing
+        if self.rollout.reward is None:
+            substitute = missing.substitute(self.rollout.status)
+            self.rollout = self.rollout.model_copy(update={"reward": substitute})
 
     @cached_property
     def group(self) -> str | None:
@@ -74,12 +86,15 @@ class RolloutRecord:
         }
 
     def with_reward(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with the reward of `reward_version`; the attempt itself if `reward_version` is None."""
-        if self.reward_version is None:
+        """Return an attempt with the reward of `reward_version`, or with the value as which a missing reward counts."""
+        if self.reward_version is not None:
+            score = self.version_scores.get(attempt.attempt_id)
+            reward, rewards = (None, {}) if score is None else (score.value, score.rewards)
+            attempt = attempt.model_copy(update={"reward": reward, "rewards": rewards})
+        if attempt.reward is not None or self.missing.substituted == "out":
             return attempt
-        score = self.version_scores.get(attempt.attempt_id)
-        reward, rewards = (None, {}) if score is None else (score.value, score.rewards)
-        return attempt.model_copy(update={"reward": reward, "rewards": rewards})
+        status = "failed" if attempt.status in _FAILED else attempt.status
+        return attempt.model_copy(update={"reward": self.missing.substitute(status)})
 
     @property
     def latest_attempt(self) -> Attempt | None:

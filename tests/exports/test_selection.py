@@ -142,3 +142,28 @@ async def test_redacted_fields_are_in_no_file(store: Store, tmp_path: Path) -> N
     assert [row["group_id"] for row in rollouts] == [f"task {number // 2}" for number in range(8)]
     assert b'"content":"It is 12."' not in content(tmp_path / "redacted")["messages/part-00000.jsonl"]
     assert b"It is 12." in content(tmp_path / "redacted")["spans/part-00000.jsonl"]
+
+
+async def test_missing_rewards_are_exported_as_the_choice_in_the_manifest(tmp_path: Path) -> None:
+    async with await open_store("memory://") as store:
+        for status in ("failed", "succeeded"):
+            rollout = await store.start_rollout(status)
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status)
+        await store.enqueue_rollout("queued")
+        for unrewarded, expected in {
+            "out": [None, None, None],
+            "failed:-1": [-1.0, None, None],
+            "ended:0": [0.0, 0.0, None],
+        }.items():
+            directory = tmp_path / unrewarded
+            await export_store(store, "jsonl", directory, tables=["rollouts", "attempts"], unrewarded=unrewarded)
+            for table, rewards in (("rollouts", expected), ("attempts", expected[:2])):
+                lines = content(directory)[f"{table}/part-00000.jsonl"].splitlines()
+                assert [orjson.loads(line)["reward"] for line in lines] == rewards
+            command = orjson.loads(content(directory)["manifest.json"])["command"]
+            assert command.get("unrewarded", "out") == unrewarded
+        for form in ("otlp", "atif"):
+            with pytest.raises(Invalid, match="recorded rewards only"):
+                await export_store(store, form, tmp_path / form, unrewarded="failed:0")
+        with pytest.raises(Invalid, match="not a choice"):
+            await export_store(store, "jsonl", tmp_path / "new", unrewarded="zero")

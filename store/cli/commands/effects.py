@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.options import DEFAULT_DB, AsJson, Db, FailedAs, Prices, missing_choice
 from store.cli.output.printing import json_document, line, note, printable
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading
 from store.models.missing_rewards import MissingReward
+from store.models.prices import PriceTable
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -28,35 +29,26 @@ app = typer.Typer()
 
 _NOTHING: Final = "-"
 
-FailedAs = Annotated[
-    str,
-    typer.Option(
-        "--failed-as",
-        metavar="VALUE",
-        help="How ended rollouts without a reward count: 0 or another value for failed ones, out to leave them out.",
-    ),
-]
 Pairs = Annotated[bool, typer.Option("--pair/--no-pair", help="Pair rewards by task where tasks recur.")]
-
-
-def _missing(failed_as: str) -> str:
-    """Return the choice that an option gives: `out`, a value, or a choice of the dashboard such as `ended:0`."""
-    text = failed_as if failed_as == "out" or ":" in failed_as else f"failed:{failed_as}"
-    return str(MissingReward.parse(text, "--failed-as"))
 
 
 def _number(value: float | None, digits: int = 3) -> str:
     return _NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def _interval(difference: EstimatedDifference | None) -> str:
+def _interval(difference: EstimatedDifference | None, digits: int = 3) -> str:
     if difference is None or difference.margin is None:
         return _NOTHING
-    return f"± {difference.margin:.3f}"
+    return f"± {difference.margin:.{digits}f}"
 
 
-def _difference(difference: EstimatedDifference | None) -> str:
-    return _NOTHING if difference is None else f"{difference.value:+.3f}"
+def _difference(difference: EstimatedDifference | None, digits: int = 3) -> str:
+    return _NOTHING if difference is None else f"{difference.value:+.{digits}f}"
+
+
+def _digits(measure: ComparedMeasure) -> int:
+    """Return the number of decimals of a measure. The cost of one call is a small fraction of a dollar."""
+    return 6 if measure.kind == "money" else 3
 
 
 _CHANGES: Final[tuple[Column[VersionChange], ...]] = (
@@ -73,10 +65,10 @@ _CHANGES: Final[tuple[Column[VersionChange], ...]] = (
 )
 _MEASURES: Final[tuple[Column[ComparedMeasure], ...]] = (
     Column("measure", lambda measure: measure.title),
-    Column("before", lambda measure: _number(measure.a.mean), right=True),
-    Column("after", lambda measure: _number(measure.b.mean), right=True),
-    Column("difference", lambda measure: _difference(measure.difference), right=True),
-    Column("95%", lambda measure: _interval(measure.difference), right=True),
+    Column("before", lambda measure: _number(measure.a.mean, _digits(measure)), right=True),
+    Column("after", lambda measure: _number(measure.b.mean, _digits(measure)), right=True),
+    Column("difference", lambda measure: _difference(measure.difference, _digits(measure)), right=True),
+    Column("95%", lambda measure: _interval(measure.difference, _digits(measure)), right=True),
     Column("meaning", lambda measure: _meaning(measure.difference)),
     Column("n before", lambda measure: str(measure.a.count), right=True),
     Column("n after", lambda measure: str(measure.b.count), right=True),
@@ -109,17 +101,20 @@ def effect(
     mode: Annotated[str, typer.Option(metavar="MODE", help="The mode of the rollouts; any for all.")] = "train",
     failed_as: FailedAs = "0",
     pair: Pairs = True,
+    prices: Prices = None,
     json: AsJson = False,
 ) -> None:
     """Show what a version of a prompt changed: its first steps against the last steps of the version before."""
     from store.comparing import effect as effect_of
     from store.comparing import effects
 
-    unrewarded, chosen = _missing(failed_as), None if mode == "any" else mode
+    unrewarded, chosen, table = missing_choice(failed_as), None if mode == "any" else mode, PriceTable.read(prices)
 
     async def one(store: Store) -> VersionEffect:
         assert version is not None
-        return await effect_of(store, version, mode=chosen, steps=steps, unrewarded=unrewarded, pairs=pair)
+        return await effect_of(
+            store, version, mode=chosen, steps=steps, unrewarded=unrewarded, pairs=pair, prices=table
+        )
 
     async def all_of_them(store: Store) -> list[VersionChange]:
         return await effects(store, mode=chosen, steps=steps, unrewarded=unrewarded)
@@ -149,15 +144,16 @@ def compare_selections(
     db: Db = DEFAULT_DB,
     failed_as: FailedAs = "0",
     pair: Pairs = True,
+    prices: Prices = None,
     json: AsJson = False,
 ) -> None:
     """Compare two selections of rollouts, written as the filters in the URL of a list of rollouts."""
     from store.comparing import compare_selections as compare
 
-    unrewarded = _missing(failed_as)
+    unrewarded, table = missing_choice(failed_as), PriceTable.read(prices)
 
     async def read(store: Store) -> SelectionComparison:
-        return await compare(store, a, b, unrewarded=unrewarded, pairs=pair)
+        return await compare(store, a, b, unrewarded=unrewarded, pairs=pair, prices=table)
 
     comparison = run_reading(db, read)
     if json:

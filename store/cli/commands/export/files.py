@@ -11,7 +11,7 @@ import typer
 
 from store.cli.commands.export.options import Directory, Overwrite, Redact, Tables, names_in
 from store.cli.commands.export.reports import print_files
-from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, parameter
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, FailedAs, missing_choice, parameter
 from store.cli.output.progress import progress_shown
 from store.cli.query_options import condition_options, conditions_in
 from store.cli.store_context import run_reading
@@ -43,7 +43,9 @@ DocumentsPerFolder = Annotated[
 ]
 
 
-def file_options(*, has_tables: bool, has_folders: bool = False) -> list[inspect.Parameter]:
+def file_options(
+    *, has_tables: bool, has_folders: bool = False, has_failed_as: bool = False
+) -> list[inspect.Parameter]:
     """Return the options of an export to files, as parameters of a command."""
     return [
         parameter("db", Db, DEFAULT_DB),
@@ -53,6 +55,7 @@ def file_options(*, has_tables: bool, has_folders: bool = False) -> list[inspect
         parameter("split", Split),
         parameter("split_by", SplitBy),
         parameter("redact", Redact),
+        *([parameter("failed_as", FailedAs, "out")] if has_failed_as else []),
         parameter("rows_per_file", DocumentsPerFolder, _DOCUMENTS_PER_FOLDER)
         if has_folders
         else parameter("rows_per_file", RowsPerFile, _ROWS_PER_FILE),
@@ -72,7 +75,7 @@ def _command(name: str, *, has_tables: bool, has_folders: bool = False) -> Calla
         vars(command)["__signature__"] = inspect.Signature(
             [
                 inspect.Parameter("directory", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Directory),
-                *file_options(has_tables=has_tables, has_folders=has_folders),
+                *file_options(has_tables=has_tables, has_folders=has_folders, has_failed_as=not has_folders),
             ]
         )
         commands.command(name, help=inspect.getdoc(described))(command)
@@ -119,6 +122,7 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
         "split": _fractions(options["split"] or []),
         **{key: options[key] for key in ("split_by", "overwrite", "rows_per_file")},
         "redact": options["redact"] or [],
+        "unrewarded": missing_choice(options.get("failed_as", "out")),
     }
 
 
