@@ -49,6 +49,8 @@ WORKING = {
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
     "effect": ("effect",),
+    "sample": ("sample",),
+    "curves": ("curves",),
     "compare-selections": ("compare-selections", "id={id}", "status=failed"),
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),
     "scan": ("scan", "errors@v1", "--search", "error:", "--dry-run"),
