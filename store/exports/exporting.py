@@ -121,7 +121,7 @@ async def export_store(
         )
         writer = _Writer(path, plan, started)
         try:
-            source = ExportSource(store, query, started.position, plan.reads, plan.is_whole)
+            source = ExportSource(store, query, started.position, plan.reads, plan.is_whole, plan.missing)
             await _copy(source, writer, plan.writes_ahead, in_thread, on_progress)
             finished = await in_thread(writer.finish)
         finally:
@@ -252,7 +252,7 @@ class _Writer:
         self._directory = directory
         self._plan = plan
         self._manifest = manifest
-        self._origin = ExportOrigin(manifest.store_id, manifest.position)
+        self._origin = ExportOrigin(manifest.store_id, manifest.position, str(plan.missing))
         self._part = self._next_part()
         self._rollouts = manifest.rollouts
         self._has_failed = False
@@ -273,7 +273,6 @@ class _Writer:
         plan = self._plan
         for record in records:
             plan.redaction.apply(record)
-            record.count_missing(plan.missing)
             split = plan.splits.of(record)
             for table in plan.tables:
                 if rows := table.rows(record):

@@ -12,6 +12,7 @@ from store.exports.redaction import FieldRedaction
 from store.exports.source import ExportSource
 from store.exports.tables import tables_of
 from store.interface.store import Store, SyncStore
+from store.models.missing_rewards import MissingReward
 from store.models.queries import RolloutQuery
 
 P = ParamSpec("P")
@@ -41,7 +42,9 @@ def for_both_stores(function: Callable[Concatenate[Store, P], Coroutine[Any, Any
 
 
 @for_both_stores
-async def to_arrow(store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = ()) -> Any:
+async def to_arrow(
+    store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = (), unrewarded: str = "out"
+) -> Any:
     """Return a table of an export as a `pyarrow.Table`. JSON is text.
 
     Args:
@@ -49,36 +52,44 @@ async def to_arrow(store: Store, table: str, query: RolloutQuery | None = None, 
         table: the name of the table.
         query: the conditions on rollouts, and `as_at`; None for all rollouts at the end of the log.
         redact: the fields to leave out; see `FieldRedaction`.
+        unrewarded: see `export_store`.
 
     Raises:
         Invalid: an argument is invalid, a package is missing, or a value does not fit into its column.
         Unsupported: the store has no log.
     """
-    return await _arrow(store, table, query, redact)
+    return await _arrow(store, table, query, redact, unrewarded)
 
 
 @for_both_stores
-async def to_pandas(store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = ()) -> Any:
+async def to_pandas(
+    store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = (), unrewarded: str = "out"
+) -> Any:
     """Return a table of an export as a `pandas.DataFrame`; the arguments and errors are those of `to_arrow`."""
     module("pandas")
-    return (await _arrow(store, table, query, redact)).to_pandas()
+    return (await _arrow(store, table, query, redact, unrewarded)).to_pandas()
 
 
 @for_both_stores
-async def to_polars(store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = ()) -> Any:
+async def to_polars(
+    store: Store, table: str, query: RolloutQuery | None = None, *, redact: Sequence[str] = (), unrewarded: str = "out"
+) -> Any:
     """Return a table of an export as a `polars.DataFrame`; the arguments and errors are those of `to_arrow`."""
     polars = module("polars")
-    return polars.from_arrow(await _arrow(store, table, query, redact))
+    return polars.from_arrow(await _arrow(store, table, query, redact, unrewarded))
 
 
-async def _arrow(store: Store, name: str, query: RolloutQuery | None, redact: Sequence[str]) -> Any:
+async def _arrow(store: Store, name: str, query: RolloutQuery | None, redact: Sequence[str], unrewarded: str) -> Any:
     (table,) = tables_of([name])
     redaction = FieldRedaction(redact)
     redaction.check([table])
     moment = await store.log.position(None if query is None else query.as_at)
     table = table.without(redaction.columns.get(name, ()))
-    converter = ArrowTable(table, ExportOrigin(moment.store_id, moment.position))
-    source = ExportSource(store, query or RolloutQuery(), moment.position, table.reads, needs_whole_rollouts=True)
+    missing = MissingReward.parse(unrewarded)
+    converter = ArrowTable(table, ExportOrigin(moment.store_id, moment.position, str(missing)))
+    source = ExportSource(
+        store, query or RolloutQuery(), moment.position, table.reads, needs_whole_rollouts=True, missing=missing
+    )
     batches: list[Any] = []
     async for records in source.records():
         for record in records:

@@ -14,11 +14,10 @@ from store.adapters.messages import merged_call, recorded_calls
 from store.model_calls import ModelCall
 from store.models import Attempt, AttemptedRollout, HistoryEvent, Rollout, Score, Span
 from store.models.flat_spans import EMPTY_LIST, FlatSpan
-from store.models.missing_rewards import MissingReward
+from store.models.missing_rewards import AS_RECORDED, MissingReward
 from store.models.trusted import span_model
 from store.semconv import GROUP_KEY, STEP_KEY
 
-_AS_RECORDED: Final = MissingReward("out")
 _FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
 _WITHOUT_ERROR: Final = frozenset({"preparing", "running", "succeeded"})
 
@@ -54,7 +53,7 @@ class RolloutRecord:
     labels: list[str] = field(default_factory=list[str])
     is_first: bool = True
     is_last: bool = True
-    missing: MissingReward = _AS_RECORDED
+    missing: MissingReward = AS_RECORDED
     """How ended rollouts and attempts without a reward count; see `count_missing`."""
 
     def count_missing(self, missing: MissingReward) -> None:

@@ -17,6 +17,7 @@ from store.exports.records import RolloutRecord
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Rollout, Score
 from store.models.flat_spans import FlatSpan
+from store.models.missing_rewards import AS_RECORDED, MissingReward
 from store.models.queries import AttemptQuery, RolloutQuery, SpanQuery
 
 _LISTED_AT_ONCE: Final = 500
@@ -50,6 +51,7 @@ class ExportSource:
         position: the position of the log at which everything is read.
         reads: the parts of the records that are needed: `SPANS`, `ATTEMPTS`, `EVENTS`, `ERRORS`, `SCORES`, `LABELS`.
         needs_whole_rollouts: whether all spans of a rollout must be in one record.
+        missing: how ended rollouts without a reward count.
     """
 
     store: Store
@@ -57,6 +59,7 @@ class ExportSource:
     position: int
     reads: frozenset[str] = frozenset()
     needs_whole_rollouts: bool = False
+    missing: MissingReward = AS_RECORDED
     listed: int = 0
     """The number of rollouts in the list from which the query selects; 0 before the first page is read."""
     _group_size: int = field(default=16, init=False)
@@ -73,6 +76,8 @@ class ExportSource:
             places = {rollout.rollout_id: place for place, rollout in enumerate(page, start=offset + 1)}
             version = self.query.reward_version
             records = [RolloutRecord(rollout, places[rollout.rollout_id], version) for rollout in chosen]
+            for record in records:
+                record.count_missing(self.missing)
             async for batch in self._with_parts(records):
                 yield batch
             offset += len(page)

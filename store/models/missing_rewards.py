@@ -79,6 +79,8 @@ class MissingReward:
 
 FAILED_AS_ZERO: Final = MissingReward()
 """The default of pages."""
+AS_RECORDED: Final = MissingReward("out")
+"""The default of exports."""
 
 
 class RewardShare(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from store import open_store
 from store.errors import Invalid
-from store.exports import export_store
+from store.exports import export_sqlite, export_store, to_arrow
 from store.exports import source as sources
 from store.interface.store import Store
 from store.models.queries import RolloutQuery
@@ -162,6 +164,13 @@ async def test_missing_rewards_are_exported_as_the_choice_in_the_manifest(tmp_pa
                 assert [orjson.loads(line)["reward"] for line in lines] == rewards
             command = orjson.loads(content(directory)["manifest.json"])["command"]
             assert command.get("unrewarded", "out") == unrewarded
+        report = await export_sqlite(store, tmp_path / "tables.db", tables=["rollouts"], unrewarded="failed:0")
+        with closing(sqlite3.connect(report.database)) as connection:
+            rows = connection.execute("SELECT reward, unrewarded FROM rollouts, export_origin").fetchall()
+        assert rows == [(0.0, "failed:0"), (None, "failed:0"), (None, "failed:0")]
+        frame = await to_arrow(store, "attempts", unrewarded="ended:1")
+        assert frame.column("reward").to_pylist() == [1.0, 1.0]
+        assert frame.schema.metadata[b"rollbook.unrewarded"] == b"ended:1"
         for form in ("otlp", "atif"):
             with pytest.raises(Invalid, match="recorded rewards only"):
                 await export_store(store, form, tmp_path / form, unrewarded="failed:0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
@@ -64,7 +64,7 @@ def sample(
 
     unrewarded = missing_choice(failed_as)
     options = {name: value for name, value in (("step", step), ("mode", mode)) if value is not None}
-    filters = selection.rpartition("?")[2]
+    filters = urlsplit(selection).query if "?" in selection else selection
     text = "&".join(part for part in (filters, urlencode(options)) if part)
 
     async def read(store: Store) -> RolloutSample:

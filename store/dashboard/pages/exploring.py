@@ -56,10 +56,14 @@ def selection_in(request: PageRequest) -> RolloutListQuery:
 def selection_fields(request: PageRequest, selection: RolloutListQuery) -> dict[str, Any]:
     """Return what the forms of both pages show of a selection."""
     params = params_of(selection)
+    # The form has a range of steps also for a single step, and of several modes the last one.
+    of_form = {**params, "step_min": params["step"], "step_max": params["step"]} if "step" in params else params
     return {
         "request_modes": get_args(RolloutMode),
-        "chosen": {name: params.get(name, [""])[-1] for name in _FORM},
-        "carried": [(name, value) for name, values in params.items() if name not in _FORM for value in values],
+        "chosen": {name: of_form.get(name, [""])[-1] for name in _FORM},
+        "carried": [
+            (name, value) for name, values in params.items() if name not in {*_FORM, "step"} for value in values
+        ],
         "described": described(text_of(selection)),
         "list_url": request.url("rollouts", **params),
         "selection_params": params,

@@ -19,6 +19,7 @@ from store.exports.schema import SCHEMA_VERSION, Kind, Row, Table, TableColumn
 from store.exports.tables import tables_of
 from store.exports.views import ExportedView, views_of
 from store.interface.store import Store
+from store.models.missing_rewards import MissingReward
 from store.models.queries import RolloutQuery
 from store.runtime import postgres_url
 from store.runtime.progress import OnProgress, ignore
@@ -52,6 +53,7 @@ async def export_postgres(
     query: RolloutQuery | None = None,
     tables: Sequence[str] | None = None,
     redact: Sequence[str] = (),
+    unrewarded: str = "out",
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> DatabaseReport:
@@ -67,6 +69,7 @@ async def export_postgres(
         query: the conditions on rollouts, `as_at` and `reward_version`; None for all rollouts at the end of the log.
         tables: the names of the tables; None for all.
         redact: the fields to leave out; see `FieldRedaction`.
+        unrewarded: see `export_store`. The table `export_origin` has the choice.
         overwrite: whether to replace the schema of an earlier export.
         on_progress: called with the number of listed rollouts.
 
@@ -86,8 +89,12 @@ async def export_postgres(
     if not PARTITION.fullmatch(schema) or schema.startswith(_PARTITIONS):
         raise Invalid("schema", f"{schema!r} must match [a-z][a-z0-9_]{{0,39}}, and cannot begin with {_PARTITIONS}")
     moment = await store.log.position(query.as_at)
-    origin = ExportOrigin(moment.store_id, moment.position)
-    rows = TableRows(store, query, moment.position, chosen, redaction=FieldRedaction(redact), on_progress=on_progress)
+    missing = MissingReward.parse(unrewarded)
+    origin = ExportOrigin(moment.store_id, moment.position, str(missing))
+    redaction = FieldRedaction(redact)
+    rows = TableRows(
+        store, query, moment.position, chosen, redaction=redaction, missing=missing, on_progress=on_progress
+    )
     counts = Counter[str]()
     try:
         connection = await driver.connect(dsn)
@@ -227,6 +234,7 @@ async def _finish(connection: Any, schema: str, tables: Sequence[Table], origin:
     for table in tables:
         await connection.execute(f"CREATE INDEX {table.name}_rollout_id ON {table.name} (rollout_id)")
         await connection.execute(f"ANALYZE {table.name}")
-    await connection.execute(f"CREATE TABLE {ORIGIN} (store_id text, position bigint, schema_version bigint)")
-    row = (origin.store_id, origin.position, SCHEMA_VERSION)
+    columns = "store_id text, position bigint, schema_version bigint, unrewarded text"
+    await connection.execute(f"CREATE TABLE {ORIGIN} ({columns})")
+    row = (origin.store_id, origin.position, SCHEMA_VERSION, origin.unrewarded)
     await connection.copy_records_to_table(ORIGIN, schema_name=schema, records=[row])

@@ -8,6 +8,7 @@ from store.exports.redaction import FieldRedaction
 from store.exports.schema import Row, Table
 from store.exports.source import SPANS, ExportSource
 from store.interface.store import Store
+from store.models.missing_rewards import AS_RECORDED, MissingReward
 from store.models.queries import RolloutQuery
 from store.runtime.progress import OnProgress, OperationProgress, Step, ignore
 
@@ -21,6 +22,7 @@ class TableRows:
         position: the position of the log at which everything is read.
         tables: the tables whose rows are made.
         redaction: the fields to leave out.
+        missing: how ended rollouts without a reward count.
         step: the name of the step for progress.
         on_progress: called with the number of listed rollouts.
     """
@@ -33,6 +35,7 @@ class TableRows:
         tables: Sequence[Table],
         *,
         redaction: FieldRedaction | None = None,
+        missing: MissingReward = AS_RECORDED,
         step: Step = "exporting",
         on_progress: OnProgress = ignore,
     ) -> None:
@@ -46,7 +49,7 @@ class TableRows:
         self._on_progress = on_progress
         reads = frozenset(part for table in tables for part in table.reads)
         is_whole = any(table.name != SPANS for table in tables if SPANS in table.reads)
-        self._source = ExportSource(store, query, position, reads, needs_whole_rollouts=is_whole)
+        self._source = ExportSource(store, query, position, reads, needs_whole_rollouts=is_whole, missing=missing)
 
     async def batches(self) -> AsyncGenerator[Mapping[str, Sequence[Row]]]:
         """Yield the rows of some rollouts at a time, by the name of the table. Without tables, yield nothing."""

@@ -25,6 +25,7 @@ from store.exports.manifest import UNFINISHED, sync_directory
 from store.exports.redaction import FieldRedaction
 from store.exports.tables import tables_of
 from store.interface.store import Store
+from store.models.missing_rewards import MissingReward
 from store.models.queries import RolloutQuery
 from store.runtime.progress import OnProgress, ignore
 
@@ -39,6 +40,7 @@ async def export_sqlite(
     query: RolloutQuery | None = None,
     tables: Sequence[str] | None = None,
     redact: Sequence[str] = (),
+    unrewarded: str = "out",
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> DatabaseReport:
@@ -50,6 +52,7 @@ async def export_sqlite(
         query: the conditions on rollouts, `as_at` and `reward_version`; None for all rollouts at the end of the log.
         tables: the names of the tables; None for all.
         redact: the fields to leave out; see `FieldRedaction`.
+        unrewarded: see `export_store`. The table `export_origin` has the choice.
         overwrite: whether to replace the file of an earlier export.
         on_progress: called with the number of listed rollouts.
 
@@ -64,8 +67,12 @@ async def export_sqlite(
     query = RolloutQuery() if query is None else query
     chosen = tables_of(tables)
     moment = await store.log.position(query.as_at)
-    origin = ExportOrigin(moment.store_id, moment.position)
-    rows = TableRows(store, query, moment.position, chosen, redaction=FieldRedaction(redact), on_progress=on_progress)
+    missing = MissingReward.parse(unrewarded)
+    origin = ExportOrigin(moment.store_id, moment.position, str(missing))
+    redaction = FieldRedaction(redact)
+    rows = TableRows(
+        store, query, moment.position, chosen, redaction=redaction, missing=missing, on_progress=on_progress
+    )
     file = Path(path)
     _refuse_existing(file, overwrite=overwrite)
     counts = Counter[str]()

@@ -15,7 +15,7 @@ from store.exports.schema import SCHEMA_VERSION, Kind, Row, Table
 from store.exports.views import views_of
 
 ORIGIN: Final = "export_origin"
-"""The table with one row: the id of the store, the position and the schema version of the other tables."""
+"""The table with one row: the id of the store, the position, the schema version, and how missing rewards count."""
 
 _TYPES: Final[Mapping[Kind, str]] = {
     "text": "TEXT",
@@ -76,9 +76,10 @@ class SQLiteTables:
         """Create the indexes and the table `export_origin`."""
         for name in self._inserts:
             self._connection.execute(f"CREATE INDEX {name}_rollout_id ON {name} (rollout_id)")
-        self._connection.execute(f"CREATE TABLE {ORIGIN} (store_id TEXT, position INTEGER, schema_version INTEGER)")
-        row = (origin.store_id, origin.position, SCHEMA_VERSION)
-        self._connection.execute(f"INSERT INTO {ORIGIN} VALUES (?, ?, ?)", row)  # noqa: S608 - a constant
+        columns = "store_id TEXT, position INTEGER, schema_version INTEGER, unrewarded TEXT"
+        self._connection.execute(f"CREATE TABLE {ORIGIN} ({columns})")
+        row = (origin.store_id, origin.position, SCHEMA_VERSION, origin.unrewarded)
+        self._connection.execute(f"INSERT INTO {ORIGIN} VALUES (?, ?, ?, ?)", row)  # noqa: S608 - a constant
 
 
 class _Insert:

@@ -81,6 +81,8 @@ class ArrowTable:
         metadata = {"rollbook.schema_version": str(SCHEMA_VERSION), "rollbook.table": table.name}
         if origin is not None:
             metadata |= {"rollbook.store_id": origin.store_id, "rollbook.position": str(origin.position)}
+            if origin.unrewarded != "out":
+                metadata["rollbook.unrewarded"] = origin.unrewarded
         self.schema = pa.schema(fields, metadata=metadata)
 
     def batch(self, rows: Sequence[Row]) -> Any:

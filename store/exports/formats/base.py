@@ -20,6 +20,8 @@ class ExportOrigin:
 
     store_id: str
     position: int
+    unrewarded: str = "out"
+    """How ended rollouts without a reward count: `out`, or for example `failed:0`."""
 
 
 class RowWriter(abc.ABC):

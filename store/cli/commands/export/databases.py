@@ -11,7 +11,7 @@ import typer
 
 from store.cli.commands.export.options import Redact, Tables, names_in
 from store.cli.commands.export.reports import print_database
-from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, parameter
+from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db, FailedAs, missing_choice, parameter
 from store.cli.output.progress import progress_shown
 from store.cli.query_options import condition_options, conditions_in
 from store.cli.store_context import run_reading
@@ -44,6 +44,7 @@ def _database_command(
                 "query": RolloutQuery.of(**conditions_in(options, RolloutQuery), as_at=options["as_at"]),
                 "tables": names_in(options["tables"]),
                 "redact": options["redact"] or [],
+                "unrewarded": missing_choice(options["failed_as"]),
                 "overwrite": options["overwrite"],
                 **{option.name: options[option.name] for option in options_of_target},
             }
@@ -59,6 +60,7 @@ def _database_command(
                 *condition_options(RolloutQuery, "Export"),
                 parameter("as_at", AsAt),
                 parameter("redact", Redact),
+                parameter("failed_as", FailedAs, "out"),
                 parameter("overwrite", OverwriteDatabase, default=False),
                 parameter("json", AsJson, default=False),
             ]
