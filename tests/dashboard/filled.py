@@ -93,6 +93,7 @@ async def fill(store: SQLStore) -> Filled:
     await _add_webhook(store)
     await _scan(store)
     await store.log_metrics(1, {HOSTILE[:64]: 0.5})
+    await _add_webhook(store)
     group = await store.core.look(partial(group_row, group_id=GROUP))
     assert group is not None
     return Filled(members[0], members[1], run.rollout_id, group.input_sha256)
@@ -111,6 +112,8 @@ async def _add_webhook(store: SQLStore) -> None:
     await session.write(Changes(inserts=inserts, upserts={}, deletes={}))
     await session.commit()
     await session.close()
+
+
 async def _scan(store: SQLStore) -> None:
     """Record a match or an error of a scanner for each rollout that has ended."""
     scanner = HOSTILE[:64]

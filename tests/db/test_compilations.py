@@ -9,6 +9,7 @@ from sqlalchemy.types import Text
 
 from store import open_store
 from store.db.tables.core import rollouts
+from store.sql.store import SQLStore
 
 
 def _of_status(status: str) -> Select[Any]:
@@ -18,6 +19,7 @@ def _of_status(status: str) -> Select[Any]:
 
 async def test_statements_that_differ_in_values_share_their_text_and_keep_their_values() -> None:
     async with await open_store("memory://") as store:
+        assert isinstance(store, SQLStore)
         dialect = store.core.dialect
         first, second = dialect.sql(_of_status("running")), dialect.sql(_of_status("failed"))
         assert second.text is first.text

@@ -441,7 +441,7 @@ class Model:
         for span in spans:
             groups.setdefault((span["rollout_id"], span["attempt_id"]), []).append(span)
         new: list[Json] = []
-        conflict = False
+        conflicts = 0
         for (rollout_id, attempt_id), group in groups.items():
             if number:
                 span_ids = {key[2] for key in self.spans if key[:2] == (rollout_id, attempt_id)}
@@ -458,12 +458,12 @@ class Model:
                 raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
             for span in group:
                 key: tuple[str, str, str] = (rollout_id, attempt_id, span["span_id"])
-                if key not in self.spans:
+                existing = self.spans.get(key, span)
+                conflicts += {**existing, "sequence_id": None} != {**span, "sequence_id": None}
+                if existing is span:
                     self._record(key, span, attempt)
                     new.append(span)
-                else:
-                    conflict |= {**self.spans[key], "sequence_id": None} != {**span, "sequence_id": None}
-        if conflict:
+        if conflicts:
             raise Refused("SpanConflict")
         return new
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from store.dashboard.charts.curves import Z95, Chart, Line, Series, line_order
-from store.dashboard.charts.reward_curves import MOST_LINES
+from store.comparing.curve_charts import Z95, Chart, Line, Series, line_order
+from store.comparing.reward_curves import MOST_LINES
 from store.db.queries.curves import Axis
 from store.db.queries.scan_figures import ScanCell
 

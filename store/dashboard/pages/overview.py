@@ -178,15 +178,14 @@ async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward
         return _charts(totals, mode, missing)
 
     charts = await cache.read(session, ("charts", missing, mode), draw)
-    return _State(activity, totals, *failures, changes, charts, await operation_runs.all_runs(session))
+    runs = await operation_runs.all_runs(session)
+    return _State(activity, totals, *failures, changes, charts, runs, await scan_panel(session, cache, totals, now))
 
 
 async def _failures(session: ReadSession) -> tuple[list[failing.AttemptFailure], list[failing.Kind]]:
     """Return the newest failures, and their kinds."""
     failures = await failing.newest(session, limit=_MOST_FAILURES)
     return failures, failing.kinds(failures, _KINDS)
-    scans = await scan_panel(session, cache, totals, activity.now)
-    return _State(activity, totals, failures, changes, await operation_runs.all_runs(session), scans)
 
 
 def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:

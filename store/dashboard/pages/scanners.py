@@ -8,9 +8,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.charts import curves
+from store.comparing import curve_charts as curves
+from store.comparing.reward_curves import MOST_NOTES, markers_of
 from store.dashboard.charts.figure_cache import cache_of
-from store.dashboard.charts.reward_curves import MOST_NOTES, markers_of
 from store.dashboard.charts.scan_curves import scan_charts
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rewards import place
@@ -34,19 +34,6 @@ MOST_MATCHES: Final = 50
 async def scanners(request: PageRequest) -> PageContent:
     """Show all versions of scanners, and the results of the one that `scanner` names, such as `hacks@v1`.
 
-    async def read(session: ReadSession) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = []
-        chosen = None
-        for scanner in await scanner_queries.scanners(session, None):
-            judged = scanner.validation
-            counts = (
-                None if judged is None else asdict(judged) | {"precision": judged.precision, "recall": judged.recall}
-            )
-            rows.append(scanner.model_dump() | {"scanned": scanner.matches + scanner.clear, "validation": counts})
-            if key == VersionKey(scanner.name, scanner.version):
-                chosen = scanner
-        if key is None:
-            return {"scanners": rows, "chosen": None}
     Without this parameter, the results are those of the version that was added last.
     """
     key = version_key(request.one("scanner"), "scanner") if request.one("scanner") else None
@@ -71,7 +58,7 @@ async def _read(session: ReadSession, key: VersionKey | None) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     added = await scanner_queries.scanners(session, None)
     for scanner in added:
-        judged = await scan_figures.validation(session, scanner)
+        judged = scanner.validation
         counts = None if judged is None else asdict(judged) | {"precision": judged.precision, "recall": judged.recall}
         rows.append(scanner.model_dump() | {"scanned": scanner.matches + scanner.clear, "validation": counts})
     if key is None:

@@ -86,12 +86,9 @@ function columns(chart) {
 }
 
 function described(chart, line, at) {
-  const value = shown(values(line)[at], chart.unit);
-  if (!line.count.length) return value;
-  if (line.part.length) return `${value}, ${short(line.part[at])} of ${short(line.count[at])}`;
-  if (!line.counted.length) return `${value}, ${short(line.count[at])} rollouts`;
   const value = values(line)[at];
   if (!line.count.length) return shown(value, chart.unit);
+  if (line.part.length) return `${shown(value, chart.unit)}, ${short(line.part[at])} of ${short(line.count[at])}`;
   if (!line.counted.length) return `${shown(value, chart.unit)}, ${line.count[at].toLocaleString("en")} rollouts`;
   const low = line.band_low[at];
   const half = low === null ? "" : ` ± ${reward((line.band_high[at] - low) / 2)}`;

@@ -175,7 +175,6 @@ window.addEventListener("hashchange", () => reveal(document.getElementById(locat
 if (location.hash) reveal(document.getElementById(location.hash.slice(1)));
 // The place in the outline needs the layout of the page, so it waits for the first frame.
 onScroll();
-showPlace();
 
 // On wide screens, the waterfall is beside the transcript.
 const wide = matchMedia("(min-width: 1600px)");

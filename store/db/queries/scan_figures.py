@@ -8,10 +8,9 @@ from typing import Any, Final, Literal
 from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, or_, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import ReadSession
-from store.db.queries.pages import joins_latest
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.expressions import ONE, big
+from store.db.queries.pages import joins_latest
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.models.scanners import Scanner, ScanValidation
@@ -35,15 +34,6 @@ class ScanRate:
     errors: int
 
 
-async def rates(session: ReadSession, scanner: Scanner, by: ScanAxis) -> list[ScanRate]:
-    """Return the results by one axis: steps from the last to the first, others by matches. At most `MOST_ROWS` rows."""
-    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
-    keys: dict[ScanAxis, dict[str, ColumnElement[Any]]] = {
-        "step": {"step": rollout.step},
-        "version": {"resources_id": rollout.resources_id, "version": rollout.resources_version},
-        "worker": {"worker_id": attempt.worker_id},
-    }
-    chosen = keys[by]
 @dataclass(frozen=True, slots=True)
 class ScanCell:
     """The results for the attempts of rollouts with the same step, mode and version of the resources."""
@@ -69,28 +59,6 @@ class RecentRate:
     scanned_before: int
     """The number of such attempts of the steps or the period before."""
     matches_before: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScanValidation:
-    """The results for attempts of rollouts with exactly one of the scanner's two labels."""
-
-    true_matches: int
-    missed: int
-    false_matches: int
-    true_clear: int
-
-    @property
-    def precision(self) -> float | None:
-        """Of the matches, the share with `match_label`; None without matches."""
-        matches = self.true_matches + self.false_matches
-        return self.true_matches / matches if matches else None
-
-    @property
-    def recall(self) -> float | None:
-        """Of the results with `match_label`, the share of matches; None without results."""
-        labelled = self.true_matches + self.missed
-        return self.true_matches / labelled if labelled else None
 
 
 async def cells(session: ReadSession, scanner: Scanner) -> list[ScanCell]:
