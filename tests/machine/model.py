@@ -451,11 +451,7 @@ class Model:
                         span["sequence_id"] = self._number(rollout_id)
             highest = max(span["sequence_id"] for span in group)
             self.counters[rollout_id] = max(highest, self.counters.get(rollout_id, 0))
-            if rollout_id not in self.rollouts:
-                raise Refused("NotFound", f"Rollout {rollout_id} not found")
-            attempt = self._attempt(rollout_id, attempt_id)
-            if attempt is None:
-                raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
+            attempt = self._existing_attempt(rollout_id, attempt_id)
             for span in group:
                 key: tuple[str, str, str] = (rollout_id, attempt_id, span["span_id"])
                 existing = self.spans.get(key, span)
@@ -467,14 +463,18 @@ class Model:
             raise Refused("SpanConflict")
         return new
 
-    def append_run_events(self, rollout_id: str, attempt_id: str, nodes: Sequence[str]) -> None:
-        """Record one result of each node."""
-        self._begin()
+    def _existing_attempt(self, rollout_id: str, attempt_id: str) -> Json:
         if rollout_id not in self.rollouts:
             raise Refused("NotFound", f"Rollout {rollout_id} not found")
         attempt = self._attempt(rollout_id, attempt_id)
         if attempt is None:
             raise Refused("NotFound", f"Attempt {attempt_id} not found for rollout {rollout_id}")
+        return attempt
+
+    def append_run_events(self, rollout_id: str, attempt_id: str, nodes: Sequence[str]) -> None:
+        """Record one result of each node."""
+        self._begin()
+        attempt = self._existing_attempt(rollout_id, attempt_id)
         for node in nodes:
             self._begin()
             self._fact()
