@@ -141,10 +141,16 @@ class ServerOptions:
     ] = None
 
     def base_url(self, port: int) -> str:
-        """Return the address of the server in messages, without a slash at its end."""
+        """Return the address of the server in messages, without a slash at its end.
+
+        Raises:
+            Invalid: the public address is not an HTTP URL.
+        """
         from store.wire.listener import url_of
 
         if self.public_url is not None:
+            if not self.public_url.startswith(("http://", "https://")):
+                raise Invalid("--public-url", f"{self.public_url!r} is not a URL; write https://host")
             return self.public_url.rstrip("/")
         endpoint = url_of(self.host, port)
         return endpoint if self.tls_cert is None else endpoint.replace("http://", "https://", 1)

@@ -54,6 +54,7 @@ def schedule_of(*, has_operations: bool = True, **options: Any) -> Schedule:
         (["--quota", "calls=5,calls=6"], "'calls=5,calls=6' has two limits for calls; give one"),
         (["--quota", "Run 7:calls=5"], "no partition can be named 'Run 7'; write calls=50, or run_7:calls=50"),
         (["--quota", ":calls=5"], "no partition can be named ''"),
+        (["--public-url", "rollbook.example.com"], "'rollbook.example.com' is not a URL; write https://host"),
         (["--quota", "calls=5", "--quota", "events=no"], "'no' is not a limit for events"),
     ],
 )
@@ -84,6 +85,13 @@ def test_quotas_come_from_the_environment_and_the_file(tmp_path: Path, monkeypat
     assert "'many' is not a limit for calls" in re.sub(r"[│\s]+", " ", serve("serve", "--port", "0").err)
     monkeypatch.setenv("ROLLBOOK_SERVE_QUOTA", "calls=5 run_7:events=few")
     assert "'few' is not a limit for events" in re.sub(r"[│\s]+", " ", serve("serve", "--port", "0").err)
+
+
+def test_address_in_messages_is_the_public_url_or_the_listening_address() -> None:
+    assert ServerOptions(public_url="https://rollbook.example.com/a/").base_url(1) == "https://rollbook.example.com/a"
+    assert ServerOptions().base_url(4747) == "http://127.0.0.1:4747"
+    tls = ServerOptions(tls_cert=Path("cert.pem"), tls_key=Path("key.pem"), host="::1")
+    assert tls.base_url(443) == "https://[::1]:443"
 
 
 def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:

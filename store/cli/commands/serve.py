@@ -49,6 +49,7 @@ def serve(
     has_operations = not read_only and parse(db).scheme != "memory"
     certificate = server.certificate
     server.quotas()
+    server.base_url(port=0)
     PriceTable.read(server.prices)
     settings = ServeSettings(db, server, runs, schedule.schedule(has_operations=has_operations), read_only)
     if read_only and (runs.pipeline is not None or runs.fallback is not None):
