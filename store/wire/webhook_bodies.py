@@ -57,4 +57,4 @@ class WebhookMessagesQuery(Frozen):
 
     webhook_id: str | None = None
     """Only messages of this webhook."""
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 50

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from store import open_store
+from store.client.webhooks import HTTPWebhooks
+from store.errors import NotFound
 from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.webhooks.management import WebhookService
@@ -61,25 +63,24 @@ async def test_webhook_is_added_tested_and_removed_on_the_page(api: Api) -> None
 
 
 async def test_webhook_is_added_tested_and_removed_over_http(api: Api) -> None:
-    async with receiving(204) as receiver:
-        conditions = {"scanner_rate/loops": {"above": 0.2}}
-        added = (await api.post("/webhooks", {"url": receiver.url, "conditions": conditions})).ok(201)
+    async with receiving(204) as receiver, HTTPWebhooks.opened(api.url) as client:
+        added = await client.add(receiver.url, {"scanner_rate/loops": {"above": 0.2}})
         secret = added.pop("secret")
         assert added["conditions"] == {"scanner_rate/loops": {"rollouts": 100, "above": 0.2}}
-        assert (await api.get("/webhooks")).ok() == [added]
-        tested = (await api.post(f"/webhooks/{added['id']}/test")).ok()
+        assert await client.all() == [added]
+        tested = await client.test(added["id"])
         assert (tested["status"], tested["response_status"], tested["body"]["type"]) == (
             "delivered",
             204,
             "webhook.test",
         )
-        assert (await api.get(f"/webhooks/deliveries?webhook_id={added['id']}&limit=1")).ok() == [tested]
-        assert (await api.get("/webhooks/deliveries?webhook_id=none")).ok() == []
+        assert await client.deliveries(1, added["id"]) == [tested]
+        assert await client.deliveries(9, "none") == []
         assert [body for body in await texts(api) if secret in body] == []
-    assert (await api.send("DELETE", f"/webhooks/{added['id']}")).ok() == added
-    missing = await api.send("DELETE", f"/webhooks/{added['id']}")
-    assert (missing.status, missing.json["error_type"], missing.json["kind"]) == (404, "NotFound", "webhook")
-    assert (await api.post("/webhooks/none/test")).status == 404
+        assert await client.remove(added["id"]) == added
+        for call in (client.remove, client.test):
+            with pytest.raises(NotFound, match="there is no webhook"):
+                await call(added["id"])
 
 
 @pytest.mark.parametrize("api", [False], indirect=True)

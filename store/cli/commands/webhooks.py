@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-import orjson
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, line, note
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import utc
-from store.runtime.clock import to_seconds
+from store.runtime.urls import scheme_of
 
 if TYPE_CHECKING:
-    from store.webhooks.records import Delivery, Webhook, Webhooks
+    from store.client.webhooks import HTTPWebhooks
+    from store.webhooks.records import Webhooks
 
 T = TypeVar("T")
+Fields = dict[str, Any]
 
 app = typer.Typer()
 webhooks = typer.Typer(
@@ -53,16 +54,22 @@ def webhooks_add(
 ) -> None:
     """Add a webhook and print its secret once; receivers verify signatures with the secret."""
     from store.webhooks.conditions import parse_conditions
-    from store.webhooks.management import add_webhook
 
     conditions = parse_conditions(on or [])
-    webhook = _run(db, lambda webhooks: add_webhook(webhooks, url, conditions, allow_private=allow_private))
+
+    async def add(webhooks: Webhooks) -> Fields:
+        from store.webhooks.management import add_webhook
+
+        webhook = await add_webhook(webhooks, url, conditions, allow_private=allow_private)
+        return {**webhook.public_fields(), "secret": webhook.secret}
+
+    webhook = _run(db, add, lambda server: server.add(url, conditions))
     if json:
-        json_document({**webhook.public_fields(), "secret": webhook.secret})
+        json_document(webhook)
     else:
-        line(webhook.secret)
+        line(webhook["secret"])
     note(
-        f"Servers of this database check the webhook {webhook.webhook_id}: they begin within 30 seconds, or within ten"
+        f"Servers of this database check the webhook {webhook['id']}: they begin within 30 seconds, or within ten"
         " minutes in a partition that none of their clients uses."
     )
     note("The secret is shown only once. The database stores it, because each signature needs it.")
@@ -71,9 +78,13 @@ def webhooks_add(
 @webhooks.command("ls")
 def webhooks_list(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """List the webhooks of a store, without their secrets."""
-    rows = _run(db, lambda webhooks: webhooks.all(), read_only=True)
+
+    async def read(webhooks: Webhooks) -> list[Fields]:
+        return [webhook.public_fields() for webhook in await webhooks.all()]
+
+    rows = _run(db, read, lambda server: server.all(), read_only=True)
     if json:
-        json_document([webhook.public_fields() for webhook in rows])
+        json_document(rows)
     else:
         print_table(_WEBHOOKS, rows)
 
@@ -81,7 +92,11 @@ def webhooks_list(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
 @webhooks.command("rm")
 def webhooks_remove(webhook_id: WebhookId, db: Db = DEFAULT_DB) -> None:
     """Remove a webhook with its messages, also those that wait for a retry."""
-    _run(db, lambda webhooks: webhooks.remove(webhook_id))
+
+    async def remove(webhooks: Webhooks) -> Fields:
+        return (await webhooks.remove(webhook_id)).public_fields()
+
+    _run(db, remove, lambda server: server.remove(webhook_id))
     line(f"{webhook_id} removed")
 
 
@@ -89,15 +104,19 @@ def webhooks_remove(webhook_id: WebhookId, db: Db = DEFAULT_DB) -> None:
 def webhooks_test(
     webhook_id: WebhookId, db: Db = DEFAULT_DB, allow_private: AllowPrivate = False, json: AsJson = False
 ) -> None:
-    """Send a message of the type webhook.test from this machine, once, and print the result."""
-    from store.webhooks.management import test_webhook
+    """Send a message of the type webhook.test once, from this machine or from the server, and print the result."""
 
-    delivery = _run(db, lambda webhooks: test_webhook(webhooks, webhook_id, allow_private=allow_private))
+    async def test(webhooks: Webhooks) -> Fields:
+        from store.webhooks.management import test_webhook
+
+        return (await test_webhook(webhooks, webhook_id, allow_private=allow_private)).public_fields()
+
+    delivery = _run(db, test, lambda server: server.test(webhook_id))
     if json:
-        json_document(delivery.public_fields())
+        json_document(delivery)
     else:
-        line(f"{delivery.status} {delivery.error or delivery.response_status}")
-    if delivery.error is not None:
+        line(f"{delivery['status']} {delivery['error'] or delivery['response_status']}")
+    if delivery["error"] is not None:
         raise typer.Exit(1)
 
 
@@ -109,35 +128,50 @@ def webhooks_deliveries(
     json: AsJson = False,
 ) -> None:
     """List the newest messages with their attempts and results."""
-    rows = _run(db, lambda webhooks: webhooks.deliveries(limit, webhook_id), read_only=True)
+
+    async def read(webhooks: Webhooks) -> list[Fields]:
+        return [message.public_fields() for message in await webhooks.deliveries(limit, webhook_id)]
+
+    rows = _run(db, read, lambda server: server.deliveries(limit, webhook_id), read_only=True)
     if json:
-        json_document([delivery.public_fields() for delivery in rows])
+        json_document(rows)
     else:
         print_table(_DELIVERIES, rows)
 
 
-def _run(db: str, work: Callable[[Webhooks], Awaitable[T]], *, read_only: bool = False) -> T:
-    from store.webhooks.records import Webhooks
-
+def _run(
+    db: str,
+    in_database: Callable[[Webhooks], Awaitable[T]],
+    at_server: Callable[[HTTPWebhooks], Awaitable[T]],
+    *,
+    read_only: bool = False,
+) -> T:
     async def run() -> T:
+        if scheme_of(db) in {"http", "https"}:
+            from store.client.webhooks import HTTPWebhooks
+
+            async with HTTPWebhooks.opened(db) as server:
+                return await at_server(server)
+        from store.webhooks.records import Webhooks
+
         async with Webhooks.opened(db, read_only=read_only) as webhooks:
-            return await work(webhooks)
+            return await in_database(webhooks)
 
     return asyncio.run(run())
 
 
-_WEBHOOKS: Final[list[Column[Webhook]]] = [
-    Column("id", lambda webhook: webhook.webhook_id),
-    Column("url", lambda webhook: webhook.url, shrinks=True),
-    Column("conditions", lambda webhook: ", ".join(orjson.loads(webhook.conditions)), shrinks=True),
-    Column("created", lambda webhook: utc(to_seconds(webhook.created_at))),
+_WEBHOOKS: Final[list[Column[Fields]]] = [
+    Column("id", lambda webhook: webhook["id"]),
+    Column("url", lambda webhook: webhook["url"], shrinks=True),
+    Column("conditions", lambda webhook: ", ".join(webhook["conditions"]), shrinks=True),
+    Column("created", lambda webhook: utc(webhook["created_at"])),
 ]
-_DELIVERIES: Final[list[Column[Delivery]]] = [
-    Column("created", lambda delivery: utc(to_seconds(delivery.created_at))),
-    Column("webhook", lambda delivery: delivery.webhook_id),
-    Column("type", lambda delivery: delivery.type),
-    Column("status", lambda delivery: delivery.status),
-    Column("attempts", lambda delivery: str(delivery.attempts)),
-    Column("next", lambda delivery: utc(None if delivery.next_at is None else to_seconds(delivery.next_at))),
-    Column("error", lambda delivery: delivery.error or "", shrinks=True),
+_DELIVERIES: Final[list[Column[Fields]]] = [
+    Column("created", lambda message: utc(message["created_at"])),
+    Column("webhook", lambda message: message["webhook_id"]),
+    Column("type", lambda message: message["type"]),
+    Column("status", lambda message: message["status"]),
+    Column("attempts", lambda message: str(message["attempts"])),
+    Column("next", lambda message: utc(message["next_at"])),
+    Column("error", lambda message: message["error"] or "", shrinks=True),
 ]
