@@ -61,7 +61,7 @@ async def scanned_once(url: str) -> int:
 async def test_killed_scan_is_continued(durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         await add_rollouts(store, range(ROLLOUTS))
-    for _ in range(rounds(20, few=2)):
+    for _ in range(rounds(20, few=1)):
         running = started(durable_url)
         # The process begins to scan after its start, so most kills come while results are recorded.
         await has_begun(durable_url, running)
