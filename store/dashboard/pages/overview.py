@@ -30,6 +30,7 @@ from store.db.queries.overview import (
     RECENT,
     LogFigures,
     Overview,
+    active_ids,
     ended_by_minute,
     last_claim,
     read_overview,
@@ -164,8 +165,9 @@ async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward
         ended=await cache.read(session, ("ended", since), partial(ended_by_minute, since=since)),
         last_end_at=max((part.last_end_at for part in totals if part.last_end_at is not None), default=None),
         last_claim_at=await cache.read(session, "last claim", last_claim),
+        active_ids=await cache.read(session, "active", partial(active_ids, limit=_MOST_ACTIVE)),
     )
-    activity = await read_overview(session, now, figures, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
+    activity = await read_overview(session, now, figures, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
     failures = await cache.read(session, "failures", _failures)

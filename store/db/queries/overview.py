@@ -128,18 +128,17 @@ class LogFigures:
     last_end_at: int | None
     last_claim_at: int | None
     """The start of the last attempt that the queue gave, in µs since the epoch."""
+    active_ids: Sequence[str]
+    """The ids of the active rollouts that began first."""
 
 
-async def read_overview(
-    session: ReadSession, now: int, figures: LogFigures, *, most_active: int, most_waiting: int
-) -> Overview:
+async def read_overview(session: ReadSession, now: int, figures: LogFigures, *, most_waiting: int) -> Overview:
     """Return the current activity of a store.
 
     Args:
         session: a connection to the database.
         now: the time of the store's clock, in µs since the epoch.
         figures: the figures at the current end of the log.
-        most_active: the maximum number of active rollouts.
         most_waiting: the maximum number of queued rollouts.
     """
     recent = 0
@@ -151,7 +150,7 @@ async def read_overview(
         ended=figures.ended,
         recent=recent,
         last_end_at=figures.last_end_at,
-        active=await active_rollouts(session, most_active),
+        active=await active_rollouts(session, len(figures.active_ids), rollout_ids=figures.active_ids),
         queued=await pages.queue_depth(session),
         waiting=await waiting_rollouts(session, most_waiting),
         workers=await _workers(session, figures.last_claim_at),
@@ -214,10 +213,23 @@ async def last_claim(session: ReadSession) -> int | None:
     return rows[0].at
 
 
-async def active_rollouts(session: ReadSession, limit: int, worker_ids: Sequence[str] | None = None) -> list[Active]:
+async def active_ids(session: ReadSession, limit: int) -> list[str]:
+    """Return the ids of the active rollouts that began first."""
+    rollout = core_tables.rollouts.c
+    statement = select(rollout.rollout_id).where(one_of(rollout.status, ACTIVE))
+    statement = statement.order_by(rollout.start_at, rollout.first_position).limit(big(limit))
+    return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), {})]
+
+
+async def active_rollouts(
+    session: ReadSession,
+    limit: int,
+    worker_ids: Sequence[str] | None = None,
+    rollout_ids: Sequence[str] | None = None,
+) -> list[Active]:
     """Return the active rollouts that began first with their latest attempts, sorted by the start of these attempts.
 
-    With `worker_ids`, only the rollouts on which these workers work are returned.
+    With `worker_ids`, only the rollouts on which these workers work are returned; with `rollout_ids`, only these.
     """
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
     # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
@@ -229,6 +241,9 @@ async def active_rollouts(session: ReadSession, limit: int, worker_ids: Sequence
             )
         )
         params["workers"] = session.dialect.list_param(list(worker_ids))
+    if rollout_ids is not None:
+        terms.append(session.dialect.any_of(rollout.rollout_id, "rollouts"))
+        params["rollouts"] = session.dialect.list_param(list(rollout_ids))
     active = (
         select(rollout.rollout_id, rollout.status, rollout.config, rollout.step, rollout.attempt_count)
         .where(*terms)
