@@ -79,7 +79,7 @@ bench-loop: .venv/ready-dev  ## Measure the training loop, against Agent-lightni
 bench-runs: .venv/ready-dev  ## Measure runs: appending, viewers, long histories and forks, and print
 	$(PYTEST) tests/benchmarks/test_runs.py -m benchmark --timeout=0 -s
 
-bench-dashboard: .venv/ready-dev  ## Measure the dashboard in a browser, at 100,000 rollouts and 50,000 spans, and on one of 300,000 spans, and print
+bench-dashboard: .venv/ready-dev  ## Measure pages on the server and in a browser, at 100,000 rollouts, and on one of 300,000 spans, and print
 	$(PYTEST) tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
 
 bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time of a store, and write the tables of docs/production.md and docs/clusters.md

@@ -1,14 +1,18 @@
-"""The dashboard at 100,000 rollouts: size and rendering time of pages, and the drawing of 50,000 and 300,000 spans."""
+"""The dashboard at 100,000 rollouts: time of the server, size and rendering time of pages, and the drawing of spans."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -19,6 +23,7 @@ from tests.benchmarks.conftest import IS_QUICK, load
 from tests.benchmarks.dashboard_store import ROLLOUTS, SPANS, generate
 from tests.benchmarks.report import Report, at_most
 from tests.dashboard.browsing import running, watched
+from tests.dashboard.reviewed import SMALL_STEPS, fill
 from tests.server.test_serving import serving
 
 pytestmark = pytest.mark.benchmark
@@ -45,10 +50,26 @@ PAGES: Final = {
     "waterfall": "rollouts/{large}/waterfall",
 }
 """By the names under which they are noted."""
+ANSWERED: Final = {
+    **{name: path for name, path in PAGES.items() if name not in {"group", "rollout", "events", "training"}},
+    "group": "groups/task-000010",
+    "tasks": "tasks",
+    "cost": "cost",
+    "effects": "effects",
+    "worker": "workers/w-00",
+    "rollout": "rollouts/{usual}",
+}
+"""The pages whose time on the server is measured."""
+REQUESTS: Final = 5 if IS_QUICK else 15
+COMMITS: Final = 3
+"""The number of visits directly after a commit."""
 
 LONG: Final = 5_000 if IS_QUICK else 300_000
 """The spans of a single rollout."""
 LONG_TARGETS = {
+    "transcript": at_most(f"transcript of a rollout of {LONG:,} spans, time of the server", "ms", 500, 250),
+    "waterfall": at_most(f"waterfall of {LONG:,} spans, time of the server", "ms", 500, 250),
+    "search": at_most(f"search in a rollout of {LONG:,} spans, time of the server", "ms", 150, 50),
     "head": at_most(f"transcript of a rollout of {LONG:,} spans, first paint", "ms", 1000, 400),
     "opened": at_most(f"waterfall of {LONG:,} spans, first rows drawn", "ms", 3000, 1500),
     "complete": at_most(f"waterfall of {LONG:,} spans, all read", "s", 90, 30),
@@ -65,9 +86,17 @@ TARGETS = {
     "answer": at_most("the largest answer that a page asks for", "KB", 2000, 500),
     "rows": at_most(f"rows drawn of a waterfall of {SCALE[1]:,} spans", "", 1000, 200),
     **LONG_TARGETS,
+    **{
+        f"{database}.{name}": at_most(f"{title}: p50 of the server, {name}", "ms", 100, 50)
+        for database, title in (("sqlite", "SQLite"), ("postgres", "Postgres"))
+        for name in ANSWERED
+    },
+    "turns.server": at_most("transcript of 60 turns with 15 edits, time of the server", "ms", 200, 100),
+    "turns.ready": at_most("transcript of 60 turns with 15 edits, ready with its outline", "ms", 400, 250),
 }
 
 _PAINTED = """() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null"""
+_READY = """() => performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd"""
 _ANSWERS = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
     .map((entry) => [entry.transferSize, entry.decodedBodySize])"""
 
@@ -85,23 +114,94 @@ def report() -> Iterator[Report]:
         report.finish()
 
 
+def _filled(new_url: str) -> tuple[str, str]:
+    """Return the URL of a store, and the id of its large rollout.
+
+    ROLLBOOK_BENCH_STORE names stores that were filled before, separated by spaces.
+    """
+    scheme = new_url.partition(":")[0]
+    for url in os.environ.get("ROLLBOOK_BENCH_STORE", "").split():
+        if url.startswith(scheme):
+            return url, asyncio.run(_large(url))
+    return new_url, asyncio.run(generate(new_url, *SCALE))
+
+
 def test_the_dashboard(report: Report, tmp_path: Path) -> None:
-    store_url = os.environ.get("ROLLBOOK_BENCH_STORE")
-    full = store_url or f"sqlite:///{tmp_path / 'full.db'}?durability=normal"
+    full, large = _filled(f"sqlite:///{tmp_path / 'full.db'}?durability=normal")
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
-    large = asyncio.run(_large(full) if store_url else generate(full, *SCALE))
     asyncio.run(_make(empty))
+    _note_answers(report, "sqlite", full, large)
     report.fact("rollouts, and spans of the large one", asyncio.run(_counts(full, large)))
     asyncio.run(_measure(report, empty, full, large))
+
+
+def test_pages_on_postgres(report: Report, postgres_url: Callable[[], str]) -> None:
+    _note_answers(report, "postgres", *_filled(postgres_url()))
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The times in which a server answered one request several times, in milliseconds."""
+
+    first: float
+    p50: float
+    processor: float
+    """The processor time of the server, without that of the database, per request."""
+
+
+def _get(url: str) -> tuple[float, bytes]:
+    """Return the milliseconds until a server has answered a request, and the answer."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.netloc, timeout=600)
+    try:
+        connection.connect()
+        start = time.perf_counter()
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, (url, answer.status)
+        return (time.perf_counter() - start) * 1000, body
+    finally:
+        connection.close()
+
+
+def _answers(process: psutil.Process, url: str) -> Answers:
+    first, _ = _get(url)
+    before = sum(process.cpu_times()[:2])
+    times = [_get(url)[0] for _ in range(REQUESTS)]
+    spent = sum(process.cpu_times()[:2]) - before
+    return Answers(first, statistics.median(times), spent * 1000 / REQUESTS)
+
+
+def _note_answers(report: Report, database: str, url: str, large: str) -> None:
+    """Note the time of the server for each page, also directly after a commit, when no figures are cached."""
+    usual = asyncio.run(_large(url, offset=SCALE[0] // 2))
+    with serving("ui", "--db", url, "--port", "0") as (started, address):
+        process = psutil.Process(started.pid)
+        for name, path in ANSWERED.items():
+            page = address + path.format(large=large, usual=usual)
+            answers = _answers(process, page)
+            after_commit: list[float] = []
+            for _ in range(COMMITS):
+                asyncio.run(_commit(url))
+                after_commit.append(_get(page)[0])
+            detail = f"{statistics.median(after_commit):.0f} after a commit, {answers.processor:.0f} of the processor"
+            report.figure(f"{database}.{name}", answers.p50, detail)
+            report.raw(f"{database}.{name}", asdict(answers) | {"after_commit": after_commit})
 
 
 async def _make(url: str) -> None:
     await (await open_store(url)).close()
 
 
-async def _large(url: str) -> str:
+async def _commit(url: str) -> None:
+    async with await open_store(url) as store:
+        await store.enqueue_rollout({"question": "one more"})
+
+
+async def _large(url: str, offset: int = 0) -> str:
     async with await open_store(url, read_only=True) as store:
-        (first,) = (await store.query_rollouts(limit=1)).items
+        (first,) = (await store.query_rollouts(limit=1, offset=offset)).items
         return first.rollout_id
 
 
@@ -163,9 +263,44 @@ async def _visit(browser: Browser, address: str) -> Visit:
         return Visit(address, painted, drawn, transferred, largest, rows)
 
 
+def test_transcript_of_many_turns(report: Report, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'reviewed.db'}"
+    story = asyncio.run(fill(url, SMALL_STEPS))
+    with serving("ui", "--db", url, "--port", "0") as (started, address):
+        page = f"{address}rollouts/{story.long_id}"
+        answers = _answers(psutil.Process(started.pid), page)
+        detail = f"{answers.first:.0f} at first, {answers.processor:.0f} of the processor"
+        report.figure("turns.server", answers.p50, detail)
+        cold, warm = asyncio.run(_ready(page))
+        report.figure("turns.ready", statistics.median(warm), f"{statistics.median(cold):.0f} without cached files")
+        report.raw("turns", {"cold": cold, "warm": warm})
+
+
+async def _ready(address: str) -> tuple[list[float], list[float]]:
+    """Return the milliseconds until the page can be used, in a new browser profile and at a second visit."""
+    cold: list[float] = []
+    warm: list[float] = []
+    async with running() as browser:
+        for _ in range(VISITS):
+            async with watched(browser) as (page, watch):
+                for times in (cold, warm):
+                    await page.goto(address)
+                    await watch.settled(page)
+                    times.append(await page.evaluate(_READY))
+    return cold, warm
+
+
 def test_rollout_with_many_spans(report: Report, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'long.db'}?durability=normal"
-    asyncio.run(_measure_long(report, url, asyncio.run(generate(url, 1, LONG))))
+    large = asyncio.run(generate(url, 1, LONG))
+    with serving("ui", "--db", url, "--port", "0") as (started, address):
+        for name, path in {"transcript": "", "waterfall": "/waterfall", "search": "/search?q=long"}.items():
+            page = f"{address}rollouts/{large}{path}"
+            while name == "search" and json.loads(_get(page.replace("?", ".json?"))[1])["events_behind"]:
+                time.sleep(1)
+            answers = _answers(psutil.Process(started.pid), page)
+            report.figure(name, answers.p50, f"{answers.processor:.0f} of the processor")
+    asyncio.run(_measure_long(report, url, large))
 
 
 async def _measure_long(report: Report, url: str, large: str) -> None:
