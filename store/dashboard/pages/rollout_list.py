@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 import orjson
 
 from store.comparing.selections import text_of
+from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
@@ -26,7 +27,14 @@ from store.dashboard.views.rollout_filters import (
 from store.db.dialect import ReadSession
 from store.db.queries.input_starts import input_starts, input_titles
 from store.db.queries.list_details import dimensions_of, metadata_of
-from store.db.queries.rollout_list import RolloutListQuery, RolloutPage, RolloutRow, StatusFigures, rollout_page
+from store.db.queries.rollout_list import (
+    RolloutListQuery,
+    RolloutPage,
+    RolloutRow,
+    StatusFigures,
+    rollout_page,
+    status_figures,
+)
 from store.models import RolloutStatus
 
 pages = Pages()
@@ -79,14 +87,20 @@ class ListRead:
     metadata: dict[str, dict[str, Any]]
 
     @classmethod
-    async def read(cls, session: ReadSession, filters: RolloutFilters, *, has_metadata: bool) -> ListRead:
+    async def read(
+        cls, session: ReadSession, filters: RolloutFilters, cache: FigureCache, *, has_metadata: bool
+    ) -> ListRead:
         """Read the page of the list that the filters select."""
         query = filters.query
-        page = await rollout_page(session, query, filters.missing)
+        # The figures do not depend on the page and the order of the list.
+        selection = replace(query, statuses=(), sort="", is_descending=True, limit=0, offset=0, after=None, before=None)
+        figures = partial(status_figures, query=query, missing=filters.missing)
+        by_status = await cache.read(session, ("list", repr(selection), filters.missing), figures)
+        page = await rollout_page(session, query, filters.missing, by_status)
         if query.before is not None and not page.has_more:
             # Paging back has reached the start of the list: a full first page replaces the few remaining rows.
             query = replace(query, before=None)
-            page = await rollout_page(session, query, filters.missing)
+            page = await rollout_page(session, query, filters.missing, by_status)
         rows = list(page.rows) if query.before is None else list(reversed(page.rows))
         ids = [row.rollout_id for row in rows]
         return cls(
@@ -110,7 +124,8 @@ async def rollouts(request: PageRequest) -> PageContent:
     read = ListRead(filters.query, RolloutPage([], {}, 0, has_more=False, labels={}), [], {}, {}, {})
     if not filters.errors:
         read = await request.store.core.look(
-            partial(ListRead.read, filters=filters, has_metadata=is_shown), snapshot=True
+            partial(ListRead.read, filters=filters, cache=cache_of(request.store.core), has_metadata=is_shown),
+            snapshot=True,
         )
     choice = choose_columns(names, read.rewards, read.metadata)
     query, page = read.query, read.page

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
+from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.charts.worker_lanes import LANE_WIDTH, lanes_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
@@ -68,7 +69,9 @@ async def workers(request: PageRequest) -> PageContent:
         limit=request.rows,
         offset=request.whole("offset", 0),
     )
-    activity = await request.store.core.look(partial(_read_activity, query=query), snapshot=True)
+    activity = await request.store.core.look(
+        partial(_read_activity, query=query, cache=cache_of(request.store.core)), snapshot=True
+    )
     lanes = lanes_of(activity.stretches, activity.window)
     values = {
         "workers": [
@@ -97,7 +100,9 @@ async def one(request: PageRequest) -> PageContent:
     """Show a worker, its last hour, its newest attempts and its heartbeat statistics."""
     worker_id = request.ids["worker_id"]
     query = FilterQuery(worker_activity.WORKERS, (FilterCondition("worker_id", "in", [worker_id]),))
-    activity = await request.store.core.look(partial(_read_activity, query=query, newest_of=worker_id), snapshot=True)
+    activity = await request.store.core.look(
+        partial(_read_activity, query=query, cache=cache_of(request.store.core), newest_of=worker_id), snapshot=True
+    )
     if worker_id not in activity.workers:
         raise NotFound("worker", worker_id)
     values = {
@@ -110,9 +115,11 @@ async def one(request: PageRequest) -> PageContent:
     return PageContent("worker.html", values, worker_id, hidden=_drawing())
 
 
-async def _read_activity(session: ReadSession, query: FilterQuery, newest_of: str | None = None) -> _Activity:
+async def _read_activity(
+    session: ReadSession, query: FilterQuery, cache: FigureCache, newest_of: str | None = None
+) -> _Activity:
     now = (session.dialect.clock or system_clock)()
-    window = await worker_activity.window(session, now)
+    window = worker_activity.window(await cache.read(session, "last activity", worker_activity.last_activity), now)
     attempts, counts = ([], {}) if newest_of is None else await worker_activity.attempts_of(session, newest_of)
     signs, total = await worker_activity.worker_signs(session, query)
     worker_ids = [sign.worker_id for sign in signs]

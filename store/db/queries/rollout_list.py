@@ -209,17 +209,11 @@ class RolloutPage:
     """The labels of rollouts on this page, by rollout id. Rollouts without labels are left out."""
 
 
-async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: MissingReward) -> RolloutPage:
-    """Return a page of rollouts with their latest attempts. `missing` says how rollouts without a reward count."""
+async def status_figures(
+    session: ReadSession, query: RolloutListQuery, missing: MissingReward
+) -> dict[str, StatusFigures]:
+    """Return by status the figures of the rollouts that meet all conditions other than that on the status."""
     dialect = session.dialect
-    # One more row than the page needs is read, to find out whether there is another page.
-    page = listing_of(dialect, replace(query, limit=query.limit + 1), RolloutRow, *_window(query))
-    rows = records(RolloutRow, await read_rows(session, page))
-    newer = 0
-    if query.upto is not None:
-        later = listing_of(dialect, query, RolloutRow, core_tables.rollouts.c.first_position > big(query.upto))
-        counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
-        newer = counts[0].total
     any_status = listing_of(dialect, replace(query, statuses=()), RolloutRow)
     status = core_tables.rollouts.c.status
     reward = any_status.columns["last_reward"]
@@ -240,6 +234,34 @@ async def rollout_page(session: ReadSession, query: RolloutListQuery, missing: M
             by_status[row.status] = StatusFigures(row.total, row.total, row.rewarded, counted, row.mean_counted)
         else:
             by_status[row.status] = StatusFigures(row.total, 0, 0, 0, None)
+    return by_status
+
+
+async def rollout_page(
+    session: ReadSession,
+    query: RolloutListQuery,
+    missing: MissingReward,
+    by_status: dict[str, StatusFigures] | None = None,
+) -> RolloutPage:
+    """Return a page of rollouts with their latest attempts.
+
+    Args:
+        session: a connection to the database.
+        query: the selection and the page.
+        missing: how rollouts without a reward count.
+        by_status: the result of `status_figures`, if the caller has it.
+    """
+    dialect = session.dialect
+    # One more row than the page needs is read, to find out whether there is another page.
+    page = listing_of(dialect, replace(query, limit=query.limit + 1), RolloutRow, *_window(query))
+    rows = records(RolloutRow, await read_rows(session, page))
+    newer = 0
+    if query.upto is not None:
+        later = listing_of(dialect, query, RolloutRow, core_tables.rollouts.c.first_position > big(query.upto))
+        counts = await session.fetch(dialect.sql(later.count(dialect)), later.params(dialect))
+        newer = counts[0].total
+    if by_status is None:
+        by_status = await status_figures(session, query, missing)
     on_page = rows[: query.limit]
     labels = await labels_of(session, rollout_ids=[row.rollout_id for row in on_page])
     return RolloutPage(on_page, by_status, newer, len(rows) > query.limit, labels)

@@ -128,16 +128,30 @@ async def worker_signs(session: ReadSession, query: FilterQuery) -> tuple[list[W
     return rows, counts[0].total
 
 
-async def window(session: ReadSession, now: int) -> Window:
-    """Return the last hour. If no attempt was active in this hour, return the hour before the last activity."""
+@dataclass(frozen=True, slots=True)
+class LastActivity:
+    """The last activity of any attempt."""
+
+    at: int | None
+    """The latest end of an attempt, or the time of its last event, in µs since the epoch; None without attempts."""
+    open_attempts: int
+
+
+async def last_activity(session: ReadSession) -> LastActivity:
+    """Return the last activity of any attempt."""
     attempt = core_tables.attempts.c
     columns: list[ColumnElement[Any]] = [
-        func.max(_ended(attempt)).label("last"),
-        func.count(case((one_of(attempt.status, _OPEN), ONE))).label("open"),
+        func.max(_ended(attempt)).label("at"),
+        func.count(case((one_of(attempt.status, _OPEN), ONE))).label("open_attempts"),
     ]
-    rows = await session.fetch(session.dialect.sql(select(*columns)), {})
-    last = rows[0].last
-    if last is not None and not rows[0].open and last < now - HOUR:
+    (activity,) = records(LastActivity, await session.fetch(session.dialect.sql(select(*columns)), {}))
+    return activity
+
+
+def window(activity: LastActivity, now: int) -> Window:
+    """Return the last hour. If no attempt was active in this hour, return the hour before the last activity."""
+    last = activity.at
+    if last is not None and not activity.open_attempts and last < now - HOUR:
         return Window(last - HOUR, last, is_now=False)
     # If the clock is behind the times of the latest attempts, the window must still contain these attempts.
     until = now if last is None else max(now, last)
