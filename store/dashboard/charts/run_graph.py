@@ -97,6 +97,11 @@ class Drawing:
         reporting = sum(node.tokens_in is not None or node.tokens_out is not None for node in nodes)
         return DrawnTokens(sum(counts_in) if counts_in else None, sum(counts_out) if counts_out else None, reporting)
 
+    @property
+    def longest(self) -> float:
+        """The duration of the slowest node in seconds; 0 if no duration is known."""
+        return max((node.seconds or 0.0 for scope in self.scopes for node in scope.nodes), default=0.0)
+
     def at(self, place: Place) -> list[DrawnScope]:
         """Return the scopes at a place of the drawing."""
         return [scope for scope in self.scopes if scope.place == place]
