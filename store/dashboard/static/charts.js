@@ -25,6 +25,7 @@ function faint(value) {
 }
 
 function short(value) {
+  if (Math.abs(value) >= 1e13) return Number(value.toPrecision(4)).toExponential().replace("+", "");
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= limit) return `${Number((value / limit).toPrecision(3))}${unit}`;
   }
