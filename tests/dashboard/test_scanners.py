@@ -72,6 +72,7 @@ async def test_scanner_has_rates_by_step_version_and_worker(api: Api, store: Sto
     assert (await api.get("//ui/scanners?scanner=missing@v1")).status == 404
 
 
+@ON_BOTH
 async def test_results_of_scanners_are_on_the_rollout_and_their_rates_on_the_overview(api: Api, store: Store) -> None:
     assert (await api.get("//ui/overview.json")).ok()["scanners"] is None
     rollouts = [await succeeded(store, metadata={"rollbook.step": step}) for step in (1, 1, 2)]

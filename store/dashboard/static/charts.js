@@ -11,6 +11,8 @@ const COLOURS = { train: "--accent", val: "--warn", test: "--good" };
 const DASHES = { val: [6, 3], test: [2, 3] };
 const PALETTE = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
 const FALLBACKS = ["--accent", "--warn", "--good", "--bad", "--soft", "--ink"];
+// Validation of a version has the colour of the version, so that its dots differ from the dashes of all versions.
+const DOTS = [1, 5];
 const VERSION_DASHES = [undefined, [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [8, 2]];
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000];
 
@@ -109,7 +111,7 @@ function look(line, chart) {
   if (line.version === null) return { stroke: colour(COLOURS[line.mode] ?? (line.count.length ? "--soft" : "--accent")), dash: DASHES[line.mode] };
   const versions = [...new Set(chart.series.map((other) => other.version))];
   const place = versions.indexOf(line.version) % PALETTE.length;
-  const dash = line.mode === "val" ? DASHES.val : VERSION_DASHES[place];
+  const dash = line.mode === "val" ? DOTS : VERSION_DASHES[place];
   return { stroke: colour(PALETTE[place]) || colour(FALLBACKS[place]), dash };
 }
 
