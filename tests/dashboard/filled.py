@@ -115,7 +115,7 @@ async def _add_webhook(store: SQLStore) -> None:
 
 
 async def _scan(store: SQLStore) -> None:
-    """Record a match or an error of a scanner for each rollout that has ended."""
+    """Record one error, and matches, of a scanner for the rollouts that have ended."""
     scanner = HOSTILE[:64]
     await store.scanners.add(
         NewScanner(name=scanner, version="v1", kind="regex", definition={HOSTILE: HOSTILE}, match_label="m")

@@ -99,7 +99,7 @@ class Drawing:
 
     @property
     def longest(self) -> float:
-        """The duration of the slowest node in seconds; 0 if no duration is known."""
+        """The duration of the slowest node in seconds; 0 without durations."""
         return max((node.seconds or 0.0 for scope in self.scopes for node in scope.nodes), default=0.0)
 
     def at(self, place: Place) -> list[DrawnScope]:

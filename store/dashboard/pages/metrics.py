@@ -69,7 +69,7 @@ def _axis(logged: list[Metric], of_rewards: Axis | None) -> Axis:
 
 
 def _chart(along: Axis, number: int, logged: list[Metric]) -> curves.Chart:
-    """Return the curve of one metric: the mean in each bucket. A bucket without a finite number is a gap.
+    """Return the curve of one metric: the means by bucket. A bucket without a finite number is a gap.
 
     Buckets without a value are left out, except the ends of the axis, so that all curves have the same range.
     """

@@ -32,7 +32,7 @@ export class Stretch {
     this.addressed = null;
   }
 
-  // Read a period from the address, in seconds from the start. It is shown when all spans are known.
+  // Read a period from the address, in seconds from the start. It applies once all spans are loaded.
   read(text) {
     const [from, to] = text.split("-").map(Number);
     this.addressed = to > from ? { from, to } : null;

@@ -205,7 +205,7 @@ async def matching(session: ReadSession, scanner: Scanner, *, limit: int) -> lis
 
 
 def _last_results() -> Any:
-    """Return the last result of each attempt: a match or its absence, which are final, or the last error."""
+    """Return the last results by attempt: a match or its absence, which are final, or the last error."""
     scan, later = core_tables.scans.c, core_tables.scans.alias("later")
     columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id, scan.is_match]
     follows = [
