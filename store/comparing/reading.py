@@ -44,23 +44,38 @@ async def compared_selections(
     """
     sides: list[SideRows] = []
     for name, query in (("a", a), ("b", b)):
-        rows = await compared_rows(session, query, name)
-        dimensions = await dimensions_of(session, [row.rollout_id for row in rows])
-        sides.append(SideRows(text_of(query), rows, dimensions))
+        sides.append(await side_rows(session, query, name))
     comparison = compared(sides[0], sides[1], missing, pairs=pairs)
-    return await _titled(session, comparison, sides)
+    return await titled_comparison(session, comparison, sides)
 
 
-async def _titled(session: ReadSession, comparison: SelectionComparison, sides: list[SideRows]) -> SelectionComparison:
-    """Return a comparison with the beginnings of the inputs as titles, and with the labels of the moved rollouts."""
+async def side_rows(session: ReadSession, query: RolloutListQuery, name: str) -> SideRows:
+    """Return the rollouts of one side.
+
+    Raises:
+        TooLarge: the selection has too many rollouts; the error names the side.
+    """
+    rows = await compared_rows(session, query, name)
+    return SideRows(text_of(query), rows, await dimensions_of(session, [row.rollout_id for row in rows]))
+
+
+async def titled_comparison(
+    session: ReadSession, comparison: SelectionComparison, sides: list[SideRows]
+) -> SelectionComparison:
+    """Return a comparison with the beginnings of inputs as titles, and with the labels of the moved rollouts.
+
+    Only the titles of the tasks of `sides` are read; others stay.
+    """
     listed = {entry.task for entry in (*comparison.tasks, *comparison.moved)}
     examples = {row.input_sha256: row.rollout_id for side in sides for row in side.rows if row.input_sha256 in listed}
     starts = await input_titles(session, list(examples.values()), _TITLE_CHARACTERS)
     titles = {task: starts.get(rollout_id) for task, rollout_id in examples.items()}
     labels = await labels_of(session, rollout_ids=[entry.rollout_id for entry in comparison.moved])
-    tasks = [entry.model_copy(update={"title": titles.get(entry.task)}) for entry in comparison.tasks]
+    tasks = [entry.model_copy(update={"title": titles.get(entry.task, entry.title)}) for entry in comparison.tasks]
     moved = [
-        entry.model_copy(update={"title": titles.get(entry.task), "labels": labels.get(entry.rollout_id, [])})
+        entry.model_copy(
+            update={"title": titles.get(entry.task, entry.title), "labels": labels.get(entry.rollout_id, [])}
+        )
         for entry in comparison.moved
     ]
     return comparison.model_copy(update={"tasks": tasks, "moved": moved})

@@ -45,14 +45,22 @@ def parse_selection(text: str, field: str) -> RolloutListQuery:
     Raises:
         Invalid: the text is not a query string, or `selection_of` refuses a parameter.
     """
+    return selection_of(params_in(text, field), field)
+
+
+def params_in(text: str, field: str) -> dict[str, list[str]]:
+    """Return the parameters of a query string, or of a URL that contains one.
+
+    Raises:
+        Invalid: the text is not a query string.
+    """
     query = urlsplit(text).query if "?" in text else text
     try:
-        params = parse_qs(query, strict_parsing=bool(query), max_num_fields=1000)
+        return parse_qs(query, strict_parsing=bool(query), max_num_fields=1000)
     except ValueError:
         raise Invalid(
             field, f"{text[:80]!r} is no selection; write filters of the list of rollouts, such as step=300&mode=train"
         ) from None
-    return selection_of(params, field)
 
 
 def selection_of(params: Mapping[str, Sequence[str]], field: str) -> RolloutListQuery:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from store.comparing.reading import compared_selections, version_changes, version_effect
-from store.comparing.selections import parse_selection, text_of
+from store.comparing.partitions import PlacedSelection, compared_partitions, cores_of
+from store.comparing.reading import version_changes, version_effect
 from store.comparing.usage_measures import with_usage
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion
 from store.errors import Invalid, Unsupported
@@ -40,7 +40,8 @@ async def compare_selections(
         store: a database, or the store of a server.
         a: the first selection as the query string of a list of rollouts, such as `step_min=280&step_max=295&mode=train`
             or `group=flask-1296`; a URL of such a list is accepted too.
-        b: the second selection. All differences are its values minus those of `a`.
+        b: the second selection. All differences are its values minus those of `a`. A selection may name another
+            partition of the database, as in `partition=second&step=300`.
         unrewarded: how ended rollouts without a reward count: `out` (left out), `failed:0` (failed ones as 0), or
             `ended:0` (all as 0).
         pairs: whether rewards are paired by task (equal inputs) if at least two tasks are in both selections.
@@ -48,20 +49,25 @@ async def compare_selections(
 
     Raises:
         Invalid: a selection or a choice is not valid.
+        NotFound: a partition does not exist.
+        Forbidden: the key of the client is not valid for the partition of a selection.
         TooLarge: a selection has more than 100,000 rollouts.
     """
-    first, second, missing = parse_selection(a, "a"), parse_selection(b, "b"), MissingReward.parse(unrewarded)
-    work = partial(compared_selections, a=first, b=second, missing=missing, pairs=pairs)
+    first, second = PlacedSelection.parse(a, "a"), PlacedSelection.parse(b, "b")
+    missing = MissingReward.parse(unrewarded)
 
-    async def compare(core: SQLCore) -> SelectionComparison:
-        comparison = await core.look(work, snapshot=True)
-        return await with_usage(core, comparison, prices or PriceTable(), waits=True)
+    async def compare(_: SQLCore) -> SelectionComparison:
+        database = database_of(store)
+        assert database is not None  # this function gets its core
+        async with cores_of(database, first, second) as cores:
+            comparison = await compared_partitions(cores, first, second, missing, pairs=pairs)
+            return await with_usage(cores, comparison, prices or PriceTable(), waits=True)
 
     return await read_figures(
         store,
         compare,
         "/ui/cohorts.json",
-        {"a": text_of(first), "b": text_of(second), "unrewarded": str(missing), "pair": "task" if pairs else "nothing"},
+        {"a": first.text, "b": second.text, "unrewarded": str(missing), "pair": "task" if pairs else "nothing"},
         lambda page: SelectionComparison.model_validate(page["comparison"]),
     )
 
@@ -98,7 +104,7 @@ async def effect(
 
     async def measure(core: SQLCore) -> VersionEffect:
         answer = await core.look(work, snapshot=True)
-        comparison = await with_usage(core, answer.comparison, prices or PriceTable(), waits=True)
+        comparison = await with_usage([core, core], answer.comparison, prices or PriceTable(), waits=True)
         return answer.model_copy(update={"comparison": comparison})
 
     return await read_figures(

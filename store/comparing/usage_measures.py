@@ -30,18 +30,24 @@ _MEASURES: Final[tuple[tuple[str, str, MeasureKind, bool | None], ...]] = (
 
 
 async def with_usage(
-    core: SQLCore, comparison: SelectionComparison, prices: PriceTable, *, waits: bool = False
+    cores: Sequence[SQLCore], comparison: SelectionComparison, prices: PriceTable, *, waits: bool = False
 ) -> SelectionComparison:
     """Return a comparison with measures of the calls of models of the ended rollouts, and of their costs.
 
     A rollout whose costs are known only in part has no cost. A measure without a value on both sides is left out; so
-    are all if there is no index of usage. With `waits`, the index first reads the log to its present end; otherwise a
-    warning says how many events it has not read.
+    are all if there is no index of usage.
+
+    Args:
+        cores: the partition of each side.
+        comparison: the comparison.
+        prices: the prices of models.
+        waits: whether the index first reads the log to its present end. Otherwise, a warning says how many events it
+            has not read.
     """
     sides: list[list[CostLine]] = []
     behind = 0
-    for query in (comparison.a.query, comparison.b.query):
-        unpaged = replace(parse_selection(query, "selection"), limit=-1, offset=0)
+    for core, side in zip(cores, (comparison.a, comparison.b), strict=True):
+        unpaged = replace(parse_selection(side.query, "selection"), limit=-1, offset=0)
         matching, params = matching_rollouts(core.dialect, unpaged)
         ended = usage_sums.c.rollout_id.in_(select(rollouts.c.rollout_id).where(matching, has_ended()))
         usage = await usage_of_rollouts(core, ended, waits=waits, **params)

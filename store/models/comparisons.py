@@ -87,6 +87,8 @@ class ComparedSide(Frozen):
 
     query: str
     """The selection as the query string of the list of rollouts, such as `step_min=280&step_max=295`."""
+    partition: str | None = None
+    """The partition that the selection names; None for the partition of the store."""
     rollouts: int
     ended: int
     rewarded: int

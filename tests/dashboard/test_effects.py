@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from store.errors import Invalid, NotFound, TooLarge
 from store.interface.store import Store
 from store.models import Rollout, RolloutStatus
 from store.runtime.statistics import t_quantile
+from store.server.partitions import Partitions
 from store.testing.clock import ManualClock
 from store.testing.samples import make_prompt, make_span
 from tests.client.served import Served
 from tests.dashboard import reviewed
 from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
-from tests.server.api import Api
+from tests.server.api import Api, speaking_to
 
 BEFORE, AFTER = (280, 285, 290, 295), (300, 305, 310, 315)
 
@@ -206,3 +208,41 @@ async def test_comparisons_of_a_server_are_those_of_its_database(store: Store, s
             assert await compare_selections(client, *sides) == await compare_selections(store, *sides)
             with pytest.raises(NotFound):
                 await effect(client, "p/ö@7")
+
+
+@ON_BOTH
+async def test_selections_of_two_partitions_are_compared_where_the_key_permits_it(
+    store: Store, store_url: str, server: Served
+) -> None:
+    from store import open_store
+    from store.db.url import with_partition
+
+    name = f"p{uuid4().hex[:12]}"
+    await finished(store, 1, "x", 0.25)
+    async with await open_store(with_partition(store_url, name)) as other:
+        moved = await finished(other, 1, "x", 0.75)
+        labels = ["odd"]
+        await other.annotations.annotate(moved, add_labels=labels)
+    comparison = await compare_selections(store, "step=1", f"partition={name}&step=1")
+    assert (comparison.reward.a.mean, comparison.reward.b.mean) == (0.25, 0.75)
+    assert (comparison.a.partition, comparison.b.partition, comparison.common_tasks) == (None, name, 1)
+    assert [(row.title, row.labels) for row in comparison.moved] == [("x", labels)]
+    assert (await compare_selections(store, f"http://host/p/{name}/ui/rollouts?step=1", "")).reward.a.mean == 0.75
+    with pytest.raises(NotFound):
+        await compare_selections(store, "", "partition=none")
+    with pytest.raises(Invalid, match=r"^b: "):
+        await compare_selections(store, "", "partition=a/b")
+
+    async def opened(url: str) -> Store:
+        return await open_store(url, create=False)
+
+    partitions = Partitions(store, store_url, opened)
+    try:
+        async with speaking_to(partitions) as api:
+            twin = (await api.get(f"//ui/cohorts.json?a=step%3D1&b=partition%3D{name}%26step%3D1")).ok()
+            assert twin["comparison"] == comparison.model_dump()
+            page = Read((await api.get(f"//ui/cohorts?a=step%3D1&b.partition={name}&b.step=1")).body)
+            assert f"/p/{name}/ui/rollouts/{moved}" in page.links
+            assert (await api.get("//ui/cohorts.json?a=&b=partition%3Dnone")).status == 404
+    finally:
+        await partitions.close()

@@ -506,6 +506,17 @@ async def test_a_key_of_one_partition_opens_no_other(keyed: Keyed) -> None:
     assert (await keyed.ask(admin, path="//metrics")).status == 200
 
 
+@ON_ONE
+async def test_comparison_reads_only_partitions_of_the_key(keyed: Keyed) -> None:
+    admin, of_default = await keyed.key("admin"), await keyed.key("reader", partition="default")
+    (await keyed.ask(admin, "PUT", _in("one", "/store"))).ok()
+    path = "//ui/cohorts.json?a=&b=partition%3D"
+    assert (await keyed.ask(admin, path=f"{path}one")).status == 200
+    assert (await keyed.ask(of_default, path=f"{path}default")).status == 200
+    for name in ("one", "none"):
+        assert (await keyed.ask(of_default, path=f"{path}{name}")).status == 403
+
+
 async def test_only_an_admin_creates_partitions(keyed: Keyed) -> None:
     admin, of_one = await keyed.key("admin"), await keyed.key("admin", partition="one")
     algorithm = await keyed.key("algorithm")

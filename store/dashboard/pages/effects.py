@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, get_args
 
+from store.comparing.partitions import PARAMETER, PlacedSelection, compared_partitions, placed_comparison
 from store.comparing.reading import compared_selections, selections_of, version_changes, version_effect
-from store.comparing.selections import params_of, parse_selection, selection_of, text_of
+from store.comparing.selections import params_of, selection_of, text_of
 from store.comparing.usage_measures import with_usage
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion, StepWindows, windows_of
 from store.dashboard.charts.figure_cache import cache_of
@@ -19,10 +21,12 @@ from store.dashboard.views.costs import prices_of
 from store.db.dialect import ReadSession
 from store.db.queries.compared_rollouts import StepMean, VersionStep, step_means, version_steps
 from store.db.queries.rollout_list import RolloutListQuery
-from store.errors import NotFound
+from store.errors import NotFound, Unsupported
 from store.models import RolloutMode
 from store.models.comparisons import SelectionComparison, VersionEffect
 from store.models.missing_rewards import MissingReward
+from store.sql.core import SQLCore
+from store.sql.database import database_of
 
 T = TypeVar("T")
 
@@ -140,7 +144,8 @@ async def effect(request: PageRequest) -> PageContent:
     figures = await request.store.core.look(read, snapshot=True)
     answer = figures.effect
     if answer is not None:
-        comparison = await with_usage(request.store.core, answer.comparison, prices_of(request))
+        core = request.store.core
+        comparison = await with_usage([core, core], answer.comparison, prices_of(request))
         answer = answer.model_copy(update={"comparison": comparison})
     values = {
         "resources_id": resources_id,
@@ -180,27 +185,56 @@ async def cohorts(request: PageRequest) -> PageContent:
     """Compare two selections of rollouts.
 
     The parameters `a` and `b` are query strings of the list of rollouts, such as `a=step%3D300%26mode%3Dtrain`. The
-    parameters `a.step`, `b.mode` and so on change one filter of a selection. The others are `unrewarded` and `pair`.
+    parameters `a.step`, `b.mode` and so on change one filter of a selection. A selection may have a
+    parameter `partition`. The others are `unrewarded` and `pair`.
     """
     options = EffectOptions.of(request)
     a, b = (_selection(request, side) for side in ("a", "b"))
     comparison: SelectionComparison | None = None
     if a is not None and b is not None:
-        work = partial(compared_selections, a=a, b=b, missing=options.missing, pairs=options.pairs)
-        read = cached(request, ("cohorts", text_of(a), text_of(b), options), work)
-        comparison = await request.store.core.look(read, snapshot=True)
-        comparison = await with_usage(request.store.core, comparison, prices_of(request))
+        async with AsyncExitStack() as opened:
+            cores = [await _core(request, opened, selection) for selection in (a, b)]
+            if cores[0] is cores[1]:
+                work = partial(compared_selections, a=a.query, b=b.query, missing=options.missing, pairs=options.pairs)
+                # Rollouts of another partition can change without a commit of the partition whose figures are cached.
+                is_here = cores[0] is request.store.core
+                key = ("cohorts", text_of(a.query), text_of(b.query), options)
+                read = cached(request, key, work) if is_here else work
+                comparison = placed_comparison(await cores[0].look(read, snapshot=True), a, b)
+            else:
+                comparison = await compared_partitions(cores, a, b, options.missing, pairs=options.pairs)
+            comparison = await with_usage(cores, comparison, prices_of(request))
     values = {
-        "a": None if a is None else text_of(a),
-        "b": None if b is None else text_of(b),
+        "a": None if a is None else a.text,
+        "b": None if b is None else b.text,
         "comparison": comparison,
     }
-    forms = [_form(side, selection or RolloutListQuery()) for side, selection in (("a", a), ("b", b))]
+    nothing = PlacedSelection(None, RolloutListQuery())
+    forms = [_form(request, side, selection or nothing) for side, selection in (("a", a), ("b", b))]
     hidden = options.drawing(comparison) | {"forms": forms}
     return PageContent("cohorts.html", values, "Compare selections", hidden=hidden)
 
 
-def _selection(request: PageRequest, side: str) -> RolloutListQuery | None:
+async def _core(request: PageRequest, opened: AsyncExitStack, selection: PlacedSelection) -> SQLCore:
+    """Return the partition of a selection, which stays open until `opened` is closed.
+
+    Raises:
+        Forbidden: the key of the visitor is not valid for the partition.
+        NotFound: the partition does not exist.
+        Unsupported: the program that shows the page opens no other partitions.
+    """
+    if selection.partition in {None, request.partition}:
+        return request.store.core
+    open_partition = request.extra.get("open_partition")
+    if open_partition is None:
+        raise Unsupported("partitions", "this program opens no other partitions; compare within one")
+    database = database_of(await opened.enter_async_context(open_partition(selection.partition)))
+    if database is None:
+        raise Unsupported("partitions", f"the partition {selection.partition} is not a Rollbook database")
+    return database.core
+
+
+def _selection(request: PageRequest, side: str) -> PlacedSelection | None:
     """Return the selection of a side; None if no parameter gives it."""
     changed = {
         name.removeprefix(f"{side}."): list(values)
@@ -209,8 +243,11 @@ def _selection(request: PageRequest, side: str) -> RolloutListQuery | None:
     }
     if side not in request.params and not changed:
         return None
-    selection = parse_selection(request.one(side), side)
-    return selection_of(params_of(selection) | changed, side) if changed else selection
+    selection = PlacedSelection.parse(request.one(side), side)
+    if not changed:
+        return selection
+    partition = (changed.pop(PARAMETER, None) or [selection.partition or ""])[-1] or None
+    return PlacedSelection.of(partition, selection_of(params_of(selection.query) | changed, side), side)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +261,9 @@ class SideForm:
     """The names and values of the other parameters of the selection."""
 
 
-def _form(side: str, selection: RolloutListQuery) -> SideForm:
-    params = params_of(selection)
+def _form(request: PageRequest, side: str, selection: PlacedSelection) -> SideForm:
+    params = params_of(selection.query)
     fields = [(f"{side}.{name}", label, params.pop(name, [""])[-1]) for name, label in FORM]
+    if selection.partition is not None or len(request.partitions) > 1:
+        fields.append((f"{side}.{PARAMETER}", "Partition", selection.partition or ""))
     return SideForm(side, fields, [(f"{side}.{name}", value) for name in params for value in params[name]])

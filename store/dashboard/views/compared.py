@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from store.comparing.selections import parse_selection, plain
 from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import NOTHING, duration
-from store.models.comparisons import ComparedMeasure, ComparedTask, EstimatedDifference, MeasureKind, MovedRollout
+from store.models.comparisons import (
+    ComparedMeasure,
+    ComparedSide,
+    ComparedTask,
+    EstimatedDifference,
+    MeasureKind,
+    MovedRollout,
+)
 from store.models.missing_rewards import MissingReward
 
 MINUS: Final = "−"  # noqa: RUF001 - the minus sign of typography
@@ -67,6 +74,19 @@ def meaning(measure: ComparedMeasure) -> str:
     bounds = f"95% interval {signed(difference.low, measure.kind)} to {signed(difference.high, measure.kind)}"
     words = {"better": "better", "worse": "worse", "different": "different"}.get(difference.verdict or "")
     return f"{bounds}: {words or 'no difference shown'}."
+
+
+def in_partition(request: PageRequest, side: ComparedSide) -> PageRequest:
+    """Return the request for links to the rollouts of a side, which may be in another partition."""
+    if side.partition is None or side.partition == request.partition:
+        return request
+    return replace(request, base=f"{request.base.removesuffix(f'/p/{request.partition}')}/p/{side.partition}")
+
+
+def described_side(side: ComparedSide) -> str:
+    """Return the selection of a side in words, with its partition."""
+    placed = "" if side.partition is None else f"partition {side.partition}, "
+    return f"{placed}{described(side.query)}"
 
 
 def described(query: str) -> str:

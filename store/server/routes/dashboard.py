@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
@@ -27,12 +28,14 @@ from store.dashboard.pages import live
 from store.dashboard.request import PageRequest, Visitor
 from store.dashboard.site import HAS_SEARCH, NAVIGATION, ROUTES
 from store.errors import Invalid, StoreError, Unauthorized, Unsupported
+from store.errors import Forbidden, StoreError, Unauthorized, Unsupported
+from store.interface.store import Store
 from store.models.prices import PriceTable
 from store.runtime import context
 from store.server.auth.admission import Admission, while_admitted
 from store.server.auth.keyring import KeyRing
 from store.server.call import Call, ClientLeft, headers_of
-from store.server.errors import Headers, refusal
+from store.server.errors import Headers, UnknownPartition, refusal
 from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
@@ -249,6 +252,7 @@ class DashboardLayer:
                 "scheduler": self._scheduler,
                 "prices": self._prices,
                 "webhooks": self._webhook_service,
+                "open_partition": partial(self._open_partition, admission),
                 "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )
@@ -261,6 +265,25 @@ class DashboardLayer:
         field = error.field if isinstance(error, Invalid) and error.field in params else None
         values = {"error": text, "advice": advice, "status": status, "field": field}
         page = PageContent("error.html", values, text, status)
+    @asynccontextmanager
+    async def _open_partition(self, admission: Admission | None, name: str) -> AsyncGenerator[Store]:
+        """Provide a partition to a visitor.
+
+        Raises:
+            Forbidden: the key of the visitor is for another partition.
+            NotFound: the partition does not exist.
+        """
+        key_partition = None if admission is None else admission.key.partition
+        if key_partition not in {None, name}:
+            raise Forbidden(f"this key is for the partition {key_partition} only")
+        try:
+            async with self._partitions.use(name) as store:
+                yield store
+        except UnknownPartition as unknown:
+            raise unknown.error from None
+
+    def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
+        page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
         if path.endswith(".json"):
             return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
         try:
