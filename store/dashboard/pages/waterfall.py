@@ -38,8 +38,6 @@ async def waterfall(request: PageRequest) -> PageContent:
     """Show an attempt's spans on a time axis.
 
     The script applies the filters `span`, `q`, `kind` and `errors`, and the switches `gaps` and `path`: `gaps=1` shows
-    idle times in full, `path=1` highlights the critical path, and `zoom=2.5-8` shows a period, in seconds from the
-    start.
     idle times in full, and `path=1` highlights the critical path. `zoom=2.5-8` is the visible period in seconds from
     the start.
     """

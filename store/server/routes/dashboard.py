@@ -27,8 +27,7 @@ from store.dashboard.page import Done, File, PageContent, Route
 from store.dashboard.pages import live
 from store.dashboard.request import PageRequest, Visitor
 from store.dashboard.site import HAS_SEARCH, NAVIGATION, ROUTES
-from store.errors import Invalid, StoreError, Unauthorized, Unsupported
-from store.errors import Forbidden, StoreError, Unauthorized, Unsupported
+from store.errors import Forbidden, Invalid, StoreError, Unauthorized, Unsupported
 from store.interface.store import Store
 from store.models.prices import PriceTable
 from store.runtime import context
@@ -257,14 +256,6 @@ class DashboardLayer:
             },
         )
 
-    def _error_page(
-        self, call: Call, path: str, status: int, text: str, advice: str, error: StoreError | None = None
-    ) -> _Answer:
-        """Return the page of an error. If a parameter of a page is invalid, it links to the page without it."""
-        params = _params(call.scope["query_string"]) if call.scope["method"] == "GET" else {}
-        field = error.field if isinstance(error, Invalid) and error.field in params else None
-        values = {"error": text, "advice": advice, "status": status, "field": field}
-        page = PageContent("error.html", values, text, status)
     @asynccontextmanager
     async def _open_partition(self, admission: Admission | None, name: str) -> AsyncGenerator[Store]:
         """Provide a partition to a visitor.
@@ -282,8 +273,14 @@ class DashboardLayer:
         except UnknownPartition as unknown:
             raise unknown.error from None
 
-    def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
-        page = PageContent("error.html", {"error": text, "advice": advice, "status": status}, text, status)
+    def _error_page(
+        self, call: Call, path: str, status: int, text: str, advice: str, error: StoreError | None = None
+    ) -> _Answer:
+        """Return the page of an error. If a parameter of a page is invalid, it links to the page without it."""
+        params = _params(call.scope["query_string"]) if call.scope["method"] == "GET" else {}
+        field = error.field if isinstance(error, Invalid) and error.field in params else None
+        values = {"error": text, "advice": advice, "status": status, "field": field}
+        page = PageContent("error.html", values, text, status)
         if path.endswith(".json"):
             return _Answer(status, orjson.dumps({"detail": text, "advice": advice}), "application/json")
         try:
