@@ -41,9 +41,8 @@ class PlacedSelection(NamedTuple):
         Raises:
             Invalid: the text gives no selection, or the name of the partition is not valid.
         """
-        path = urlsplit(text).path if "?" in text else ""
         params = params_in(text, field)
-        in_path = _IN_PATH.search(path)
+        in_path = _IN_PATH.search(urlsplit(text).path if "?" in text else "")
         names = [name for name in params.pop(PARAMETER, []) if name] or ([in_path[1]] if in_path else [])
         return cls.of(names[-1] if names else None, selection_of(params, field), field)
 

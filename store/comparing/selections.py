@@ -54,8 +54,8 @@ def params_in(text: str, field: str) -> dict[str, list[str]]:
     Raises:
         Invalid: the text is not a query string.
     """
-    query = urlsplit(text).query if "?" in text else text
     try:
+        query = urlsplit(text).query if "?" in text else text
         return parse_qs(query, strict_parsing=bool(query), max_num_fields=1000)
     except ValueError:
         raise Invalid(

@@ -170,7 +170,16 @@ async def test_selections_compare_by_any_filter_of_the_list(api: Api, store: Sto
 async def test_invalid_selection_names_its_side_and_the_filters(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for text in ("nonsense", "stepp=1", "step=x", "mode=all", "reward_min=nan", "version=1e3", "attempt=ok"):
+    for text in (
+        "nonsense",
+        "//[?step=1",
+        "stepp=1",
+        "step=x",
+        "mode=all",
+        "reward_min=nan",
+        "version=1e3",
+        "attempt=ok",
+    ):
         with pytest.raises(Invalid, match=r"^b: "):
             await compare_selections(store, "", text)
         assert (await api.get(f"//ui/cohorts.json?a=&b={quote(text)}")).status == 422

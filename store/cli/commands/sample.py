@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import typer
 
@@ -61,11 +61,11 @@ def sample(
     The distance is that of the reward or of the output tokens, in median absolute deviations.
     """
     from store.comparing import sample as sample_of
+    from store.comparing.selections import params_in
 
     unrewarded = missing_choice(failed_as)
     options = {name: value for name, value in (("step", step), ("mode", mode)) if value is not None}
-    filters = urlsplit(selection).query if "?" in selection else selection
-    text = "&".join(part for part in (filters, urlencode(options)) if part)
+    text = urlencode({**params_in(selection, "SELECTION"), **options}, doseq=True)
 
     async def read(store: Store) -> RolloutSample:
         return await sample_of(store, text, size=size, unrewarded=unrewarded)
