@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from store.db.url import with_partition
 from store.errors import Conflict
-from store.runtime.loop_thread import run_in_thread
+from store.runtime.loop_thread import LoopThread
 from store.webhooks.conditions import Settings, checked_conditions
 from store.webhooks.records import Delivery, Webhook, Webhooks
 from store.webhooks.signing import new_secret
@@ -89,7 +90,12 @@ class WebhookService(NamedTuple):
             async with Webhooks.opened(with_partition(self.db, partition)) as webhooks:
                 return await work(webhooks)
 
-        return await run_in_thread("rollbook webhook", run())
+        thread = LoopThread("rollbook webhook")
+        try:
+            return await thread.run(run())
+        finally:
+            # The end of the thread may wait for the lock of a SQLite file.
+            await asyncio.to_thread(thread.leave)
 
 
 def required_service(service: WebhookService | None) -> WebhookService:

@@ -209,7 +209,9 @@ class Webhooks:
                 # A newer version may have stored other conditions.
                 if (kind := kind_of(name)) is None:
                     continue
-                check = ConditionCheck(name.partition("/")[2], settings, before.get(name), webhook.created_at, self.now)
+                # An older version may have stored fewer settings.
+                present = {**kind.defaults, **settings}
+                check = ConditionCheck(name.partition("/")[2], present, before.get(name), webhook.created_at, self.now)
                 async with self._dialect.read() as session:
                     state, messages = await kind.read(session, check)
                 if state is not None:

@@ -104,6 +104,17 @@ async def test_failure_rate_and_reward_drop_are_reported_once_until_they_clear(
     assert [kind for kind, _ in await messages(webhooks)] == ["failure_rate.high"]
 
 
+async def test_condition_without_stored_settings_has_the_defaults_and_an_unknown_one_is_skipped(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await webhooks.add("http://10.0.0.1/", new_secret(), {"other": {}, "stuck_queue": {}})
+    await store.enqueue_rollout(1)
+    clock.advance(299)
+    assert await messages(webhooks) == []
+    clock.advance(2)
+    assert [kind for kind, _ in await messages(webhooks)] == ["queue.stuck"]
+
+
 async def test_idle_training_is_reported_once_after_its_last_rollout(
     store: SQLStore, webhooks: Webhooks, clock: ManualClock
 ) -> None:
