@@ -101,6 +101,20 @@ async def test_differences_have_sizes_and_only_those_that_matter_are_marked(api:
     assert (speed_text(0.4), speed_text(-0.4)) == ("400 ms slower", "400 ms faster")
 
 
+async def test_fields_of_up_to_eight_rollouts_are_compared(api: Api, store: Store) -> None:
+    rewards = (0.5, 0.5, 0.25, 0.75)
+    a, b, *others = [(await member(store, "g", reward)).rollout_id for reward in rewards]
+    query = "".join(f"&b={rollout_id}" for rollout_id in others)
+    comparison = await compared(api, a, b, query)
+    assert [side["rollout_id"] for side in comparison["sides"]] == [a, b, *others]
+    reward = next(fact for fact in comparison["facts"] if fact["name"] == "Reward")
+    assert (reward["a"], reward["b"], *reward["others"]) == rewards
+    assert (reward["differs"], reward["difference"]) == (True, None)
+    page = Read((await api.get(f"//ui/compare?a={a}&b={b}{query}")).body)
+    assert f"/ui/compare?a={a}&b={others[1]}&b={b}&b={others[0]}" in page.links
+    assert (await api.get(f"//ui/compare?a={a}{f'&b={b}' * 8}")).status == 422
+
+
 async def test_groups_lead_to_the_comparison_of_selections(api: Api, store: Store) -> None:
     rollout = await member(store, "g/1", 1.0)
     await member(store, "g/2", 0.0)

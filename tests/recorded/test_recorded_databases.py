@@ -172,6 +172,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"task", "spans", "entries"}, {"turns", "outline", "group"}),
     ({"number", "cause", "body_hash"}, {"sentence", "cause_number"}),
     ({"adapter", "verdict", "kept"}, {"tokens", "has_spans"}),
+    ({"name", "a", "b", "differs"}, {"others"}),
     # The page of a rollout.
     ({"annotations", "attempt", "attempts"}, {"invalid_rewards", "usage"}),
     # The page of a run.

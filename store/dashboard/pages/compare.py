@@ -22,7 +22,7 @@ from store.db.queries.compared_rollouts import compared_rows
 from store.db.queries.groups import group_row
 from store.db.queries.rollout_list import RolloutListQuery
 from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
-from store.errors import NotFound
+from store.errors import Invalid, NotFound
 from store.models import Attempt, Rollout, Span
 from store.models.queries import SpanQuery
 from store.semconv import GROUP_KEY, STEP_KEY
@@ -31,6 +31,8 @@ pages = Pages()
 
 _LEAST_DIFFERENCE: Final = 0.0005
 """The least difference of two rewards that three decimals show."""
+MOST_SIDES: Final = 8
+"""The maximum number of rollouts whose fields are compared. Transcripts and spans are those of the first two."""
 MOST_SPANS: Final = 10_000
 """The maximum number of spans of each side that are compared by name."""
 MOST_READ: Final = 300
@@ -67,23 +69,30 @@ class ComparedField:
     """The format of the field's values: status, number, count, duration or text."""
     a: Any
     b: Any
+    others: Sequence[Any] = ()
+    """The values of the sides after the first two."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values of all sides."""
+        return (self.a, self.b, *self.others)
 
     @property
     def differs(self) -> bool:
-        """Whether the two sides have different values."""
-        return self.a != self.b
+        """Whether the sides have different values."""
+        return any(value != self.a for value in self.values)
 
     @property
     def is_marked(self) -> bool:
         """Whether the difference deserves attention. Two executions always differ in durations and counts."""
-        if self.kind == "number" and self.a is not None and self.b is not None:
-            return abs(self.a - self.b) >= _LEAST_DIFFERENCE
+        if self.kind == "number" and None not in self.values:
+            return max(self.values) - min(self.values) >= _LEAST_DIFFERENCE
         return self.differs and self.kind not in {"count", "duration"}
 
     @property
     def difference(self) -> float | None:
-        """The number `b` minus `a`; None for other kinds, or if a side has no value."""
-        if self.kind not in {"number", "count", "duration"} or self.a is None or self.b is None:
+        """The number `b` minus `a`; None for other kinds, if a side has no value, or of more than two sides."""
+        if self.kind not in {"number", "count", "duration"} or None in self.values or self.others:
             return None
         return self.b - self.a
 
@@ -122,14 +131,22 @@ def path_text(path: PathRow) -> str:
 async def compare(request: PageRequest) -> PageContent | Done:
     """Compare `a` with `b`, or lead to the comparison of selections if one of them is a group.
 
-    `a` and `b` are rollout ids. An id may be followed by `:` and an attempt; the default is the latest attempt.
+    `a` and `b` are rollout ids. An id may be followed by `:` and an attempt; the default is the latest attempt. Fields
+    are compared for every value of `b`, transcripts and spans for the first.
     """
-    a, b, shows_all = request.one("a").strip(), request.one("b").strip(), request.among("all", ("0", "1"), "0") == "1"
+    a, names, shows_all = request.one("a").strip(), request.several("b"), request.among("all", ("0", "1"), "0") == "1"
+    b, *others = [name.strip() for name in names] or [""]
     if not a or not b:
-        return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden={"shows_all": shows_all})
+        hidden = {"shows_all": shows_all, "others": others}
+        return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden=hidden)
+    if len(others) + 2 > MOST_SIDES:
+        raise Invalid("b", f"has {len(others) + 1} values; at most {MOST_SIDES} rollouts are compared")
     try:
         left, right = await _side(request, a), await _side(request, b)
+        further = [await _side(request, name) for name in others]
     except NotFound:
+        if others:
+            raise
         groups = [await request.store.core.look(partial(group_row, group_id=name)) for name in (a, b)]
         if not any(groups):
             raise
@@ -140,13 +157,21 @@ async def compare(request: PageRequest) -> PageContent | Done:
     # Matching long texts takes time, so it runs in a thread and does not block other requests.
     diff, is_whole, paths = await asyncio.to_thread(_compared, left, right, shows_all=shows_all)
     changed = [path for path in paths if shows_all or path.change != "same"]
+    facts = _facts(left, right, *further)
     values = {
         "a": a,
         "b": b,
-        "sides": [_named(left), _named(right)],
+        "sides": [_named(side) for side in (left, right, *further)],
         "facts": [
-            {"name": f.name, "a": f.a, "b": f.b, "differs": f.differs, "difference": f.difference}
-            for f in _facts(left, right)
+            {
+                "name": f.name,
+                "a": f.a,
+                "b": f.b,
+                "others": f.others,
+                "differs": f.differs,
+                "difference": f.difference,
+            }
+            for f in facts
         ],
         "said": diff.rows,
         "said_differing": diff.differing,
@@ -159,7 +184,7 @@ async def compare(request: PageRequest) -> PageContent | Done:
         "paths_are_whole": max(len(left.rows), len(right.rows)) < MOST_SPANS and len(changed) <= MOST_PATHS,
     }
     texts = [path_text(path) for path in changed[:MOST_PATHS]]
-    hidden = {"shows_all": shows_all, "drawn_facts": _facts(left, right), "path_texts": texts}
+    hidden = {"shows_all": shows_all, "drawn_facts": facts, "path_texts": texts, "others": others}
     return PageContent("compare.html", values, f"{a} and {b}", hidden=hidden)
 
 
@@ -226,9 +251,9 @@ def _chosen(rollout_id: str, attempts: Sequence[Attempt], selector: str) -> Atte
     raise NotFound.attempt(selector, rollout_id)
 
 
-def _facts(left: Side, right: Side) -> list[ComparedField]:
-    one, other = _facts_of(left), _facts_of(right)
-    return [ComparedField(name, kind, one[name], other[name]) for name, kind in _FACTS]
+def _facts(*sides: Side) -> list[ComparedField]:
+    a, b, *others = [_facts_of(side) for side in sides]
+    return [ComparedField(name, kind, a[name], b[name], [other[name] for other in others]) for name, kind in _FACTS]
 
 
 _FACTS: Final = (

@@ -1,5 +1,8 @@
 // The list of rollouts: actions on selected rollouts.
 
+// The maximum number of rollouts that are compared with one another.
+const MOST_COMPARED = 8;
+
 const picked = new Set();
 // Whether all rollouts that match the filters are selected, also those of other pages.
 let isAll = false;
@@ -28,8 +31,9 @@ function showPicked() {
   if (whole) whole.hidden = isAll;
   bar.querySelector("[data-picked-count]").textContent = `${(isAll ? total : ids.length).toLocaleString("en-US")} selected`;
   const compare = bar.querySelector("[data-picked-compare]");
-  compare.hidden = isAll || ids.length !== 2;
-  if (ids.length === 2) compare.href = `${compare.dataset.pickedCompare}?${new URLSearchParams({ a: ids[0], b: ids[1] })}`;
+  compare.hidden = isAll || ids.length < 2 || ids.length > MOST_COMPARED;
+  const query = new URLSearchParams(ids.map((id, index) => [index ? "b" : "a", id]));
+  if (!compare.hidden) compare.href = `${compare.dataset.pickedCompare}?${query}`;
   bar.querySelector("[data-picked-filters]").disabled = !isAll;
   bar.querySelector("[data-picked-ids]").replaceChildren(...(isAll ? [] : ids).map((id) =>
     Object.assign(document.createElement("input"), { type: "hidden", name: "id", value: id })));
