@@ -91,11 +91,11 @@ def add(command: AddScanner, working_set: WorkingSet) -> bool:
 def record(command: RecordScans, working_set: WorkingSet) -> list[int | None]:
     """Record the results that are new. Return the number of each event; None for a result that is stored already.
 
-    An error may be followed by another error or by a result. A result is final.
+    Match and no match are final. An error may be followed by another result.
 
     Raises:
         NotFound: the scanner, a rollout or an attempt does not exist.
-        Conflict: the version has another result for an attempt. Nothing was recorded.
+        Conflict: the version has a different result for an attempt. Nothing was recorded.
     """
     scanner = f"{command.name}@{command.version}"
     if f"{STREAMS}{scanner}" not in working_set.scanners:

@@ -1,4 +1,4 @@
-"""Scanners: versioned programs that label ended rollouts. Decision 117."""
+"""Scanners: versioned programs that decide which ended rollouts match. Decision 117."""
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class StoreScanners:
 
     This base class is used for stores without scanners: its methods raise `Unsupported`.
 
-    A result belongs to one attempt and one version of a scanner: a match, no match, or an error. An error may be
-    followed by another result. A match and its absence are final: another result needs a new version. A result is an
+    A result is a match, no match, or an error. It belongs to one attempt and one version of a scanner. Match and no
+    match are final: a different result needs a new version. An error may be followed by another result. A result is an
     event in the history of its rollout. It changes neither the status of the rollout nor its rewards.
 
     Args:
@@ -32,7 +32,7 @@ class StoreScanners:
         self.backend = backend
 
     def call(self, call: ChangingCall[T]) -> Coroutine[Any, Any, T]:
-        """Execute a call that adds scanners or results, given as a value; see `Store.call`."""
+        """Execute a call that adds a scanner or records results; see `Store.call`."""
         raise Unsupported(call.method, self.backend)
 
     async def add(self, scanner: NewScanner) -> bool:
@@ -56,7 +56,7 @@ class StoreScanners:
     async def record(self, name: str, version: str, scans: Sequence[NewScan]) -> list[int | None]:
         """Record results of a version of a scanner in one commit, all of them or none.
 
-        A result that says the same as the last result of its attempt records nothing.
+        A result that equals the last result of its attempt is not recorded again.
 
         Args:
             name: the name of the scanner.
@@ -68,8 +68,8 @@ class StoreScanners:
 
         Raises:
             NotFound: the scanner, a rollout or an attempt does not exist.
-            Conflict: an attempt has another result of the version.
-            Invalid: a result has a malformed field, or has neither a result nor an error, or both.
+            Conflict: the version has a different result for an attempt.
+            Invalid: a result has a malformed field, or has both or neither of `is_match` and `error`.
             TooLarge: a text is too long, or there are too many results.
         """
         return await self.call(RecordScansCall(name, version, scans))

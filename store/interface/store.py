@@ -134,7 +134,7 @@ class Store(abc.ABC):
 
     @property
     def scanners(self) -> StoreScanners:
-        """Scanners, which label ended rollouts, and their results."""
+        """Scanners, which decide which ended rollouts match, and their results."""
         return StoreScanners(type(self).__name__)
 
     @property
@@ -638,8 +638,8 @@ class Store(abc.ABC):
 
         Args:
             step: the training step, from 0.
-            metrics: up to 64 numbers by name. A number may be NaN or infinite, and then has no point in curves. Numbers
-                of numpy and tensors with one element are converted. A name is one line of 1 to 64 bytes.
+            metrics: up to 64 numbers by name. A number may be NaN or infinite; curves have a gap there. Numbers of
+                numpy and tensors with one element are converted. A name is one line of 1 to 64 bytes.
 
         Raises:
             Invalid: the step is negative, there are no metrics, a name is malformed, or a value is not a number.
@@ -809,7 +809,7 @@ class SyncStore(Blocking[Store]):
 
     @property
     def scanners(self) -> SyncScanners:
-        """Scanners, which label ended rollouts, and their results."""
+        """Scanners, which decide which ended rollouts match, and their results."""
         return SyncScanners(self.target.scanners, self.thread)
 
     @property

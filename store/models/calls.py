@@ -607,7 +607,7 @@ class AnnotateCall(ChangingCall[AnnotateResult]):
 
 @_value
 class LogMetricsCall(ChangingCall[None]):
-    """Log numbers of a training step, such as the loss. `NaN`, `Infinity` and `-Infinity` may be texts."""
+    """Log numbers of a training step, such as the loss. In JSON, `NaN`, `Infinity` and `-Infinity` are texts."""
 
     method: ClassVar = "log_metrics"
     route: ClassVar = CallRoute(

@@ -1,4 +1,4 @@
-"""Scanners: versioned programs that label ended rollouts, and their results. Decision 117."""
+"""Scanners: versioned programs that decide which ended rollouts match, and their results. Decision 117."""
 
 from __future__ import annotations
 
@@ -68,14 +68,15 @@ class Scanner(NewScanner):
     actor: str | None
     matches: int
     clear: int
+    """The number of attempts whose last result is no match."""
     failures: int
-    """The number of attempts with an error instead of a result."""
+    """The number of attempts whose last result is an error."""
     validation: ScanValidation | None = None
     """The agreement with the labels; None without `match_label`, and for a moment of the past."""
 
 
 class ScanError(Frozen):
-    """The reason why a scanner gave no result."""
+    """The error of a scanner for an attempt."""
 
     type: str
     """The class of the error, such as `ValueError`."""
@@ -90,7 +91,7 @@ class NewScan(Frozen):
     is_match: bool | None = None
     """None if the scanner failed."""
     error: ScanError | None = None
-    """The error if there is no result."""
+    """The error; None for a match or no match."""
     explanation: str | None = None
     """A text about the result, up to 4 KiB. It is payload, so it can be removed later."""
 

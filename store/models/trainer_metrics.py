@@ -34,4 +34,4 @@ class MetricsQuery(PastQuery):
     last_step: Whole | None = None
     """The last step, included."""
     limit: int = Field(default=10_000, ge=1, le=100_000)
-    """The maximum number of values. Of more, those of the latest steps are returned."""
+    """The maximum number of values. If there are more, those of the latest steps are returned."""

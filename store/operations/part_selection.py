@@ -63,7 +63,7 @@ def conditions_of(query: RolloutQuery) -> str:
 async def select_part(session: ReadSession, store_id: str, query: RolloutQuery) -> PartSelection:
     """Return the part of a store that a query selects. The order, the limit and the offset of the query are ignored.
 
-    The part contains the streams of the rollouts, the streams of all resources that these rollouts were ever given, and
+    The part contains the streams of the rollouts, the streams of all resources that these rollouts ever used, and
     the streams of the scanners that have results for these rollouts.
 
     Args:

@@ -1,4 +1,4 @@
-"""Scanning: scanners label rollouts that have ended, in processes of their own. Decision 118."""
+"""Runs of scanners over ended rollouts, in worker processes. Decision 118."""
 
 from __future__ import annotations
 

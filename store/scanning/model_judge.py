@@ -15,7 +15,7 @@ from store.rescoring.attempt_record import AttemptRecord
 from store.scanning.attempt_texts import shortened, texts_of
 
 LONGEST_TRANSCRIPT: Final = 200_000
-"""The number of characters of a transcript that a model gets. Of a longer one, it gets the beginning and the end."""
+"""The maximum number of characters that a model gets: of a longer transcript the beginning and the end."""
 LONGEST_ANSWER: Final = 4 * 1024 * 1024
 """The maximum number of bytes of an answer of the model server."""
 _TRIES: Final = 3

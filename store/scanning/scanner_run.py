@@ -118,7 +118,7 @@ async def scan(
         raise Invalid("timeout", f"{timeout} is not a time; give seconds above 0")
     query = query or RolloutQuery()
     if query.as_at is not None or query.filter_logic == "or":
-        raise Invalid("query", "selects rollouts of the past, or joins its conditions by or; a scan supports neither")
+        raise Invalid("query", "has `as_at` or `filter_logic='or'`, which a scan does not support; leave it out")
     if url.startswith("memory:"):
         raise Invalid("url", "a memory:// store exists only inside its program; name a file, a database or a server")
     async with open_store(url, create=False, read_only=dry_run) as store:
@@ -242,7 +242,7 @@ class _Run:
             self.on_progress(OperationProgress("scanning rollouts", self.scanned, self.submitted, "rollouts"))
 
     async def _record_in_parts(self, outcomes: Sequence[RolloutResult]) -> None:
-        """Record outcomes; in halves, if a call cannot have all of them."""
+        """Record outcomes. If one call is too large or has a conflict, record the halves in separate calls."""
         try:
             await self.store.scanners.record(self.name, self.version, [_scan_of(outcome) for outcome in outcomes])
         except (Conflict, TooLarge) as error:
@@ -295,7 +295,7 @@ class _Run:
                 yield rollouts
 
     async def report(self, *, is_dry_run: bool) -> ScanReport:
-        """Return the report of the run, with the agreement with the labels that people added."""
+        """Return the report of the run, with precision and recall on rollouts that people labelled."""
         versions = [] if is_dry_run else await self.store.scanners.query()
         of_version = [scanner for scanner in versions if (scanner.name, scanner.version) == (self.name, self.version)]
         judged = of_version[0].validation if of_version else None

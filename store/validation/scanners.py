@@ -63,7 +63,7 @@ def check_scans(name: Any, version: Any, scans: Any) -> list[NewScan]:
         for field in ("rollout_id", "attempt_id"):
             check_text(getattr(scan, field), f"{path}.{field}")
         if (scan.is_match is None) == (scan.error is None):
-            raise Invalid(f"{path}.is_match", "a scan has either a result or an error; give one of them")
+            raise Invalid(f"{path}.is_match", "pass either is_match or error, not both or neither")
         if scan.error is not None:
             check_text(scan.error.type, f"{path}.error.type", MAX_MESSAGE)
             check_text(scan.error.message, f"{path}.error.message", 4 * MAX_MESSAGE)

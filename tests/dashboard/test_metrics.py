@@ -27,8 +27,8 @@ async def test_metrics_share_the_steps_and_the_marks_of_the_rewards(api: Api, st
     assert (line["mean"], line["ended"]) == ([None, 1.0, None, 0.5, None], [0, 1, 1, 1, 0])
     assert [(mark["at"], mark["label"]) for mark in page["markers"]] == [(1, "v1")]
     assert page["names"] == [name, "loss"]
-    shown = Read((await api.get("//ui/metrics")).body)
-    assert not any("onerror" in mark for mark in shown.marks)
-    assert name in shown.text
-    assert "/ui/rollouts?step=4" in shown.links
+    html = Read((await api.get("//ui/metrics")).body)
+    assert not any("onerror" in mark for mark in html.marks)
+    assert name in html.text
+    assert "/ui/rollouts?step=4" in html.links
     assert "/ui/metrics" in Read((await api.get("//ui/rewards")).body).links

@@ -45,8 +45,8 @@ async def test_scanner_has_rates_by_step_version_and_worker(api: Api, store: Sto
     (row,) = (await api.get("//ui/scanners.json")).ok()["scanners"]
     assert (row["scanned"], row["matches"], row["failures"]) == (4, 3, 1)
     assert (row["validation"]["precision"], row["validation"]["recall"]) == (0.5, 0.5)
-    shown = Read((await api.get("//ui/scanners")).body)
-    path = next(link for link in shown.links if "/ui/scanners?scanner=" in link)
+    links = Read((await api.get("//ui/scanners")).body).links
+    path = next(link for link in links if "/ui/scanners?scanner=" in link)
     chosen: Any = (await api.get("/" + path.replace("/ui/scanners", "/ui/scanners.json"))).ok()["chosen"]
     figures = [(part["step"], part["scanned"], part["matches"], part["errors"]) for part in chosen["by_step"]]
     assert figures == [(2, 0, 0, 1), (1, 2, 2, 0), (0, 2, 1, 0)]

@@ -381,5 +381,6 @@ async def test_a_table_rebuilt_without_its_unique_key_is_named(sqlite_log: Datab
     told = [
         "table rollouts: (plan_key) is not unique any more",
         "table rollouts: the index on (first_position) is missing",
+        "table rollouts: the index on (group_id, first_position) WHERE group_id IS NOT NULL is missing",
     ]
     assert await missing(sqlite_log, f"sqlite:///{tmp_path / 'run.db'}") == told

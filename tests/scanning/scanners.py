@@ -1,4 +1,4 @@
-"""Functions of scanners that processes import. The input of a rollout says how a function behaves."""
+"""Functions of scanners that processes import. Their results depend on the input of the rollout."""
 
 from __future__ import annotations
 

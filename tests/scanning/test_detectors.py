@@ -92,7 +92,7 @@ def test_malformed_definition_is_refused_with_its_reason(kind: str, definition: 
         detector(kind, **definition).load()
 
 
-async def test_function_returns_a_bool_and_perhaps_an_explanation() -> None:
+async def test_function_returns_a_bool_with_an_optional_explanation() -> None:
     even = detector("function", **function_definition(f"{HERE}:is_even")).load()
     assert even(record_of(4)) == {"value": 1.0, "explanation": "it is 4"}
     big = detector("function", **function_definition(f"{HERE}:is_big")).load()

@@ -64,7 +64,7 @@ async def test_failing_calls_are_errors_of_their_rollouts_only(filled_url: str) 
 
 
 @ON_SQLITE
-async def test_agreement_with_labels_is_reported(filled_url: str) -> None:  # noqa: F811
+async def test_precision_and_recall_are_reported(filled_url: str) -> None:  # noqa: F811
     async with await open_store(filled_url) as store:
         for rollout in await store.query_rollouts():
             label = {2: "hack", 3: "hack", 4: "fair"}.get(rollout.input["n"])

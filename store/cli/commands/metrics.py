@@ -23,7 +23,7 @@ _STEPS_ON_A_TERMINAL: Final = 50
 
 @app.command(rich_help_panel="Look")
 def metrics(
-    names: Annotated[list[str] | None, typer.Argument(help="The names of metrics; all without one.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="The names of metrics; by default all.")] = None,
     *,
     db: Db = DEFAULT_DB,
     first_step: Annotated[int | None, typer.Option(help="The first step.")] = None,
@@ -33,7 +33,7 @@ def metrics(
 ) -> None:
     """Show the metrics that a trainer logged: one line per step, one column per name.
 
-    NaN is a number that was not finite. With --json, every value is an object.
+    A number that is not finite is printed as NaN, Infinity or -Infinity. With --json, every value is an object.
     """
     from store.models.trainer_metrics import MetricsQuery
 
@@ -47,7 +47,7 @@ def metrics(
         by_step.setdefault(metric.step, {})[metric.name] = metric
     steps = sorted(by_step)
     if is_terminal() and len(steps) > _STEPS_ON_A_TERMINAL:
-        note(f"the last {_STEPS_ON_A_TERMINAL} of {len(steps):,} steps; --first-step and --last-step choose others")
+        note(f"last {_STEPS_ON_A_TERMINAL} of {len(steps):,} steps; select others with --first-step and --last-step")
         steps = steps[-_STEPS_ON_A_TERMINAL:]
     columns: list[Column[int]] = [Column("step", str, right=True)]
     columns += [

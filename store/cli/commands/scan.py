@@ -32,14 +32,14 @@ class ScannerOptions:
     """The options that define a scanner."""
 
     search: Annotated[
-        str | None, typer.Option(metavar="QUERY", help="A match is an attempt with these texts; as for search.")
+        str | None, typer.Option(metavar="QUERY", help="A match is an attempt whose texts match this search.")
     ] = None
     regex: Annotated[
         str | None,
         typer.Option(metavar="PATTERN", help="A match is an attempt with a text that this RE2 pattern matches."),
     ] = None
     scope: Annotated[
-        str | None, typer.Option(metavar="SCOPE", help="With --regex: only such texts, for example tool:bash.")
+        str | None, typer.Option(metavar="SCOPE", help="With --regex: only texts of this scope, such as tool:bash.")
     ] = None
     function: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="A match is an attempt for which it returns True.")
@@ -90,7 +90,7 @@ class ScannerOptions:
             if name in required and content is None:
                 raise Invalid(name, f"is missing; pass --{name} with --prompt")
             if content is not None and name not in definition:
-                raise Invalid(name, f"has no meaning for a scanner of the kind {kind}; leave out --{name}")
+                raise Invalid(name, f"does not apply to a scanner of the kind {kind}; leave out --{name}")
         key = version_key(text, "scanner")
         return NewScanner.model_validate(
             {"name": key.name, "version": key.version, "kind": kind, "definition": definition}
@@ -100,7 +100,7 @@ class ScannerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
-    """The options of the execution of a scanner, with the names of the parameters of `store.scanning.scan`."""
+    """The options of a run of a scanner. Their names are those of the parameters of `store.scanning.scan`."""
 
     key_variable: Annotated[
         str, typer.Option(metavar="NAME", help="With --prompt: the environment variable with the server's key.")
@@ -115,7 +115,7 @@ class ExecutionOptions:
         int, typer.Option(metavar="N", min=1, help="The calls of a model or an async function at once per process.")
     ] = 8
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="The longest time of a call; a longer one is an error.")
+        float, typer.Option(metavar="SECONDS", help="The maximum time of a call; a longer call is an error.")
     ] = 60.0
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=-1, help="Scan N rollouts at most.")] = -1
     retry_errors: Annotated[

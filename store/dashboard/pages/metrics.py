@@ -82,13 +82,13 @@ def _chart(along: Axis, number: int, logged: list[Metric]) -> curves.Chart:
     parts = [values[bucket] for bucket in buckets]
     mean: curves.Numbers = [sum(one / len(part) for one in part) if part else None for part in parts]
     marks = sum(metric.mark is not None for metric in logged)
-    told = f"means of {along.width} steps" if along.width > 1 else ""
+    resolution = f"means of {along.width} steps" if along.width > 1 else ""
     gaps = f"{marks:,} not finite" if marks else ""
     line = curves.Series(logged[0].name, [], mean, ended=[present[bucket] for bucket in buckets])
     return curves.Chart(
         f"metric-{number}",
         logged[0].name,
-        ", ".join(part for part in (told, gaps) if part),
+        ", ".join(part for part in (resolution, gaps) if part),
         "",
         "step",
         [along.low(bucket) for bucket in buckets],

@@ -47,7 +47,7 @@ async def saved_views(request: PageRequest) -> PageContent:
 async def save(request: PageRequest) -> PageContent | Done:
     """Save the parameters `query` of the page `page` as the view `name`.
 
-    If the view exists, a page requires a confirmation, which `replace=1` is.
+    If the view exists, return a page for the confirmation. Its form sends `replace=1`, which replaces the view.
     """
     page, name = request.among("page", list(_PAGES), ""), _name(request)
     query = _query(parse_qsl(request.one("query"), keep_blank_values=False))

@@ -217,7 +217,7 @@ async def status_figures(
     any_status = listing_of(dialect, replace(query, statuses=()), RolloutRow)
     status = core_tables.rollouts.c.status
     reward = any_status.columns["last_reward"]
-    # Whether a rollout has ended follows from the status of its group, so no aggregate checks it for every rollout.
+    # The rollouts of a row have the same status, so no aggregate needs to check whether they have ended.
     counts_as = case((reward.is_not(None), reward), else_=counted_reward(missing, reward))
     columns: list[ColumnElement[Any]] = [
         status,

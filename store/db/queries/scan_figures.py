@@ -1,4 +1,4 @@
-"""Figures of a scanner: results by step, version of the resources and worker, and against a validation set."""
+"""Figures of a scanner: results by step, version of the resources and worker; precision and recall."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScanRate:
     version: int | None
     worker_id: str | None
     scanned: int
-    """The number of attempts with a match or its absence."""
+    """The number of attempts with a match or no match."""
     matches: int
     errors: int
 

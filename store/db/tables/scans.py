@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer
 
 from store.db.columns import Str, keyed
 
-# One row for each event. Of the rows with the same attempt, scanner and version, only the last may have a result.
+# One row for each event. Of the rows with the same attempt, scanner and version, only the last may have `is_match`.
 scans = keyed(
     "scans",
     Column("rollout_id", Str, primary_key=True),

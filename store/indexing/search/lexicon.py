@@ -1,7 +1,7 @@
 """Codes of words on Postgres. Decision 120.
 
 Each distinct word has a number in the table `search_lexicon`, and each number has a code of one or two characters. A
-document is stored as the codes of its words, so a phrase is a part of this text, and a word is one of its characters.
+document is stored as the codes of its words in their order, so a phrase is a substring of this text.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class WordMatch:
     def _coded(self, clause: Clause) -> list[ColumnElement[bool]]:
         """Return the conditions on the codes of the words of a document.
 
-        The codes are literals, because Postgres would plan a statement with parameters for lists of any length.
+        The codes are literals. With parameters, Postgres would use the same plan for rare and for frequent words.
         """
         words, characters = self._codes.words, ""
         conditions: list[ColumnElement[bool]] = []

@@ -17,7 +17,8 @@ the argument `scan_debounce_seconds`, its value must be 0:
 The tests require pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
 features are not part of `StoreContract`. `AnnotationsContract` contains the tests for stores that support labels and
 notes, `RewardQueriesContract` those for stores with a log that return rewards, `ScoresContract` those for stores
-with versions of rewards, and `TrainerMetricsContract` those for stores with metrics of trainers.
+with versions of rewards, `TrainerMetricsContract` those for stores with metrics of trainers, and `ScannersContract`
+those for stores with scanners.
 """
 
 from __future__ import annotations
