@@ -68,7 +68,8 @@ function showWhereWeAre() {
 export function startControls() {
   showTheme();
   showZone();
-  showWhereWeAre();
+  // Its layout waits for the first frame.
+  requestAnimationFrame(showWhereWeAre);
   document.addEventListener("click", onClick);
   // The address of a filtered page contains the fields that have a value.
   document.addEventListener("formdata", (event) => {
