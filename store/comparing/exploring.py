@@ -59,10 +59,10 @@ async def scatter(
         y: the other number.
         selection: the rollouts as the query string of a list of rollouts, such as `step=300&mode=train`.
         colour: `version`, `status` or `mode`: the field by which points are coloured.
-        x_min: the bounds of the box, both included; None for no limit. Without a bound, there is no box.
-        x_max: see `x_min`.
-        y_min: see `x_min`.
-        y_max: see `x_min`.
+        x_min: the least `x` in the box; None for no limit. Without any bound, there is no box.
+        x_max: the greatest `x` in the box.
+        y_min: the least `y` in the box.
+        y_max: the greatest `y` in the box.
         points: the maximum number of rollouts that are read, at most 2,000. Of more rollouts, a sample is read, which
             has the same rollouts in each call.
         prices: the prices for `cost`; None for reported costs only. A server uses its prices instead.
@@ -175,7 +175,7 @@ async def curves(
     params = {name: value for name, value in chosen.items() if value is not None}
     params |= {"mode": list(modes), "name": list(names)}
     read = await read_figures(store, work, "/ui/rewards.json", params, decode)
-    # Sums of usage by step have no division by version.
+    # Usage by step cannot also be grouped by version.
     if read.by != "step" or not read.charts or resources_id is not None:
         return read
     usage = await usage_charts(store, read.charts[0], prices or PriceTable())
@@ -189,7 +189,7 @@ async def usage_charts(store: Store, reward: Chart, prices: PriceTable) -> list[
     """
     tokens: list[Series] = []
     costs: list[Series] = []
-    # Usage has no division by a missing mode, so rollouts without a mode count only if no rollout has one.
+    # Usage has no filter for a missing mode, so rollouts without a mode count only if no rollout has one.
     for mode in list(dict.fromkeys(line.mode for line in reward.series if line.mode is not None)) or [None]:
         query = UsageQuery.of(by="step", mode_in=None if mode is None else [mode])
         try:

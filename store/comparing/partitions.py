@@ -80,7 +80,7 @@ async def cores_of(store: SQLStore, *selections: PlacedSelection) -> AsyncGenera
                 cores.append(store.core)
                 continue
             if url.scheme == "memory":
-                raise Unsupported("partitions", "a store in memory has one partition; compare within it")
+                raise Unsupported("second partition to compare", "a store in memory")
             placed = with_partition(url.text, selection.partition)
             other = await SQLStore.open(placed, create=False, read_only=True, beside=store)
             cores.append((await opened.enter_async_context(other)).core)

@@ -73,7 +73,7 @@ class RolloutNumber:
         check_text(text, field, LONGEST_ID)
         if text not in TITLES and not (text.startswith((DIMENSION, METADATA)) and text.partition(":")[2]):
             raise Invalid(
-                field, f"{text[:80]!r} is no number of rollouts; choose {', '.join(TITLES)}, dim:NAME or meta:KEY"
+                field, f"{text[:80]!r} is not a number of rollouts; choose {', '.join(TITLES)}, dim:NAME or meta:KEY"
             )
         return cls(text)
 
@@ -100,7 +100,7 @@ class RolloutNumber:
 
 @dataclass(frozen=True, slots=True)
 class ScatterOptions:
-    """What a plot shows."""
+    """The checked options of a scatter plot."""
 
     x: RolloutNumber
     y: RolloutNumber
@@ -143,7 +143,7 @@ class ScatterOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScatterRows:
-    """Rollouts with the numbers that one state of the store has."""
+    """The rollouts of a plot and their numbers, read from one state of the store."""
 
     measured: MeasuredRows
     dimensions: Mapping[str, Mapping[str, float]]
@@ -231,7 +231,7 @@ def numbers_of(number: RolloutNumber, rows: ScatterRows, costs: Mapping[str, Cos
     if number.name == "calls":
         return {rollout_id: line.calls for rollout_id, line in costs.items()}
     if number.name == "cost":
-        # A sum of the costs of some calls is no cost of the rollout.
+        # The rollout has no cost if the costs of only some of its calls are known.
         complete = {key: line.cost for key, line in costs.items() if line.priced_calls == line.calls}
         return {rollout_id: cost for rollout_id, cost in complete.items() if cost is not None}
     unit = MICROSECONDS if number.name == "duration" else 1
@@ -255,8 +255,8 @@ def points_in(options: ScatterOptions, points: Sequence[ScatterPoint]) -> list[S
 def box_of(options: ScatterOptions, points: Sequence[ScatterPoint]) -> ScatterBox:
     """Return the box of a plot, with the selection of its rollouts.
 
-    If both numbers have range filters, these select the rollouts in the box, also those that are no points. Otherwise
-    the selection names the points, if there are at most `MOST_NAMES`.
+    If both numbers have range filters, these select all rollouts in the box, drawn or not. Otherwise the selection
+    names the points, if there are at most `MOST_NAMES`.
     """
     inside = points_in(options, points)
     x_min, x_max, y_min, y_max = options.box

@@ -58,7 +58,7 @@ async def compare_selections(
 
     async def compare(_: SQLCore) -> SelectionComparison:
         database = database_of(store)
-        assert database is not None  # this function gets its core
+        assert database is not None  # this function runs only on a database
         async with cores_of(database, first, second) as cores:
             comparison = await compared_partitions(cores, first, second, missing, pairs=pairs)
             return await with_usage(cores, comparison, prices or PriceTable(), waits=True)

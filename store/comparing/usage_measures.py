@@ -34,8 +34,8 @@ async def with_usage(
 ) -> SelectionComparison:
     """Return a comparison with measures of the calls of models of the ended rollouts, and of their costs.
 
-    A rollout whose costs are known only in part has no cost. A measure without a value on both sides is left out; so
-    are all if there is no index of usage.
+    A rollout has a cost if the costs of all its calls are known. A measure that neither side has is left out. Without
+    an index of usage, all are left out.
 
     Args:
         cores: the partition of each side.

@@ -215,7 +215,7 @@ def _command(
         "split_by": split_by,
         "redact": sorted(set(redact)),
         "rows_per_file": plan.rows_per_file,
-        # Exports by earlier versions of this program, which have no choice, can be continued.
+        # Without a choice, the command is that of earlier versions, so that their exports can be continued.
         **({} if plan.missing.substituted == "out" else {"unrewarded": str(plan.missing)}),
     }
 

@@ -107,8 +107,8 @@ class StoreScanners:
             limit: the maximum number of attempts, at most 10,000.
             after: only rollouts that were created after this rollout; None for the beginning.
             retry_errors: whether attempts with an error as the last result are returned again.
-            changed_after: only rollouts with an event after this position of the log. The read then costs as much as
-                these events, however many rollouts the store has. None for all rollouts.
+            changed_after: only rollouts with an event after this position of the log. The cost of the read then depends
+                on the number of these events, and not on that of all rollouts. None for all rollouts.
 
         Raises:
             NotFound: the rollout `after` does not exist.

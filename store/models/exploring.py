@@ -25,9 +25,12 @@ class ScatterBox(Frozen):
     points: int
     """The number of points in the box."""
     selection: str | None
-    """The query string of the list of the rollouts in the box; None if too many points would have to be named."""
+    """The query string of the list of the rollouts in the box; None if it would have to name no point or too many."""
     names_points: bool
-    """Whether the selection names the points by id, because a number has no filter. It then lacks other rollouts."""
+    """Whether the selection names the points by id, because a number has no filter.
+
+    Rollouts that are not drawn are then missing.
+    """
 
 
 class Scatter(Frozen):

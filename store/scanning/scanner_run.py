@@ -151,7 +151,7 @@ class _Run:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     pool: WorkerPool | None = None
     changed_after: int | None = None
-    """The position of the log after which rollouts have changed since the last walk; None before the first one."""
+    """The next walk reads rollouts with an event after this position; None before the first walk, which reads all."""
     submitted: int = 0
     scanned: int = 0
     matches: int = 0
@@ -182,8 +182,8 @@ class _Run:
     async def follow(self, order: WorkerOrder, processes: int, poll_seconds: float) -> None:
         """Scan rollouts as they end, until `stopped` is set. While the store cannot be reached, try again.
 
-        The first walk is over all rollouts, a later one over those that have changed (decision 123). Processes stay
-        for some time.
+        The first walk is over all rollouts, a later one over those that have changed (decision 123). Processes end
+        after `_IDLE_SECONDS` without a change.
         """
         wait, walked_at = poll_seconds, time.monotonic()
         while not self.stopped.is_set() and self.submitted != self.limit:
@@ -199,7 +199,7 @@ class _Run:
                 if not error.retryable:
                     raise
                 wait = min(max(_WAIT_SECONDS, 2 * wait), _LONGEST_WAIT)
-                logger.warning("the scan stopped and continues in %g s: %s", wait, error)
+                logger.warning("the scan was interrupted and continues in %g s: %s", wait, error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.stopped.wait(), wait)
 

@@ -148,7 +148,7 @@ def build_app(
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
         scheduler: the scheduled operations, which the admin page shows; the caller runs and closes it.
         prices: the prices from which pages compute costs; None for none.
-        webhook_service: the changes of webhooks; None if the server sends no webhooks.
+        webhook_service: adds, tests and removes webhooks; None if the server sends no webhooks.
     """
     # The store imports the code of these parts when they are first used. No request should wait for that.
     _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads

@@ -20,7 +20,7 @@ logger = logging.getLogger("store.webhooks")
 _FIRST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 30.0
 _LISTED_EVERY: Final = 20
-"""The number of looks at open partitions for each look at all partitions of the database."""
+"""After this many looks at open partitions, a look is at all partitions of the database."""
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def delivered_webhooks(
 
 
 async def _look(partitions: Partitions, thread: WebhookThread, url: str, base_url: str) -> None:
-    # A server that runs for a moment only checks nothing.
+    # A server that runs only for a moment checks nothing.
     await asyncio.sleep(_FIRST_SECONDS)
     names = await _names(partitions)
     for number in count(1):

@@ -1,4 +1,4 @@
-"""Conditions of webhooks. Each condition is a reading of the tables, and an entry of `CONDITIONS`."""
+"""Conditions of webhooks. A condition is a function that reads the tables, and an entry of `CONDITIONS`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_RUNS: Final = 100
 _MOST_ROLLOUTS: Final = 10_000
 _MOST_CONDITIONS: Final = 20
 _FEWEST_NEWEST: Final = 5_000
-"""The number of rollouts that a check of rates reads at least."""
+"""The minimum number of rollouts that a check of a rate reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ async def _read_stuck_queue(session: ReadSession, check: ConditionCheck) -> Cond
 
 
 def _newest(size: int) -> Subquery:
-    """Return the rollouts that were created last, among which are the `size` rollouts that ended last.
+    """Return the rollouts that were created last, among which a check looks for the `size` that ended last.
 
     There is no index of ends. A check of all rollouts would take a quarter of a second for 100,000.
     """
@@ -242,7 +242,7 @@ def parse_conditions(texts: Sequence[str]) -> dict[str, dict[str, float]]:
 
 
 def checked_conditions(conditions: Mapping[str, Settings]) -> dict[str, dict[str, float]]:
-    """Return conditions with the defaults of all settings.
+    """Return conditions with all their settings; missing ones have their defaults.
 
     Without conditions, return all conditions that need no scanner.
 

@@ -58,7 +58,7 @@ class PrivateAddress(OSError):
 
 
 def check_address(text: str) -> None:
-    """Refuse an address that is not public, also inside of an IPv6 address.
+    """Refuse an address that is not public, also if it is embedded in an IPv6 address.
 
     Raises:
         PrivateAddress: the address is private, loopback, link-local, multicast, reserved or of a metadata service.
@@ -141,7 +141,7 @@ async def check_url(text: str, *, allow_private: bool) -> str:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await CheckedResolver(allow_private=allow_private).resolve(host, port)
     except (OSError, UnicodeError, TimeoutError) as error:
-        raise Invalid("url", f"{host} is refused: {error or 'its name is not resolved in time'}") from None
+        raise Invalid("url", f"{host} is refused: {error or 'its name was not resolved in time'}") from None
     return str(url)
 
 

@@ -105,6 +105,6 @@ def required_service(service: WebhookService | None) -> WebhookService:
         Conflict: the server sends no webhooks.
     """
     if service is None:
-        reason = "this server sends no webhooks: its store is in memory, it is read-only, or it belongs to a program"
+        reason = "this server sends no webhooks: its store is in memory, it is read-only, or it runs inside a program"
         raise Conflict(reason, "use `rollbook serve` with a database, or `rollbook webhooks`")
     return service

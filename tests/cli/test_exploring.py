@@ -25,7 +25,7 @@ def test_outliers_and_curves_are_printed_with_their_denominators(rollbook: Rollb
     asyncio.run(_add_rollouts(filled.url))
     printed = rollbook("sample", "--step", "7", "--mode", "test", "-n", "2")
     assert [(row["reward"], row["because of"]) for row in printed.table] == [("1", "reward"), ("0.25", "reward")]
-    assert "4 of 4 ended rollouts rewarded, counting failed:0" in printed.err
+    assert "4 of 4 ended rollouts have a reward; --failed-as failed:0" in printed.err
     report = rollbook("sample", "http://host/ui/rollouts?step_min=7&mode=test", "--failed-as", "out", "--json").json
     assert (report["ended"], report["rewarded"], report["reward"]["count"]) == (5, 4, 4)
     table = {row["step"]: row for row in rollbook("curves", "--mode", "test", "--name", "style").table}

@@ -93,7 +93,6 @@ async def fill(store: SQLStore) -> Filled:
     await _add_webhook(store)
     await _scan(store)
     await store.log_metrics(1, {HOSTILE[:64]: 0.5})
-    await _add_webhook(store)
     group = await store.core.look(partial(group_row, group_id=GROUP))
     assert group is not None
     return Filled(members[0], members[1], run.rollout_id, group.input_sha256)

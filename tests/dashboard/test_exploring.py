@@ -32,7 +32,7 @@ async def ended(
     rewards: dict[str, float] | None = None,
     **fields: Any,
 ) -> str:
-    """Return the id of a rollout with a call of a model for each token in."""
+    """Return the id of an ended rollout, with one call of a model if it has tokens."""
     metadata = {"rollbook.step": step, "difficulty": tokens / 4, "note": "3"}
     task = {"question": f"{HOSTILE} {tokens}"}
     rollout = await store.start_rollout(task, mode="train", metadata=metadata, **fields)

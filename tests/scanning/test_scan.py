@@ -120,7 +120,7 @@ async def test_follower_scans_rollouts_that_end_later(
     stopped.set()
     report = await following
     assert (report.scanned, report.matches) == (11, 11)
-    assert "the scan stopped and continues in 0.1 s: no connection" in caplog.text
+    assert "the scan was interrupted and continues in 0.1 s: no connection" in caplog.text
 
 
 @pytest.mark.parametrize("durable_url", [POSTGRES], indirect=True)

@@ -97,7 +97,9 @@ def _number(value: float | None) -> str:
 def curves(
     *,
     db: Db = DEFAULT_DB,
-    by: Annotated[str | None, typer.Option(metavar="step|time", help="The axis; steps if rollouts have any.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="step|time", help="The axis; by default steps, if rollouts have any.")
+    ] = None,
     mode: Annotated[
         list[str] | None, typer.Option(metavar="MODE", help="Only rollouts of this mode; may be repeated.")
     ] = None,
@@ -141,4 +143,4 @@ def curves(
         line("no rollout has ended yet, or none has a step" if by == "step" else "no rollout has ended yet")
         return
     print_table(_columns(answer), _rows(answer))
-    note(f"mean reward with half of its 95% interval, counting {answer.unrewarded}; length, duration are means")
+    note(f"95% is half of the interval of the mean, with --failed-as {answer.unrewarded}; lengths are means too")

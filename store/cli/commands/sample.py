@@ -80,4 +80,4 @@ def sample(
     for name, spread in (("reward", answer.reward), ("tokens out", answer.tokens)):
         if spread.median is not None:
             note(f"{name}: median {spread.median:.4g}, deviation {spread.deviation:.4g}, {spread.count:,} rollouts")
-    note(f"{answer.rewarded:,} of {answer.ended:,} ended rollouts rewarded, counting {answer.unrewarded}")
+    note(f"{answer.rewarded:,} of {answer.ended:,} ended rollouts have a reward; --failed-as {answer.unrewarded}")

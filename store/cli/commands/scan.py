@@ -161,9 +161,9 @@ def scan(
         for kind, count in report.errors_by_type.items():
             note(f"{count:,} {printable(kind)}: {printable(report.error_examples[kind])}")
     if report.errors:
-        note(f"{report.errors:,} rollouts got no result; --retry-errors scans them again")
+        note(f"{report.errors:,} rollouts have an error; --retry-errors scans them again")
     if report.conflicts:
-        note(f"{report.conflicts:,} rollouts have another result, which another process recorded meanwhile")
+        note(f"{report.conflicts:,} rollouts have a different result, which another process recorded meanwhile")
     if report.errors or report.conflicts:
         raise typer.Exit(FAILED)
 

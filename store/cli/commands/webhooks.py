@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 app = typer.Typer()
 webhooks = typer.Typer(
     name="webhooks",
-    help="Manage the webhooks of a store, which a server sends.",
+    help="Manage webhooks: signed messages about a store, which its server sends.",
     rich_help_panel="Serve",
     no_args_is_help=True,
 )
@@ -124,7 +124,7 @@ def webhooks_test(
 def webhooks_deliveries(
     db: Db = DEFAULT_DB,
     webhook_id: Annotated[str | None, typer.Argument(metavar="ID", help="Only messages of this webhook.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="How many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=10_000, help="Show at most N.")] = 50,
     json: AsJson = False,
 ) -> None:
     """List the newest messages with their attempts and results."""

@@ -140,7 +140,7 @@ async def compare(request: PageRequest) -> PageContent | Done:
         hidden = {"shows_all": shows_all, "others": others}
         return PageContent("compare.html", {"a": a, "b": b, "sides": None}, "Compare", hidden=hidden)
     if len(others) + 2 > MOST_SIDES:
-        raise Invalid("b", f"has {len(others) + 1} values; at most {MOST_SIDES} rollouts are compared")
+        raise Invalid("b", f"has {len(others) + 1} values; pass at most {MOST_SIDES - 1}")
     try:
         left, right = await _side(request, a), await _side(request, b)
         further = [await _side(request, name) for name in others]

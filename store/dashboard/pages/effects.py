@@ -227,10 +227,10 @@ async def _core(request: PageRequest, opened: AsyncExitStack, selection: PlacedS
         return request.store.core
     open_partition = request.extra.get("open_partition")
     if open_partition is None:
-        raise Unsupported("partitions", "this program opens no other partitions; compare within one")
+        raise Unsupported("access to other partitions", "this program")
     database = database_of(await opened.enter_async_context(open_partition(selection.partition)))
     if database is None:
-        raise Unsupported("partitions", f"the partition {selection.partition} is not a Rollbook database")
+        raise Unsupported("Rollbook database", f"the partition {selection.partition}")
     return database.core
 
 

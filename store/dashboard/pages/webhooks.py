@@ -80,7 +80,7 @@ async def test(request: PageRequest) -> Done:
     """Send a test to a receiver."""
     service = required_service(request.extra.get("webhooks"))
     delivery = await service.test(request.partition, request.ids["webhook_id"])
-    result = f"is delivered, with the status {delivery.response_status}"
+    result = f"was delivered, with the status {delivery.response_status}"
     if delivery.error is not None:
         result = f"failed: {delivery.error}"
     return Done(request.url("webhooks"), f"The test of the webhook {delivery.webhook_id} {result}.")

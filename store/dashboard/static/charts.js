@@ -11,7 +11,7 @@ const COLOURS = { train: "--accent", val: "--warn", test: "--good" };
 const DASHES = { val: [6, 3], test: [2, 3] };
 const PALETTE = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
 const FALLBACKS = ["--accent", "--warn", "--good", "--bad", "--soft", "--ink"];
-// Validation of a version has the colour of the version, so that its dots differ from the dashes of all versions.
+// Validation has the colour of its version. It is dotted, because the versions have dashes.
 const DOTS = [1, 5];
 const VERSION_DASHES = [undefined, [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [8, 2]];
 const WHOLE_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000];

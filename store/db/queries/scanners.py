@@ -180,7 +180,7 @@ async def unscanned(
         stream = core_tables.events.c.stream
         changed = select(func.substr(stream, len(_ROLLOUT) + 1)).where(
             core_tables.events.c.position > bindparam("changed_after", type_=BigInteger),
-            # As a range of streams, this condition could be read from their index, which has all events.
+            # With a range of streams, the planner could choose their index, and then read all events.
             func.substr(stream, 1, len(_ROLLOUT)) == _ROLLOUT,
         )
         return (

@@ -33,7 +33,7 @@ _HITS_IN_ROLLOUT: Final = 200
 _DOCUMENTS_AT_ONCE: Final = 200
 _MOST_AT_ONCE: Final = 5_000
 FEW_ROLLOUTS: Final = 256
-"""Up to this number of rollouts that match the filters, their numbers are part of the condition on documents."""
+"""If at most this many rollouts match the filters, their numbers are part of the condition on documents."""
 _TEXTS_AT_ONCE: Final = 50
 _REGEX_TEXTS: Final = 20_000
 """The number of texts that one search compares with a regular expression."""

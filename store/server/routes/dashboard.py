@@ -104,7 +104,7 @@ class DashboardLayer:
         ring: the keys of visitors; None if no keys are required.
         scheduler: the scheduler of the server's operations; None if the server runs no operations.
         prices: the prices from which pages compute costs.
-        webhook_service: the changes of webhooks; None if the server sends no webhooks.
+        webhook_service: adds, tests and removes webhooks; None if the server sends no webhooks.
         is_read_only: whether pages offer no actions.
     """
 
@@ -276,7 +276,7 @@ class DashboardLayer:
     def _error_page(
         self, call: Call, path: str, status: int, text: str, advice: str, error: StoreError | None = None
     ) -> _Answer:
-        """Return the page of an error. If a parameter of a page is invalid, it links to the page without it."""
+        """Return the page of an error. For an invalid parameter, it links to the requested page without it."""
         params = _params(call.scope["query_string"]) if call.scope["method"] == "GET" else {}
         field = error.field if isinstance(error, Invalid) and error.field in params else None
         values = {"error": text, "advice": advice, "status": status, "field": field}
