@@ -19,11 +19,7 @@ from store.rescoring.pool import RolloutResult, WorkerPool
 from store.scanning import ScanReport, function_definition, scan
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
-from tests.rescoring.conftest import (
-    add_rollouts,
-    filled_url,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    forked_workers,  # noqa: F401  # pyright: ignore[reportUnusedImport]
-)
+from tests.rescoring.conftest import add_rollouts
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -47,7 +43,7 @@ async def results(url: str, name: str) -> dict[int, Scan]:
         }
 
 
-async def test_ended_rollouts_get_results_once(filled_url: str) -> None:  # noqa: F811
+async def test_ended_rollouts_get_results_once(filled_url: str) -> None:
     report = await scan(filled_url, function("is_even"), processes=1)
     assert (report.scanned, report.matches, report.errors) == (10, 5, 0)
     scans = await results(filled_url, "function@v1")
@@ -57,14 +53,14 @@ async def test_ended_rollouts_get_results_once(filled_url: str) -> None:  # noqa
 
 
 @ON_SQLITE
-async def test_failing_calls_are_errors_of_their_rollouts_only(filled_url: str) -> None:  # noqa: F811
+async def test_failing_calls_are_errors_of_their_rollouts_only(filled_url: str) -> None:
     report = await scan(filled_url, function("unreliable"), processes=1, timeout=1.5)
     assert (report.scanned, report.matches, report.errors) == (10, 6, 4)
     assert report.errors_by_type == {"ValueError": 1, "TypeError": 1, "ProcessEnded": 1, "TimeoutError": 1}
 
 
 @ON_SQLITE
-async def test_precision_and_recall_are_reported(filled_url: str) -> None:  # noqa: F811
+async def test_precision_and_recall_are_reported(filled_url: str) -> None:
     async with await open_store(filled_url) as store:
         for rollout in await store.query_rollouts():
             label = {2: "hack", 3: "hack", 4: "fair"}.get(rollout.input["n"])
@@ -85,7 +81,7 @@ async def test_precision_and_recall_are_reported(filled_url: str) -> None:  # no
 
 @ON_SQLITE
 async def test_follower_scans_rollouts_that_end_later(
-    filled_url: str,  # noqa: F811
+    filled_url: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -124,7 +120,7 @@ async def test_follower_scans_rollouts_that_end_later(
 
 
 @pytest.mark.parametrize("durable_url", [POSTGRES], indirect=True)
-async def test_role_of_an_application_scans(filled_url: str) -> None:  # noqa: F811
+async def test_role_of_an_application_scans(filled_url: str) -> None:
     role = f"app_{parse(filled_url).partition}"
     postgres.execute(filled_url, f"CREATE ROLE {role} LOGIN")
     try:
@@ -137,7 +133,7 @@ async def test_role_of_an_application_scans(filled_url: str) -> None:  # noqa: F
     assert (report.scanned, report.matches, report.errors) == (10, 5, 0)
 
 
-async def test_two_scans_at_once_record_each_result_once(filled_url: str) -> None:  # noqa: F811
+async def test_two_scans_at_once_record_each_result_once(filled_url: str) -> None:
     reports = await asyncio.gather(*(scan(filled_url, function("is_even"), processes=1) for _ in range(2)))
     assert [(report.errors, report.conflicts) for report in reports] == [(0, 0), (0, 0)]
     async with await open_store(filled_url) as store:
@@ -147,7 +143,7 @@ async def test_two_scans_at_once_record_each_result_once(filled_url: str) -> Non
 
 @ON_SQLITE
 async def test_function_that_changes_during_a_scan_labels_no_rollout(
-    filled_url: str,  # noqa: F811
+    filled_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -175,7 +171,7 @@ async def test_function_that_changes_during_a_scan_labels_no_rollout(
 
 
 @ON_SQLITE
-async def test_failures_of_a_model_server_leave_rollouts_without_a_result(filled_url: str) -> None:  # noqa: F811
+async def test_failures_of_a_model_server_leave_rollouts_without_a_result(filled_url: str) -> None:
     is_repaired, calls = False, list[int]()
 
     async def complete(request: web.Request) -> web.StreamResponse:
