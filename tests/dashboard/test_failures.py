@@ -135,7 +135,7 @@ async def test_they_are_filtered_by_step_span_and_worker(api: Api, store: Store)
 async def test_page_states_that_only_the_newest_failures_are_counted(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.dashboard.pages.failures.MOST", 2)
+    monkeypatch.setattr("store.dashboard.views.failed_attempts.MOST", 2)
     for number in range(3):
         await failed(store, AttemptError(type=f"Error{number}"))
     values = (await api.get("//ui/failures.json")).ok()

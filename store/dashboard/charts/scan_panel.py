@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from store.dashboard.charts.figure_cache import FigureCache
+from store.dashboard.views.figure_cache import FigureCache
 from store.db.dialect import ReadSession
 from store.db.queries.overview import RECENT
 from store.db.queries.scan_figures import RecentRate, recent_rates

@@ -13,11 +13,11 @@ from store.comparing.reading import compared_selections, selections_of, version_
 from store.comparing.selections import params_of, selection_of, text_of
 from store.comparing.usage_measures import with_usage
 from store.comparing.windows import MOST_STEPS, STEPS, ResourcesVersion, StepWindows, windows_of
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import compared
 from store.dashboard.views.costs import prices_of
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries.compared_rollouts import StepMean, VersionStep, step_means, version_steps
 from store.db.queries.rollout_list import RolloutListQuery

@@ -24,12 +24,12 @@ from store.comparing.scattering import (
     scatter_rows,
 )
 from store.comparing.selections import PARAMETERS, params_of, selection_of, text_of
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.scatter_chart import scatter_chart
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.compared import described, unrewarded_options
 from store.dashboard.views.costs import prices_of
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries.curves import reward_names
 from store.db.queries.list_details import metadata_of

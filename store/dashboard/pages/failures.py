@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Final
 
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries.failures import FAILED, count_failed
 
 pages = Pages()
 
-MOST: Final = 10_000
-"""The maximum number of failed attempts that the page reads. If there are more, the page reads the newest."""
 _MESSAGES: Final = 10
 
 
@@ -37,8 +34,8 @@ async def failures(request: PageRequest) -> PageContent:
     cache = cache_of(request.store.core)
 
     async def look(session: ReadSession) -> tuple[list[failing.AttemptFailure], int]:
-        attempts = await cache.read(session, ("failures", MOST), partial(failing.newest, limit=MOST))
-        total = len(attempts) if len(attempts) < MOST else await count_failed(session)
+        attempts = await failing.newest_failures(session, cache)
+        total = len(attempts) if len(attempts) < failing.MOST else await count_failed(session)
         return attempts, total
 
     attempts, total = await request.store.core.look(look, snapshot=True)

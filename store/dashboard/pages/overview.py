@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, get_args
 
 from store.comparing.reading import version_changes
-from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.charts.scan_panel import ScanPanel, scan_panel
 from store.dashboard.charts.sparkline import sparkline
 from store.dashboard.charts.step_chart import StepChart, step_chart
@@ -19,6 +19,7 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views import compared
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.costs import cost_of, prices_of
+from store.dashboard.views.figure_cache import FigureCache, cache_of
 from store.dashboard.views.health import health
 from store.dashboard.views.step_figures import bucket_width, by_step, modes_of, version_starts
 from store.dashboard.views.stuck import Stuck, StuckCause, causes, stuck
@@ -30,13 +31,13 @@ from store.db.queries.overview import (
     RECENT,
     LogFigures,
     Overview,
-    active_ids,
+    active_starts,
     ended_by_minute,
     last_claim,
     read_overview,
     waiting_rollouts,
 )
-from store.db.queries.step_totals import StepTotals, step_totals, version_steps_of
+from store.db.queries.step_totals import StepTotals, joined, step_totals, version_steps_of
 from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
 from store.models.comparisons import VersionChange
@@ -158,19 +159,27 @@ async def overview(request: PageRequest) -> PageContent:
 
 async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward) -> _State:
     now = (session.dialect.clock or system_clock)()
-    totals = await cache.read(session, "step totals", step_totals)
-    since = (now // MINUTE - MINUTES + 1) * MINUTE
+    totals = joined(await cache.rows(session, "step totals", step_totals))
+    since = now // MINUTE - MINUTES + 1
+    ended = await cache.rows(session, "ended", partial(ended_by_minute, since=since * MINUTE))
+    active = sorted(await cache.rows(session, "active", active_starts), key=attrgetter("start_at", "first_position"))
     figures = LogFigures(
         statuses=sum((Counter(part.statuses) for part in totals), Counter[str]()),
-        ended=await cache.read(session, ("ended", since), partial(ended_by_minute, since=since)),
+        # Blocks that did not change have the minutes of an earlier visit.
+        ended=[part for part in ended if part.minute >= since],
         last_end_at=max((part.last_end_at for part in totals if part.last_end_at is not None), default=None),
         last_claim_at=await cache.read(session, "last claim", last_claim),
-        active_ids=await cache.read(session, "active", partial(active_ids, limit=_MOST_ACTIVE)),
+        active_ids=[rollout.rollout_id for rollout in active[:_MOST_ACTIVE]],
     )
     activity = await read_overview(session, now, figures, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
-    failures = await cache.read(session, "failures", _failures)
+    newest = (await failing.newest_failures(session, cache))[:_MOST_FAILURES]
+
+    async def kinds(_: ReadSession) -> list[failing.Kind]:
+        return failing.kinds(newest, _KINDS)
+
+    failures = newest, await cache.read(session, "failure kinds", kinds)
     mode = next(iter(modes_of(part for part in totals if part.step is not None)), None)
     used = version_steps_of(totals, mode)
     effects = partial(version_changes, missing=missing, mode=mode, limit=_CHANGES, used=used)
@@ -182,12 +191,6 @@ async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward
     charts = await cache.read(session, ("charts", missing, mode), draw)
     runs = await operation_runs.all_runs(session)
     return _State(activity, totals, *failures, changes, charts, runs, await scan_panel(session, cache, totals, now))
-
-
-async def _failures(session: ReadSession) -> tuple[list[failing.AttemptFailure], list[failing.Kind]]:
-    """Return the newest failures, and their kinds."""
-    failures = await failing.newest(session, limit=_MOST_FAILURES)
-    return failures, failing.kinds(failures, _KINDS)
 
 
 def _charts(totals: Sequence[StepTotals], mode: str | None, missing: MissingReward) -> list[StepChart]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.diff.matching import Work
 from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import compared as draw
+from store.dashboard.views.figure_cache import cache_of
 from store.dashboard.views.formats import pretty
 from store.db.dialect import ReadSession
 from store.db.queries import resource_list
-from store.db.queries.resource_list import VersionRow
+from store.db.queries.resource_list import ResourcesRow, VersionRow
 from store.errors import Invalid, NotFound
 
 pages = Pages()
@@ -63,13 +63,19 @@ class Change:
 async def resources(request: PageRequest) -> PageContent:
     """List the resources ids, the most recently published first."""
     limit, offset = request.rows, request.whole("offset", 0)
-    missing = request.missing_reward()
-    work = partial(resource_list.resources_rows, missing=missing, contains=request.one("q"), limit=limit, offset=offset)
-    cache, key = cache_of(request.store.core), ("resources", missing, request.one("q"), limit, offset)
-    rows, total = await request.store.core.look(partial(cache.read, key=key, compute=work), snapshot=True)
+    missing, text = request.missing_reward(), request.one("q")
+    cache = cache_of(request.store.core)
+
+    async def look(session: ReadSession) -> tuple[list[ResourcesRow], int]:
+        sums = await cache.rows(session, ("use sums", missing), partial(resource_list.use_sums, missing=missing))
+        read = resource_list.resources_rows
+        work = partial(read, sums=sums, missing=missing, contains=text, limit=limit, offset=offset)
+        return await cache.read(session, ("resources", missing, text, limit, offset), work)
+
+    rows, total = await request.store.core.look(look, snapshot=True)
     values = {"resources": rows, "total": total, "limit": limit, "offset": offset}
     means = [row.use.counted.mean for row in rows if row.use.counted.mean is not None]
-    hidden = {"best": max(means, default=0.0), "sought": request.one("q"), "draw": draw, "missing": missing}
+    hidden = {"best": max(means, default=0.0), "sought": text, "draw": draw, "missing": missing}
     return PageContent("resources.html", values, "Resources", hidden=hidden)
 
 
@@ -127,9 +133,11 @@ async def _selection(session: ReadSession, request: PageRequest) -> _Selection:
     resources_id = request.ids["resources_id"]
     missing = request.missing_reward()
     cache = cache_of(request.store.core)
+    sums = await cache.rows(session, ("use sums", missing), partial(resource_list.use_sums, missing=missing))
+    counts = await cache.rows(session, "attempt counts", resource_list.attempt_counts)
 
     async def versions_of(id_: str) -> list[VersionRow]:
-        read = partial(resource_list.versions, resources_id=id_, missing=missing)
+        read = partial(resource_list.versions, resources_id=id_, sums=sums, counts=counts, missing=missing)
         return await cache.read(session, ("versions", id_, missing), read)
 
     versions = await versions_of(resources_id)

@@ -13,10 +13,10 @@ from typing import Any, Final, get_args
 
 from store.comparing import curve_charts as curves
 from store.comparing.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scores as score_queries

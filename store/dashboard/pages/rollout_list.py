@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 import orjson
 
 from store.comparing.selections import text_of
-from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
+from store.dashboard.views.figure_cache import FigureCache, cache_of
 from store.dashboard.views.rollout_columns import FIELDS, METADATA, choose_columns
 from store.dashboard.views.rollout_filters import (
     NARROWING,

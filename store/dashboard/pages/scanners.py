@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from store.comparing import curve_charts as curves
 from store.comparing.reward_curves import MOST_NOTES, markers_of
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.charts.scan_curves import scan_charts
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rewards import place
 from store.dashboard.request import PageRequest
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scan_figures

@@ -8,16 +8,25 @@ from functools import partial
 from typing import Any, Final, get_args
 
 from store.comparing.reward_curves import CurveOptions, RewardCurves, reward_curves
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.groups import threshold_of
 from store.dashboard.request import PageRequest
+from store.dashboard.views.figure_cache import cache_of
 from store.dashboard.views.pass_at_k import KS, StepSignal, step_signals
 from store.db.dialect import ReadSession
 from store.db.queries.curves import Axis
-from store.db.queries.groups import signal_cells
+from store.db.queries.groups import GroupValues, group_values_by_step, signal_cells
 from store.db.queries.input_starts import input_titles
-from store.db.queries.tasks import TaskCell, TaskRollout, TaskRow, recurring_tasks, task_cells, task_rollouts
+from store.db.queries.tasks import (
+    TaskCell,
+    TaskRollout,
+    TaskRow,
+    recurring_tasks,
+    task_cells,
+    task_rollouts,
+    task_rows,
+    task_steps,
+)
 from store.errors import NotFound
 from store.models import RolloutMode
 from store.models.missing_rewards import MissingReward
@@ -52,7 +61,9 @@ async def tasks(request: PageRequest) -> PageContent:
     cache = cache_of(request.store.core)
 
     async def work(session: ReadSession) -> _HeatMap:
-        compute = partial(_heat_map, missing=missing, threshold=threshold, modes=modes)
+        read = partial(group_values_by_step, missing=missing, threshold=threshold, modes=modes)
+        values = await cache.rows(session, ("group values", missing, threshold, modes), read)
+        compute = partial(_heat_map, values=values, missing=missing, modes=modes)
         return await cache.read(session, ("tasks", missing, threshold, modes), compute)
 
     heat = await request.store.core.look(work, snapshot=True)
@@ -79,19 +90,20 @@ async def tasks(request: PageRequest) -> PageContent:
     return PageContent("tasks.html", values, "Tasks", hidden=hidden)
 
 
-async def _heat_map(session: ReadSession, missing: MissingReward, threshold: float, modes: Sequence[str]) -> _HeatMap:
-    signals = step_signals(await signal_cells(session, missing, threshold, modes))
-    rows = await recurring_tasks(session, missing, modes)
-    if not rows:
+async def _heat_map(
+    session: ReadSession, values: Sequence[GroupValues], missing: MissingReward, modes: Sequence[str]
+) -> _HeatMap:
+    signals = step_signals(signal_cells(values))
+    recurring = await recurring_tasks(session, modes)
+    if not recurring:
         return _HeatMap(None, [], [], {}, signals)
+    by_step = await task_steps(session, recurring, missing, modes)
+    rows = task_rows(recurring, by_step)
     first, last = min(row.first_step for row in rows), max(row.last_step for row in rows)
-    cells = await task_cells(session, [row.input_sha256 for row in rows], Axis("step", first, 1, 1), missing, modes)
-    width = 1
-    if len({cell.bucket for cell in cells}) > MOST_COLUMNS:
-        width = -(-(last - first + 1) // MOST_COLUMNS)
+    columns = len({part.step for part in by_step})
+    width = 1 if columns <= MOST_COLUMNS else -(-(last - first + 1) // MOST_COLUMNS)
     along = Axis("step", first, width, (last - first) // width + 1)
-    if width > 1:
-        cells = await task_cells(session, [row.input_sha256 for row in rows], along, missing, modes)
+    cells = task_cells(by_step, along)
     starts = await input_titles(session, [row.rollout_id for row in rows], TITLE)
     titles = {row.input_sha256: starts[row.rollout_id] for row in rows if row.rollout_id in starts}
     return _HeatMap(along, rows, cells, titles, signals)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from store.dashboard.charts.figure_cache import FigureCache, cache_of
 from store.dashboard.charts.worker_lanes import LANE_WIDTH, lanes_of
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.dashboard.views.figure_cache import FigureCache, cache_of
 from store.dashboard.views.stuck import Stuck, stuck_active
 from store.db.dialect import ReadSession
 from store.db.queries import worker_activity

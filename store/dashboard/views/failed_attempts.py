@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
+from store.dashboard.views.figure_cache import FigureCache
 from store.db.dialect import ReadSession
 from store.db.queries.failures import FailedAttempt, failed_attempts, failed_span_names
 from store.db.queries.scan import spans_with
@@ -17,6 +19,8 @@ from store.db.queries.scan import spans_with
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
 """The parts in which otherwise equal messages differ: numbers, addresses, ids."""
 
+MOST: Final = 10_000
+"""The maximum number of failed attempts that pages read. If there are more, they read the newest."""
 SPANS_READ: Final = 2_000
 """The number of attempts whose spans are searched for an error, if the error of the attempt names no span."""
 MOST_IDS: Final = 100
@@ -107,12 +111,29 @@ def read(attempt: FailedAttempt, error: dict[str, Any], span_name: str | None) -
     )
 
 
-async def newest(session: ReadSession, limit: int) -> list[AttemptFailure]:
-    """Return the newest failed attempts, newest first, with the names of the spans in which they failed.
+@dataclass(frozen=True, slots=True)
+class _PlacedFailure:
+    """A failure with its place among the failures of all rollouts."""
+
+    block: int
+    position: int
+    failure: AttemptFailure
+
+
+async def newest_failures(session: ReadSession, cache: FigureCache) -> list[AttemptFailure]:
+    """Return the newest failed attempts, at most `MOST`, newest first, with the spans in which they failed.
 
     The span is that of the error or, for the newest `SPANS_READ` attempts, the last span with an error status.
     """
-    attempts = await failed_attempts(session, limit=limit)
+    placed = await cache.rows(session, "failures", _newest)
+    if len(placed) >= MOST:
+        # Rows of other times may lack failures that are among the newest now, because others were retried.
+        placed = await cache.read(session, "newest failures", _newest)
+    return [entry.failure for entry in sorted(placed, key=lambda entry: -entry.position)]
+
+
+async def _newest(session: ReadSession, block: int | None = None) -> list[_PlacedFailure]:
+    attempts = await failed_attempts(session, block, limit=MOST)
     errors: list[dict[str, Any]] = [orjson.loads(attempt.error) if attempt.error else {} for attempt in attempts]
     # The names are read before the failures are built, because copies of thousands of failures take time.
     places = [(attempt.rollout_id, attempt.attempt_id) for attempt in attempts]
@@ -123,11 +144,16 @@ async def newest(session: ReadSession, limit: int) -> list[AttemptFailure]:
     unnamed = [rollout_id for (rollout_id, _), span_id in newest_ids if not span_id]
     last = await failed_span_names(session, unnamed) if unnamed else {}
     return [
-        read(attempt, error, names.get((*place, span_id or "")) or last.get(place))
+        _PlacedFailure(
+            attempt.block,
+            attempt.last_position,
+            read(attempt, error, names.get((*place, span_id or "")) or last.get(place)),
+        )
         for attempt, error, place, span_id in zip(attempts, errors, places, span_ids, strict=True)
     ]
 
 
+@lru_cache(maxsize=4096)
 def alike(message: str) -> str:
     """Return a message with `#` in place of numbers and ids."""
     return _VARIES.sub("#", message)

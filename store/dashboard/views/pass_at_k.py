@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from math import comb
 from typing import Final
@@ -14,6 +15,7 @@ KS: Final = (1, 2, 4, 8, 16, 32)
 """The numbers of attempts that pages show, as far as a group has so many."""
 
 
+@lru_cache(maxsize=4096)
 def pass_at_k(count: int, passed: int, k: int) -> float | None:
     """Return the unbiased estimate of the chance that at least one of `k` samples passes; None if `k` is too great.
 

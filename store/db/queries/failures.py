@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, true
 
 from store.db.dialect import ReadSession
 from store.db.queries.expressions import big, one_of
 from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.tables import core as core_tables
 
 FAILED: Final = ("failed", "timeout", "unresponsive")
@@ -31,24 +32,29 @@ class FailedAttempt:
     """The error as JSON text, with the keys type and message, and span_id if the span of the error is known."""
     at: int
     """The end time of the attempt, in µs since the epoch; without an end time, the time of the attempt's last event."""
-    step: int | None = None
+    step: int | None
     """The training step of the rollout."""
+    last_position: int
+    """The position of the last event of the attempt, by which attempts are sorted."""
+    block: int
+    """The block of the rollout."""
 
 
-async def failed_attempts(session: ReadSession, *, limit: int) -> list[FailedAttempt]:
-    """Return the newest failed attempts, newest first."""
+async def failed_attempts(session: ReadSession, block: int | None = None, *, limit: int) -> list[FailedAttempt]:
+    """Return the newest failed attempts of the rollouts of one block, or of all blocks, newest first."""
     attempt, event = core_tables.attempts.c, core_tables.events.c
+    rollout = core_tables.rollouts.c
+    of_block = attempt.rollout_id.in_(select(rollout.rollout_id).where(in_block(block)))
     newest = (
-        select(*columns_of(FailedAttempt, dict(attempt)), attempt.end_at, attempt.last_position)
-        .where(_has_failed())
+        select(*columns_of(FailedAttempt, dict(attempt)), attempt.end_at)
+        .where(_has_failed(), true() if block is None else of_block)
         .order_by(attempt.last_position.desc())
         .limit(big(limit))
         .subquery()
     )
-    rollout = core_tables.rollouts.c
     # Few failed attempts have no end time. A join would read the event of every attempt.
     last_change = select(event.at).where(event.position == newest.c.last_position).scalar_subquery()
-    computed = {"at": func.coalesce(newest.c.end_at, last_change), "step": rollout.step}
+    computed = {"at": func.coalesce(newest.c.end_at, last_change), "step": rollout.step, "block": block_of()}
     source = newest.join(core_tables.rollouts, rollout.rollout_id == newest.c.rollout_id)
     columns = columns_of(FailedAttempt, dict(newest.c), computed)
     statement = select(*columns).select_from(source).order_by(newest.c.last_position.desc())

@@ -5,9 +5,9 @@ The values come from the summary columns of the table `rollouts`.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from store.db.queries.filters import FilterCondition, FilterQuery
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import read_rows
 from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.queries.rollout_list import LISTED, listed_rollouts
 from store.db.tables import core as core_tables
 from store.models.missing_rewards import FAILED_AS_ZERO, MissingReward
@@ -255,33 +256,72 @@ class SignalCell:
     groups: int
 
 
-async def signal_cells(
-    session: ReadSession, missing: MissingReward, threshold: float, modes: Sequence[str]
-) -> list[SignalCell]:
-    """Return the numbers of groups by step and counts. A group that has rollouts of two steps is a group of each."""
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """The values that count of the rollouts of one block, group and step."""
+
+    block: int
+    group_id: str
+    step: int
+    counted: int
+    passed: int
+    """The number of values that are at least the threshold."""
+    least: float
+    most: float
+
+
+async def group_values_by_step(
+    session: ReadSession,
+    block: int | None = None,
+    *,
+    missing: MissingReward,
+    threshold: float,
+    modes: Sequence[str],
+) -> list[GroupValues]:
+    """Return the values of the groups of one block, or of all blocks, by step."""
     rollout, value = core_tables.rollouts.c, counted_reward(missing)
     terms: list[ColumnElement[bool]] = [
         rollout.group_id.is_not(None),
         rollout.step.is_not(None),
         value.is_not(None),
+        in_block(block),
     ]
     if modes:
         terms.append(one_of(rollout.mode, modes))
-    group = (
-        select(
-            rollout.step,
-            func.count(value).label("counted"),
-            _how_many(value >= literal(threshold, Number)).label("passed"),
-            case((func.max(value) > func.min(value), 1), else_=0).label("has_variance"),
-        )
-        .where(*terms)
-        .group_by(rollout.group_id, rollout.step)
-        .subquery("of_group")
-    ).c
-    keys = (group.step, group.counted, group.passed, group.has_variance)
-    statement = select(*keys, func.count().label("groups")).group_by(*keys)
-    rows = await session.fetch(session.dialect.sql(statement.order_by(group.step)), {})
-    return [SignalCell(row.step, row.counted, row.passed, bool(row.has_variance), row.groups) for row in rows]
+    figures: dict[str, ColumnElement[Any]] = {
+        "block": block_of(),
+        "counted": func.count(value),
+        "passed": _how_many(value >= literal(threshold, Number)),
+        "least": func.min(value),
+        "most": func.max(value),
+    }
+    statement = select(*columns_of(GroupValues, dict(rollout), figures)).where(*terms)
+    statement = statement.group_by(block_of(), rollout.group_id, rollout.step)
+    return records(GroupValues, await session.fetch(session.dialect.sql(statement), {}))
+
+
+def signal_cells(values: Iterable[GroupValues]) -> list[SignalCell]:
+    """Return the numbers of groups by step and counts, sorted by step, from the values of all blocks.
+
+    A group that has rollouts of two steps is a group of each.
+    """
+    groups: dict[tuple[int, str], GroupValues] = {}
+    for part in values:
+        place = part.step, part.group_id
+        groups[place] = _joined(groups[place], part) if place in groups else part
+    cells = Counter((group.step, group.counted, group.passed, group.most > group.least) for group in groups.values())
+    return [SignalCell(*cell, count) for cell, count in sorted(cells.items())]
+
+
+def _joined(values: GroupValues, other: GroupValues) -> GroupValues:
+    """Return the values of one group and step from two blocks."""
+    return replace(
+        values,
+        counted=values.counted + other.counted,
+        passed=values.passed + other.passed,
+        least=min(values.least, other.least),
+        most=max(values.most, other.most),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log.
 
-Decisions 114 and 121.
+Decisions 114, 121 and 125.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from store.db.dialect import Params, ReadSession
 from store.db.queries import pages
 from store.db.queries.expressions import big, one_of
 from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, from_block, in_block
 from store.db.tables import core as core_tables
 from store.domain.rollout import ACTIVE, TERMINAL
 from store.runtime.clock import MICROSECONDS
@@ -26,12 +27,23 @@ RECENT: Final = 300 * MICROSECONDS
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The number of rollouts that ended with one status in one minute."""
+    """The number of rollouts of one block that ended with one status in one minute."""
 
+    block: int
     minute: int
     """The minute, as a number of minutes since the epoch."""
     status: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveStart:
+    """The start of an active rollout, in µs since the epoch."""
+
+    block: int
+    rollout_id: str
+    start_at: int
+    first_position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,9 @@ async def read_overview(session: ReadSession, now: int, figures: LogFigures, *, 
     """
     recent = 0
     if figures.last_end_at is not None and figures.last_end_at > now - RECENT:
-        recent = await _count_ended(session, now - RECENT)
+        minute = (now - RECENT) // MINUTE
+        blocks = [part.block for part in figures.ended if part.minute >= minute]
+        recent = await _count_ended(session, now - RECENT, min(blocks, default=0))
     return Overview(
         now=now,
         statuses=dict(figures.statuses),
@@ -174,12 +188,16 @@ async def rollouts_by_status(
     return {row.status: row.total for row in rows}
 
 
-async def ended_by_minute(session: ReadSession, since: int) -> list[Ended]:
-    """Return the numbers of rollouts that ended in each minute since a time, which is the start of a minute."""
+async def ended_by_minute(session: ReadSession, block: int | None = None, *, since: int) -> list[Ended]:
+    """Return the numbers of rollouts that ended in each minute since a time, which is the start of a minute.
+
+    They are those of one block, or of all blocks.
+    """
     rollout = core_tables.rollouts.c
     # The minute is not selected, because it would have other parameters in the SELECT list than in GROUP BY. Postgres
     # would then consider the two expressions different.
     columns: list[ColumnElement[Any]] = [
+        block_of(),
         func.min(rollout.end_at).label("first_end"),
         rollout.status,
         func.count().label("total"),
@@ -187,16 +205,18 @@ async def ended_by_minute(session: ReadSession, since: int) -> list[Ended]:
     # A retried rollout keeps its old end time until it ends again, so the status is checked too.
     statement = (
         select(*columns)
-        .where(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
-        .group_by(rollout.end_at // big(MINUTE), rollout.status)
+        .where(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL), in_block(block))
+        .group_by(block_of(), rollout.end_at // big(MINUTE), rollout.status)
     )
     rows = await session.fetch(session.dialect.sql(statement), {})
-    return [Ended(row.first_end // MINUTE, row.status, row.total) for row in rows]
+    return [Ended(row.block, row.first_end // MINUTE, row.status, row.total) for row in rows]
 
 
-async def _count_ended(session: ReadSession, after: int) -> int:
+async def _count_ended(session: ReadSession, after: int, block: int) -> int:
+    """Return the number of rollouts of a block and later ones that ended after a time."""
     rollout = core_tables.rollouts.c
-    statement = select(func.count().label("total")).where(rollout.end_at > big(after), one_of(rollout.status, TERMINAL))
+    has_ended = (rollout.end_at > big(after), one_of(rollout.status, TERMINAL))
+    statement = select(func.count().label("total")).where(*has_ended, from_block(block))
     rows = await session.fetch(session.dialect.sql(statement), {})
     return rows[0].total
 
@@ -213,12 +233,11 @@ async def last_claim(session: ReadSession) -> int | None:
     return rows[0].at
 
 
-async def active_ids(session: ReadSession, limit: int) -> list[str]:
-    """Return the ids of the active rollouts that began first."""
-    rollout = core_tables.rollouts.c
-    statement = select(rollout.rollout_id).where(one_of(rollout.status, ACTIVE))
-    statement = statement.order_by(rollout.start_at, rollout.first_position).limit(big(limit))
-    return [row.rollout_id for row in await session.fetch(session.dialect.sql(statement), {})]
+async def active_starts(session: ReadSession, block: int | None = None) -> list[ActiveStart]:
+    """Return the starts of the active rollouts of one block, or of all blocks."""
+    statement = select(*columns_of(ActiveStart, dict(core_tables.rollouts.c), {"block": block_of()}))
+    statement = statement.where(one_of(core_tables.rollouts.c.status, ACTIVE), in_block(block))
+    return records(ActiveStart, await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def active_rollouts(

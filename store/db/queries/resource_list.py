@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -19,13 +19,14 @@ from store.db.queries.expressions import ONE, bounded
 from store.db.queries.filters import RESOURCES, Columns, FilterCondition, FilterQuery
 from store.db.queries.paging import Listing, Page, make_page
 from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.tables import core as core_tables
 from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 from store.models.missing_rewards import MissingReward
 from store.runtime.statistics import Sample, mean_interval
 
 MOST_VERSIONS: Final = 200
-_UNSUMMED: Final = frozenset({"resources_id", "resources_version", "first_step", "last_step"})
+_UNSUMMED: Final = frozenset({"block", "resources_id", "resources_version", "first_step", "last_step"})
 _BY_PUBLICATION: Final = replace(RESOURCES, created="last_position")
 """Resources in the order in which their current versions were published."""
 MOST_NAMED_BYTES: Final = 64 * 1024
@@ -105,14 +106,17 @@ class VersionRow:
 
 
 async def resources_rows(
-    session: ReadSession, missing: MissingReward, *, contains: str, limit: int, offset: int
+    session: ReadSession, sums: Sequence[UseSums], missing: MissingReward, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
-    """Return a page of resources ids, the last published first, and the number of all matching ids."""
+    """Return a page of resources ids, the last published first, and the number of all matching ids.
+
+    `sums` are the `use_sums` of all blocks.
+    """
     conditions = (FilterCondition("resources_id", "contains", contains),) if contains else ()
     filter_query = FilterQuery(_BY_PUBLICATION, conditions, limit=limit, offset=offset, is_newest_first=True)
     listing = Listing(filter_query, dict(core_tables.resources.c), core_tables.resources, _listed, shape="listed")
     page: Page[NamedRow] = await make_page(session, listing, lambda row: row)
-    uses = await _uses(session, [row.resources_id for row in page.items], missing)
+    uses = _uses(sums, {row.resources_id for row in page.items})
     small = [row.body_position for row in page.items if row.raw_len is not None and row.raw_len <= MOST_NAMED_BYTES]
     bodies = await _payloads(session, small)
     rows = [
@@ -123,7 +127,7 @@ async def resources_rows(
             updated_at=row.update_at,
             bytes=row.raw_len,
             names=list(bodies[row.body_position].get("resources", {})) if row.body_position in bodies else None,
-            use=_together(uses[row.resources_id].values(), missing),
+            use=_added(uses[row.resources_id].values()).use(missing) if uses[row.resources_id] else Use(),
             current=_use_of(uses[row.resources_id], row.version, missing),
             is_latest=bool(row.is_latest),
         )
@@ -146,9 +150,10 @@ def _listed(resources: Columns, source: FromClause) -> Select[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _UseSums:
-    """Aggregates of the rollouts with one version of resources."""
+class UseSums:
+    """Aggregates of the rollouts of one block with one version of resources."""
 
+    block: int
     resources_id: str
     resources_version: int | None
     rollouts: int
@@ -177,7 +182,7 @@ class _UseSums:
         )
 
 
-def _mean(sums: _UseSums, count: int, substitute: float = 0.0) -> MeanReward:
+def _mean(sums: UseSums, count: int, substitute: float = 0.0) -> MeanReward:
     """Return the mean of `count` rollouts. Those without a reward count as `substitute`."""
     if not count:
         return MeanReward()
@@ -189,15 +194,12 @@ def _mean(sums: _UseSums, count: int, substitute: float = 0.0) -> MeanReward:
     return MeanReward(count, mean, interval and interval.margin)
 
 
-async def _uses(
-    session: ReadSession, ids: Sequence[str], missing: MissingReward
-) -> dict[str, dict[int | None, _UseSums]]:
-    uses: defaultdict[str, dict[int | None, _UseSums]] = defaultdict(dict)
-    if not ids:
-        return uses
+async def use_sums(session: ReadSession, block: int | None = None, *, missing: MissingReward) -> list[UseSums]:
+    """Return the sums of the rollouts of one block, or of all blocks, by id and version of resources."""
     rollout = core_tables.rollouts.c
     reward = counted_reward(MissingReward("out"))
     figures: dict[str, ColumnElement[Any]] = {
+        "block": block_of(),
         "rollouts": func.count(),
         "rewarded": func.count(rollout.last_reward),
         "reward_sum": func.sum(bounded(rollout.last_reward)),
@@ -209,41 +211,49 @@ async def _uses(
         "first_step": func.min(rollout.step),
         "last_step": func.max(rollout.step),
     }
-    keys = (rollout.resources_id, rollout.resources_version)
-    statement = select(*columns_of(_UseSums, dict(rollout), figures))
-    statement = statement.where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
-    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
-    for sums in records(_UseSums, rows):
-        uses[sums.resources_id][sums.resources_version] = sums
-    return uses
+    keys = (block_of(), rollout.resources_id, rollout.resources_version)
+    statement = select(*columns_of(UseSums, dict(rollout), figures))
+    statement = statement.where(rollout.resources_id.is_not(None), in_block(block)).group_by(*keys)
+    return records(UseSums, await session.fetch(session.dialect.sql(statement), {}))
 
 
-def _use_of(uses: Mapping[int | None, _UseSums], version: int, missing: MissingReward) -> Use:
+def _uses(sums: Iterable[UseSums], ids: Collection[str]) -> dict[str, dict[int | None, UseSums]]:
+    """Return the sums of all blocks by id and version."""
+    parts: defaultdict[str, defaultdict[int | None, list[UseSums]]] = defaultdict(lambda: defaultdict(list))
+    for part in sums:
+        if part.resources_id in ids:
+            parts[part.resources_id][part.resources_version].append(part)
+    return {id_: {version: _added(of_version) for version, of_version in parts[id_].items()} for id_ in ids}
+
+
+def _use_of(uses: Mapping[int | None, UseSums], version: int, missing: MissingReward) -> Use:
     return uses[version].use(missing) if version in uses else Use()
 
 
-def _together(sums: Collection[_UseSums], missing: MissingReward) -> Use:
-    """Return the results of all versions of an id."""
-    if not sums:
-        return Use()
+def _added(sums: Collection[UseSums]) -> UseSums:
+    """Return the sums of several blocks or versions as one. The id and the version are those of the first."""
 
     def total(name: str) -> Any:
         values = [value for one in sums if (value := getattr(one, name)) is not None]
         return sum(values) if values else None
 
-    totals: dict[str, Any] = {
-        field.name: total(field.name) for field in fields(_UseSums) if field.name not in _UNSUMMED
-    }
+    totals: dict[str, Any] = {field.name: total(field.name) for field in fields(UseSums) if field.name not in _UNSUMMED}
     firsts = [one.first_step for one in sums if one.first_step is not None]
     lasts = [one.last_step for one in sums if one.last_step is not None]
     ends: dict[str, Any] = {"first_step": min(firsts, default=None), "last_step": max(lasts, default=None)}
-    return _UseSums(resources_id="", resources_version=None, **totals, **ends).use(missing)
+    return replace(next(iter(sums)), **totals, **ends)
 
 
-async def versions(session: ReadSession, resources_id: str, missing: MissingReward) -> list[VersionRow]:
+async def versions(
+    session: ReadSession,
+    resources_id: str,
+    sums: Sequence[UseSums],
+    counts: Sequence[AttemptCount],
+    missing: MissingReward,
+) -> list[VersionRow]:
     """Return the newest versions of an id, at most `MOST_VERSIONS`, newest first.
 
-    For an unknown id, the list is empty.
+    `sums` are the `use_sums`, and `counts` the `attempt_counts`, of all blocks. For an unknown id, the list is empty.
     """
     event, body = core_tables.events.c, core_tables.bodies.c
     stream = literal(f"resources/{resources_id}", Str)
@@ -257,8 +267,8 @@ async def versions(session: ReadSession, resources_id: str, missing: MissingRewa
     rows = await session.fetch(session.dialect.sql(statement), {})
     if not rows:
         return []
-    uses = (await _uses(session, [resources_id], missing))[resources_id]
-    attempts = await _attempts_with(session, resources_id)
+    uses = _uses(sums, {resources_id})[resources_id]
+    attempts = _attempts_with(counts, resources_id)
     published: list[VersionRow] = []
     for row in rows:
         event = log_queries.event_of(row)
@@ -270,26 +280,51 @@ async def versions(session: ReadSession, resources_id: str, missing: MissingRewa
     return published
 
 
-async def _attempts_with(session: ReadSession, resources_id: str) -> dict[int | None, dict[str, int]]:
-    """Return the number of attempts with each version, and the times at which the first and the last attempt began."""
+@dataclass(frozen=True, slots=True)
+class AttemptCount:
+    """The attempts of the rollouts of one block that used one version of resources."""
+
+    block: int
+    resources_id: str
+    resources_version: int | None
+    attempts: int
+    first_use_at: int
+    last_use_at: int
+
+
+async def attempt_counts(session: ReadSession, block: int | None = None) -> list[AttemptCount]:
+    """Return the attempts of the rollouts of one block, or of all blocks, by the version of resources they used."""
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
-    columns: list[ColumnElement[Any]] = [
-        attempt.resources_version,
-        func.count().label("attempts"),
-        func.min(attempt.start_at).label("first_use_at"),
-        func.max(attempt.start_at).label("last_use_at"),
-    ]
+    figures: dict[str, ColumnElement[Any]] = {
+        "block": block_of(),
+        "resources_version": attempt.resources_version,
+        "attempts": func.count(),
+        "first_use_at": func.min(attempt.start_at),
+        "last_use_at": func.max(attempt.start_at),
+    }
     statement = (
-        select(*columns)
+        select(*columns_of(AttemptCount, dict(rollout), figures))
         .select_from(core_tables.rollouts.join(core_tables.attempts, attempt.rollout_id == rollout.rollout_id))
-        .where(rollout.resources_id == literal(resources_id, Str))
-        .group_by(attempt.resources_version)
+        .where(rollout.resources_id.is_not(None), in_block(block))
+        .group_by(block_of(), rollout.resources_id, attempt.resources_version)
     )
-    attempts: dict[int | None, dict[str, int]] = {}
-    for row in await session.fetch(session.dialect.sql(statement), {}):
-        figures = row._asdict()
-        attempts[figures.pop("resources_version")] = figures
-    return attempts
+    return records(AttemptCount, await session.fetch(session.dialect.sql(statement), {}))
+
+
+def _attempts_with(counts: Iterable[AttemptCount], resources_id: str) -> dict[int | None, dict[str, int]]:
+    """Return the number of attempts with each version, and the times at which the first and the last attempt began."""
+    parts: defaultdict[int | None, list[AttemptCount]] = defaultdict(list)
+    for count in counts:
+        if count.resources_id == resources_id:
+            parts[count.resources_version].append(count)
+    return {
+        version: {
+            "attempts": sum(part.attempts for part in of_version),
+            "first_use_at": min(part.first_use_at for part in of_version),
+            "last_use_at": max(part.last_use_at for part in of_version),
+        }
+        for version, of_version in parts.items()
+    }
 
 
 async def published_before(session: ReadSession, resources_id: str) -> str | None:

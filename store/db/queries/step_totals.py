@@ -1,13 +1,13 @@
 """Sums over the rollouts of each training step: outcomes, rewards and output tokens, by mode and resources version.
 
-Decision 121.
+Decisions 121 and 125.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Double, Float, case, cast, func, literal_column, select
@@ -16,11 +16,14 @@ from store.db.dialect import ReadSession
 from store.db.queries.compared_rollouts import VersionStep
 from store.db.queries.expressions import ONE, bounded
 from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
 
 _SMALL: Final[ColumnElement[float]] = literal_column("1e-140", Float)
 _LARGE: Final[ColumnElement[float]] = literal_column("1e140", Float)
+_COUNTS: Final = ("rollouts", "succeeded", "failed", "cancelled", "rewarded", "unrewarded_failed", "with_usage")
+_SUMS: Final = ("reward_sum", "reward_squares", "tokens_out")
 _ZERO: Final[ColumnElement[float]] = literal_column("0e0", Float)
 
 
@@ -62,8 +65,9 @@ class StepTotals:
 
 @dataclass(frozen=True, slots=True)
 class _StatusSums:
-    """Sums of the rollouts of a step with one status. The rewards are those of all of them, ended or not."""
+    """Sums of the rollouts of one block and step with one status. The rewards are those of all, ended or not."""
 
+    block: int
     step: int | None
     mode: str | None
     resources_id: str | None
@@ -78,14 +82,23 @@ class _StatusSums:
     last_end_at: int | None
 
 
-async def step_totals(session: ReadSession) -> list[StepTotals]:
-    """Return the sums of all steps, and of the rollouts without a step."""
+@dataclass(frozen=True, slots=True)
+class BlockTotals:
+    """Sums over the rollouts of one block."""
+
+    block: int
+    totals: StepTotals
+
+
+async def step_totals(session: ReadSession, block: int | None = None) -> list[BlockTotals]:
+    """Return the sums of all steps, and of the rollouts without a step, in one block or in all blocks."""
     rollout = core_tables.rollouts.c
     size = func.abs(bounded(rollout.last_reward))
     square = case((size < _SMALL, _ZERO), (size > _LARGE, _LARGE * _LARGE), else_=size * size)
     # Zero tokens mean that no span of the rollout reported usage.
     has_usage = rollout.tokens_out > 0
     figures: dict[str, ColumnElement[Any]] = {
+        "block": block_of(),
         "rollouts": func.count(),
         "rewarded": func.count(rollout.last_reward),
         "reward_sum": func.sum(bounded(rollout.last_reward)),
@@ -94,20 +107,19 @@ async def step_totals(session: ReadSession) -> list[StepTotals]:
         "tokens_out": func.sum(case((has_usage, cast(rollout.tokens_out, Double)))),
         "last_end_at": func.max(rollout.end_at),
     }
-    keys = (rollout.step, rollout.mode, rollout.resources_id, rollout.resources_version)
+    keys = (block_of(), rollout.step, rollout.mode, rollout.resources_id, rollout.resources_version)
     # The status is a key. As a condition in the sums, it would take 1.5 times as long.
-    statement = select(*columns_of(_StatusSums, dict(rollout), figures)).group_by(*keys, rollout.status)
+    statement = select(*columns_of(_StatusSums, dict(rollout), figures)).where(in_block(block))
+    statement = statement.group_by(*keys, rollout.status)
     parts: defaultdict[tuple[Any, ...], list[_StatusSums]] = defaultdict(list)
     for part in records(_StatusSums, await session.fetch(session.dialect.sql(statement), {})):
-        parts[part.step, part.mode, part.resources_id, part.resources_version].append(part)
-    return [_totals(key, by_status) for key, by_status in parts.items()]
+        parts[part.block, part.step, part.mode, part.resources_id, part.resources_version].append(part)
+    return [BlockTotals(key[0], _totals(key[1:], by_status)) for key, by_status in parts.items()]
 
 
 def _totals(key: tuple[Any, ...], by_status: Sequence[_StatusSums]) -> StepTotals:
     statuses = {part.status: part.rollouts for part in by_status}
     ended = [part for part in by_status if part.status in TERMINAL]
-    rewards = [part for part in ended if part.rewarded]
-    tokens = [part.tokens_out for part in ended if part.tokens_out is not None]
     return StepTotals(
         *key,
         rollouts=sum(statuses.values()),
@@ -116,12 +128,39 @@ def _totals(key: tuple[Any, ...], by_status: Sequence[_StatusSums]) -> StepTotal
         cancelled=statuses.get("cancelled", 0),
         rewarded=sum(part.rewarded for part in ended),
         unrewarded_failed=sum(part.rollouts - part.rewarded for part in ended if part.status == "failed"),
-        reward_sum=sum(part.reward_sum or 0.0 for part in rewards) if rewards else None,
-        reward_squares=sum(part.reward_squares or 0.0 for part in rewards) if rewards else None,
+        reward_sum=_known_sum(part.reward_sum for part in ended),
+        reward_squares=_known_sum(part.reward_squares for part in ended),
         with_usage=sum(part.with_usage for part in ended),
-        tokens_out=sum(tokens) if tokens else None,
+        tokens_out=_known_sum(part.tokens_out for part in ended),
         last_end_at=max((part.last_end_at for part in ended if part.last_end_at is not None), default=None),
         statuses=statuses,
+    )
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
+
+
+def joined(blocks: Iterable[BlockTotals]) -> list[StepTotals]:
+    """Return the sums of all blocks by step, mode and version of resources."""
+    parts: defaultdict[tuple[Any, ...], list[StepTotals]] = defaultdict(list)
+    for part in blocks:
+        totals = part.totals
+        parts[totals.step, totals.mode, totals.resources_id, totals.resources_version].append(totals)
+    return [of_key[0] if len(of_key) == 1 else _added(of_key) for of_key in parts.values()]
+
+
+def _added(parts: Sequence[StepTotals]) -> StepTotals:
+    statuses = Counter[str]()
+    for part in parts:
+        statuses.update(part.statuses)
+    return replace(
+        parts[0],
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        **{name: _known_sum(getattr(part, name) for part in parts) for name in _SUMS},
+        last_end_at=max((part.last_end_at for part in parts if part.last_end_at is not None), default=None),
+        statuses=dict(statuses),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import distinct, func, select
+from sqlalchemy import ColumnElement, func, select, true
 
 from store.db.dialect import ReadSession
 from store.db.queries.counted_rewards import counted_figures
@@ -55,6 +55,21 @@ class TaskCell:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskStep:
+    """The rollouts of one task in one step."""
+
+    input_sha256: str
+    rollout_id: str
+    """One of the rollouts."""
+    step: int
+    rollouts: int
+    ended: int
+    rewarded_ended: int
+    counted: int
+    mean_counted: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRollout:
     """One rollout of a task. Times are microseconds since the epoch."""
 
@@ -72,60 +87,75 @@ class TaskRollout:
     end_at: int | None
 
 
-async def recurring_tasks(
-    session: ReadSession, missing: MissingReward, modes: Sequence[str], limit: int = MOST_TASKS
-) -> list[TaskRow]:
-    """Return the tasks with rollouts in at least two steps, those with most rollouts first."""
+async def recurring_tasks(session: ReadSession, modes: Sequence[str], limit: int = MOST_TASKS) -> list[str]:
+    """Return the hashes of the tasks with rollouts in at least two steps, those with most rollouts first."""
     rollout = core_tables.rollouts.c
-    steps = func.count(distinct(rollout.step))
-    figures = {
-        "rollout_id": func.min(rollout.rollout_id),
-        "rollouts": func.count(),
-        "steps": steps,
-        "first_step": func.min(rollout.step),
-        "last_step": func.max(rollout.step),
-        **counted_figures(missing),
-    }
-    statement = select(*columns_of(TaskRow, dict(rollout), figures)).where(rollout.step.is_not(None))
-    if modes:
-        statement = statement.where(one_of(rollout.mode, modes))
+    statement = select(rollout.input_sha256).where(rollout.step.is_not(None), _of_modes(modes))
     statement = (
         statement.group_by(rollout.input_sha256)
         .having(func.min(rollout.step) < func.max(rollout.step))
         .order_by(func.count().desc(), rollout.input_sha256)
         .limit(big(limit))
     )
-    return records(TaskRow, await session.fetch(session.dialect.sql(statement), {}))
+    return [row.input_sha256 for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-async def task_cells(
-    session: ReadSession, tasks: Sequence[str], along: Axis, missing: MissingReward, modes: Sequence[str]
-) -> list[TaskCell]:
-    """Return the figures of tasks in the buckets of an axis of steps."""
+async def task_steps(
+    session: ReadSession, tasks: Sequence[str], missing: MissingReward, modes: Sequence[str]
+) -> list[TaskStep]:
+    """Return the figures of tasks by step."""
     rollout = core_tables.rollouts.c
-    # Rows are grouped by step and added up here, because Postgres would consider an expression with parameters in GROUP
-    # BY and the same expression in the SELECT list different.
-    figures = {"bucket": rollout.step, "rollouts": func.count(), **counted_figures(missing)}
-    statement = select(*columns_of(TaskCell, dict(rollout), figures)).where(
-        rollout.step.is_not(None), session.dialect.any_of(rollout.input_sha256, "tasks")
+    figures = {"rollout_id": func.min(rollout.rollout_id), "rollouts": func.count(), **counted_figures(missing)}
+    statement = select(*columns_of(TaskStep, dict(rollout), figures)).where(
+        rollout.step.is_not(None), session.dialect.any_of(rollout.input_sha256, "tasks"), _of_modes(modes)
     )
-    if modes:
-        statement = statement.where(one_of(rollout.mode, modes))
     rows = await session.fetch(
         session.dialect.sql(statement.group_by(rollout.input_sha256, rollout.step)),
         {"tasks": session.dialect.list_param(list(tasks))},
     )
-    by_place: defaultdict[tuple[str, int], list[TaskCell]] = defaultdict(list)
-    for cell in records(TaskCell, rows):
-        by_place[cell.input_sha256, (cell.bucket - along.start) // along.width].append(cell)
-    cells: list[TaskCell] = []
-    for (task, bucket), parts in by_place.items():
-        counted = sum(part.counted for part in parts)
-        total = sum((part.mean_counted or 0.0) * part.counted for part in parts)
-        ended, rewarded = sum(part.ended for part in parts), sum(part.rewarded_ended for part in parts)
-        mean = total / counted if counted else None
-        cells.append(TaskCell(task, bucket, sum(part.rollouts for part in parts), ended, rewarded, counted, mean))
-    return cells
+    return records(TaskStep, rows)
+
+
+def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
+    return one_of(core_tables.rollouts.c.mode, modes) if modes else true()
+
+
+def task_rows(tasks: Sequence[str], steps: Iterable[TaskStep]) -> list[TaskRow]:
+    """Return the sums of tasks over all steps, in the order of their hashes."""
+    by_task: defaultdict[str, list[TaskStep]] = defaultdict(list)
+    for step in steps:
+        by_task[step.input_sha256].append(step)
+    return [
+        TaskRow(
+            task,
+            min(part.rollout_id for part in by_task[task]),
+            sum(part.rollouts for part in by_task[task]),
+            len(by_task[task]),
+            min(part.step for part in by_task[task]),
+            max(part.step for part in by_task[task]),
+            *_sums(by_task[task]),
+        )
+        for task in tasks
+    ]
+
+
+def task_cells(steps: Iterable[TaskStep], along: Axis) -> list[TaskCell]:
+    """Return the figures of tasks in the buckets of an axis of steps."""
+    by_place: defaultdict[tuple[str, int], list[TaskStep]] = defaultdict(list)
+    for step in steps:
+        by_place[step.input_sha256, (step.step - along.start) // along.width].append(step)
+    return [
+        TaskCell(task, bucket, sum(part.rollouts for part in parts), *_sums(parts))
+        for (task, bucket), parts in by_place.items()
+    ]
+
+
+def _sums(parts: Sequence[TaskStep]) -> tuple[int, int, int, float | None]:
+    """Return the numbers of ended, rewarded and counted rollouts, and the mean of those that count."""
+    counted = sum(part.counted for part in parts)
+    total = sum((part.mean_counted or 0.0) * part.counted for part in parts)
+    ended, rewarded = sum(part.ended for part in parts), sum(part.rewarded_ended for part in parts)
+    return ended, rewarded, counted, total / counted if counted else None
 
 
 async def task_rollouts(session: ReadSession, task: str, limit: int, offset: int) -> tuple[list[TaskRollout], int]:
