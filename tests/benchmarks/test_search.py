@@ -34,7 +34,9 @@ pytestmark = pytest.mark.benchmark
 ROLLOUTS: Final = int(os.environ.get("ROLLBOOK_BENCH_ROLLOUTS", "1000" if IS_QUICK else "100000"))
 TURNS: Final = 5
 AT_ONCE: Final = 100
-ROUNDS: Final = 5
+BURST: Final = 2 if IS_QUICK else 20
+"""The number of calls of `_record` whose speed is measured together."""
+ROUNDS: Final = 2 if IS_QUICK else 6
 SEARCHES: Final = 200
 _DICE: Final = random.Random(7)
 # A few words are frequent and most are rare, as in natural language.
@@ -78,50 +80,64 @@ def test_postgres(postgres_url: Callable[[], str], figures: Report) -> None:
 async def _measure(database: str, name: str, url: str, figures: Report) -> None:
     async with await open_store(url) as store:
         assert isinstance(store, SQLStore)
-        ratio, seconds = await _recorded_beside(store)
-        figures.figure(f"{database}.recording", ratio)
-        figures.fact(f"{name}: lag after the bursts", seconds)
+        figures.figure(f"{database}.recording", await _recorded_beside(store))
+        figures.fact(f"{name}: lag after a burst", await _lag(store))
+        before = total = int((await store.statistics()).get("total_rollouts", 0))
         characters = 0
-        while (await store.statistics()).get("total_rollouts", 0) < ROLLOUTS:
+        while total < max(ROLLOUTS, before + AT_ONCE):
             characters += await _record(store, AT_ONCE)
+            total += AT_ONCE
         began = time.perf_counter()
         lag = await catch_up(store.core.dialect, SearchIndex(), None)
         figures.fact(f"{name}: making the index", f"{lag.position:,} events in {time.perf_counter() - began:.1f} s")
         size = await _size(store)
-        share = characters * ROLLOUTS / max(ROLLOUTS - ROUNDS * 4 * AT_ONCE, AT_ONCE)
+        share = characters * total / max(total - before, AT_ONCE)
         figures.figure(f"{database}.size", size / share)
         figures.fact(f"{name}: index and text", f"{size / 1e6:,.1f} MB and {share / 1e6:,.1f} MB")
         await _search(database, name, store, figures)
 
 
-async def _recorded_beside(store: SQLStore) -> tuple[float, str]:
-    """Return the speed of recording beside a follower ÷ the speed without, and the lag after the last burst."""
+async def _recorded_beside(store: SQLStore) -> float:
+    """Return the speed of recording beside a follower ÷ the speed without.
+
+    The two change their order in each round, and each lasts several checkpoints of the database: over shorter times,
+    the speed without a follower varies by a tenth.
+    """
     ratios: list[float] = []
-    text = ""
-    for _ in range(ROUNDS):
-        alone = await _speed(store)
-        thread = IndexThread([SearchIndex()])
-        thread.follow("main", store.core.dialect)
-        await asyncio.sleep(0.5)
-        beside = await _speed(store)
+    await _speed(store)
+    for number in range(ROUNDS):
+        speeds: dict[bool, float] = {}
+        for is_followed in (True, False) if number % 2 else (False, True):
+            thread = IndexThread([SearchIndex()] if is_followed else [])
+            thread.follow("main", store.core.dialect)
+            await asyncio.sleep(0.5)
+            speeds[is_followed] = await _speed(store)
+            await asyncio.to_thread(thread.close)
+        ratios.append(speeds[True] / speeds[False])
+    return statistics.median(ratios)
+
+
+async def _lag(store: SQLStore) -> str:
+    """Return how many events a follower is behind after a burst, and how long it takes for them."""
+    thread = IndexThread([SearchIndex()])
+    await catch_up(store.core.dialect, SearchIndex(), None)
+    thread.follow("main", store.core.dialect)
+    for _ in range(2):
+        await _record(store, AT_ONCE)
+    began, behind = time.perf_counter(), list[int]()
+    while not behind or behind[-1]:
         lag = await store.core.read(lambda session: lag_of(session, SearchIndex()))
-        began = time.perf_counter()
-        behind = 0 if lag is None else lag.events_behind
-        while lag is None or lag.events_behind:
-            await asyncio.sleep(0.05)
-            lag = await store.core.read(lambda session: lag_of(session, SearchIndex()))
-        text = f"{behind:,} events, which took {time.perf_counter() - began:.1f} s"
-        await asyncio.to_thread(thread.close)
-        ratios.append(beside / alone)
-    return statistics.median(ratios), text
+        behind.append(0 if lag is None else lag.events_behind)
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(thread.close)
+    return f"{behind[0]:,} events, which took {time.perf_counter() - began:.1f} s"
 
 
 async def _speed(store: SQLStore) -> float:
-    spans = 2 * AT_ONCE * 2 * TURNS
     began = time.perf_counter()
-    for _ in range(2):
+    for _ in range(BURST):
         await _record(store, AT_ONCE)
-    return spans / (time.perf_counter() - began)
+    return BURST * AT_ONCE * 2 * TURNS / (time.perf_counter() - began)
 
 
 async def _size(store: SQLStore) -> int:
