@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 from store.dashboard.transcripts.side_messages import messages
-from store.dashboard.transcripts.tool_calls import arguments_of, failure_in, summary_of
+from store.dashboard.transcripts.tool_calls import arguments_of, summary_of
 from store.dashboard.transcripts.turns import Block, ToolCall, blocks_of, outline_of, sections_of
 from store.dashboard.views.markdown import MOST_MARKS, Prose
 from store.dashboard.views.media import LARGEST_IMAGE, image_of, readable
 from store.dashboard.views.transcript import transcript
+from store.model_calls.tool_failures import failure_in
 from store.models import Event, Span, TraceStatus
 from tests.dashboard.filled import IMAGE
 from tests.dashboard.page_helpers import HOSTILE

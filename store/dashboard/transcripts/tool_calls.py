@@ -1,8 +1,7 @@
-"""Tool calls as a page shows them: a headline of the arguments, edits as differences, and whether the tool failed."""
+"""Tool calls as a page shows them: a headline of the arguments, and edits as differences."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -34,13 +33,6 @@ _PATHS: Final = ("path", "file_path", "filepath", "file", "filename", "file_name
 _COMMANDS: Final = ("command", "cmd", "code", "script", "query", "q", "url", "pattern", "regex", "expression", "text")
 _CONTENTS: Final = ("file_text", "content", "contents", "new_content", "patch", "diff", "input")
 """The arguments that may contain a file or a patch."""
-_STATUSES: Final = ("exit_code", "exitcode", "exit_status", "return_code", "returncode")
-_EXIT: Final = re.compile(
-    r"[\[(<*\s]*(?:the )?(?:process |command |program )?(?:exited|exit|returned|failed)(?: with)?"
-    r"(?: non-?zero)?(?: exit)?(?: code| status)?\s*[:=]?\s*(-?\d{1,3})[\])>*.\s]*",
-    re.IGNORECASE,
-)
-_LONGEST_EXIT: Final = 80
 
 LineKind = Literal["removed", "added", "same", "gap"]
 
@@ -165,26 +157,6 @@ def _patch_lines(text: str) -> Iterator[EditLine]:
             yield EditLine("added" if line[0] == "+" else "removed", line[1:])
     if len(lines) > MOST_EDIT_LINES or len(text) > _LONGEST_EDIT:
         yield EditLine("gap")
-
-
-def failure_in(result: str) -> str:
-    """Return the failure that a result states, such as `exit 1`; an empty text if it states none.
-
-    The result is a JSON object with an exit code or an error, or a text whose first or last line states an exit code.
-    """
-    fields = _object(result) if len(result) <= _LONGEST_EDIT else None
-    if fields:
-        code = next((fields[name] for name in _STATUSES if type(fields.get(name)) is int), 0)
-        if code:
-            return f"exit {code}"
-        is_error = fields.get("is_error") is True or fields.get("isError") is True or fields.get("success") is False
-        return "error" if is_error or (isinstance(fields.get("error"), (str, dict)) and fields["error"]) else ""
-    text = result.strip()
-    for line in (text[text.rfind("\n") + 1 :], text.partition("\n")[0]):
-        match = _EXIT.fullmatch(line) if len(line) <= _LONGEST_EXIT else None
-        if match is not None and int(match[1]):
-            return f"exit {int(match[1])}"
-    return ""
 
 
 def summary_of(text: str) -> str:

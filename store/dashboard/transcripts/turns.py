@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from store.dashboard.transcripts.tool_calls import Arguments, arguments_of, failure_in, summary_of
+from store.dashboard.transcripts.tool_calls import Arguments, arguments_of, summary_of
 from store.dashboard.views.media import Medium
 from store.dashboard.views.transcript import Entry, RequestedTool, Text, ToolResult
+from store.model_calls.tool_failures import failure_in
 
 BlockKind = Literal["system", "user", "message", "turn", "tool", "reward", "log", "error", "spans"]
 
