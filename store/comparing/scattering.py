@@ -14,7 +14,7 @@ from store.db.queries.list_details import metadata_of
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.rollout_list import Range, Ranged, RolloutListQuery
 from store.db.queries.scatter import COLUMNS, MeasuredRow, MeasuredRows, measured_rows
-from store.db.tables.usage import usage_sums
+from store.db.queries.usage import RolloutTools
 from store.errors import Invalid
 from store.models.exploring import Scatter, ScatterBox, ScatterPoint
 from store.models.prices import CostLine, PriceTable
@@ -33,7 +33,7 @@ DIMENSION: Final = "dim:"
 """The beginning of the name of a number that is a dimension of rewards; the name of the dimension follows."""
 METADATA: Final = "meta:"
 """The beginning of the name of a number of the metadata; its key follows."""
-USAGE: Final = ("calls", "cost")
+USAGE: Final = ("calls", "cost", "tool_calls", "tool_errors")
 """The numbers of a rollout that the index of usage has."""
 TITLES: Final[Mapping[str, str]] = {
     "reward": "Reward",
@@ -45,6 +45,8 @@ TITLES: Final[Mapping[str, str]] = {
     "attempts": "Attempts",
     "calls": "Model calls",
     "cost": "Cost",
+    "tool_calls": "Tool calls",
+    "tool_errors": "Tool errors",
 }
 BOUNDS: Final = ("x_min", "x_max", "y_min", "y_max")
 _IDS_AT_ONCE: Final = 250
@@ -59,7 +61,7 @@ _LOWEST: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class RolloutNumber:
-    """A number of a rollout: a column, a dimension of rewards (`dim:format`), `calls`, `cost`, or `meta:difficulty`."""
+    """A number of a rollout: a column, one of `USAGE`, a dimension of rewards (`dim:format`), or `meta:difficulty`."""
 
     name: str
 
@@ -184,18 +186,18 @@ def numbers_in(metadata: Mapping[str, Any]) -> dict[str, float]:
 async def scatter_of(
     core: SQLCore, options: ScatterOptions, rows: ScatterRows, prices: PriceTable, *, waits: bool = False
 ) -> Scatter:
-    """Return the plot of some rollouts. `calls` and `cost` are read from the index of usage.
+    """Return the plot of some rollouts. The numbers of `USAGE` are read from the index of usage.
 
     With `waits`, the index first reads the log to its present end.
     """
     measured = rows.measured.rows
-    usage = RolloutUsage([], 0)
+    usage = RolloutUsage([], {}, 0)
     if options.x.name in USAGE or options.y.name in USAGE:
         ids = core.dialect.list_param([row.rollout_id for row in measured])
-        usage = await usage_of_rollouts(core, core.dialect.any_of(usage_sums.c.rollout_id, "ids"), waits=waits, ids=ids)
+        usage = await usage_of_rollouts(core, lambda column: core.dialect.any_of(column, "ids"), waits=waits, ids=ids)
     report = UsageReport(by="run", sums=usage.sums, total=[], keys=0, position=0, head=0)
     costs = {str(line.key["rollout_id"]): line for line in prices.costs(report).lines}
-    x, y = (numbers_of(number, rows, costs) for number in (options.x, options.y))
+    x, y = (numbers_of(number, rows, costs, usage.tools) for number in (options.x, options.y))
     has_several = len({row.resources_id for row in measured} - {None}) > 1
 
     def colour(row: MeasuredRow) -> str | None:
@@ -222,7 +224,9 @@ async def scatter_of(
     )
 
 
-def numbers_of(number: RolloutNumber, rows: ScatterRows, costs: Mapping[str, CostLine]) -> Mapping[str, float]:
+def numbers_of(
+    number: RolloutNumber, rows: ScatterRows, costs: Mapping[str, CostLine], tools: Mapping[str, RolloutTools]
+) -> Mapping[str, float]:
     """Return a number of the rollouts of a plot, by rollout id. Rollouts without the number are left out."""
     if number.dimension is not None:
         return rows.dimensions[number.dimension]
@@ -230,6 +234,9 @@ def numbers_of(number: RolloutNumber, rows: ScatterRows, costs: Mapping[str, Cos
         return rows.metadata[number.metadata_key]
     if number.name == "calls":
         return {rollout_id: line.calls for rollout_id, line in costs.items()}
+    if number.name in {"tool_calls", "tool_errors"}:
+        counts = {key: row.calls if number.name == "tool_calls" else row.errors for key, row in tools.items()}
+        return {rollout_id: count for rollout_id, count in counts.items() if count is not None}
     if number.name == "cost":
         # The rollout has no cost if the costs of only some of its calls are known.
         complete = {key: line.cost for key, line in costs.items() if line.priced_calls == line.calls}

@@ -1,8 +1,8 @@
-"""Calls of models and costs as measures of a comparison, from the index of usage. Decision 124."""
+"""Calls of models and of tools, and costs, as measures of a comparison. Decisions 124 and 126."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,8 +12,8 @@ from store.comparing.comparison import estimated
 from store.comparing.selections import parse_selection
 from store.db.queries.counted_rewards import has_ended
 from store.db.queries.rollout_list import matching_rollouts
+from store.db.queries.usage import RolloutTools
 from store.db.tables.core import rollouts
-from store.db.tables.usage import usage_sums
 from store.models.comparisons import ComparedMean, ComparedMeasure, MeasureKind, SelectionComparison
 from store.models.prices import CostLine, PriceTable
 from store.models.usage import UsageReport
@@ -25,17 +25,20 @@ _MEASURES: Final[tuple[tuple[str, str, MeasureKind, bool | None], ...]] = (
     ("calls", "Model calls", "count", None),
     ("cost", "Cost", "money", False),
     ("cost_per_call", "Cost per model call", "money", False),
+    ("tool_calls", "Tool calls", "count", None),
+    ("with_tool_error", "With a tool error", "share", False),
 )
 """The name, the title and the kind of each measure, and whether more is better."""
+TOOL_MEASURES: Final = ("tool_calls", "with_tool_error")
 
 
 async def with_usage(
     cores: Sequence[SQLCore], comparison: SelectionComparison, prices: PriceTable, *, waits: bool = False
 ) -> SelectionComparison:
-    """Return a comparison with measures of the calls of models of the ended rollouts, and of their costs.
+    """Return a comparison with measures of the calls of models and of tools of the ended rollouts, and of the costs.
 
-    A rollout has a cost if the costs of all its calls are known. A measure that neither side has is left out. Without
-    an index of usage, all are left out.
+    A rollout has a cost if the costs of all its calls are known. A measure that neither side has is left out, and so
+    are the measures of tools if no rollout has a tool call. Without an index of usage, all are left out.
 
     Args:
         cores: the partition of each side.
@@ -44,22 +47,27 @@ async def with_usage(
         waits: whether the index first reads the log to its present end. Otherwise, a warning says how many events it
             has not read.
     """
-    sides: list[list[CostLine]] = []
+    sides: list[tuple[list[CostLine], Mapping[str, RolloutTools]]] = []
     behind = 0
     for core, side in zip(cores, (comparison.a, comparison.b), strict=True):
         unpaged = replace(parse_selection(side.query, "selection"), limit=-1, offset=0)
         matching, params = matching_rollouts(core.dialect, unpaged)
-        ended = usage_sums.c.rollout_id.in_(select(rollouts.c.rollout_id).where(matching, has_ended()))
-        usage = await usage_of_rollouts(core, ended, waits=waits, **params)
+        ended = select(rollouts.c.rollout_id).where(matching, has_ended())
+        usage = await usage_of_rollouts(core, lambda column, ended=ended: column.in_(ended), waits=waits, **params)
         report = UsageReport(by="run", sums=usage.sums, total=[], keys=0, position=0, head=0)
-        sides.append(prices.costs(report).lines)
+        sides.append((prices.costs(report).lines, usage.tools))
         behind = max(behind, usage.events_behind)
     measures = list(comparison.measures)
     warnings = list(comparison.warnings)
     if behind:
-        warnings.append(f"Calls of models and costs are incomplete: {behind:,} events are not counted yet.")
+        warnings.append(
+            f"Calls of models and of tools, and costs, are incomplete: {behind:,} events are not counted yet."
+        )
+    has_tools = any(rollout.calls for _, tools in sides for rollout in tools.values())
     for name, title, kind, is_more_better in _MEASURES:
-        samples = [Sample.of(values_of(lines, name)) for lines in sides]
+        if name in TOOL_MEASURES and not has_tools:
+            continue
+        samples = [Sample.of(values_of(lines, tools, name)) for lines, tools in sides]
         if any(sample.count for sample in samples):
             a, b = (ComparedMean(count=sample.count, mean=sample.mean) for sample in samples)
             difference = estimated(welch(*samples), is_more_better=is_more_better, pairs=None)
@@ -67,8 +75,12 @@ async def with_usage(
     return comparison.model_copy(update={"measures": measures, "warnings": warnings})
 
 
-def values_of(lines: Sequence[CostLine], measure: str) -> list[float]:
+def values_of(lines: Sequence[CostLine], tools: Mapping[str, RolloutTools], measure: str) -> list[float]:
     """Return the values of a measure, of the rollouts that have one."""
+    if measure == "tool_calls":
+        return [float(rollout.calls) for rollout in tools.values() if rollout.calls is not None]
+    if measure == "with_tool_error":
+        return [float(rollout.errors > 0) for rollout in tools.values() if rollout.errors is not None]
     if measure == "calls":
         return [float(line.calls) for line in lines]
     costs = [(line.cost, line.calls) for line in lines if line.cost is not None and line.priced_calls == line.calls]

@@ -61,6 +61,11 @@ class IndexedEvent:
         """The data of the event, which are never removed."""
         return json_of(self.row.data)
 
+    @property
+    def has_unread_body(self) -> bool:
+        """Whether the event was recorded with a payload that was removed, or is too large to be read."""
+        return self.row.body_hash is not None and self.row.body is None
+
     @cached_property
     def body(self) -> dict[str, Any]:
         """The payload of the event; empty if there is none, if it was removed, or if it is too large to be read."""

@@ -1,4 +1,4 @@
-"""Index of usage: the model calls of each attempt, by model. Decision 109."""
+"""Index of usage: the model calls of each attempt, by model, and its tool calls. Decisions 109 and 126."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from sqlalchemy import Table, and_, select
 
 from store.db.dialect import NamedRow, ReadSession
 from store.db.index_place import IndexSession
-from store.db.tables.usage import USAGE, usage_calls, usage_rollouts, usage_sums, usage_totals
+from store.db.tables.usage import USAGE, usage_calls, usage_rollouts, usage_sums, usage_tools, usage_totals
 from store.domain.events import AttemptStarted, RolloutAmended, RolloutEnqueued, RolloutStarted, SpanRecorded
 from store.domain.run_events import RunEvent
 from store.domain.usage import UsageNumbers
 from store.indexing.index import Index, IndexedEvent
+from store.model_calls.json_values import as_object
+from store.model_calls.recorded import requested_tools, tool_use_of
+from store.model_calls.tool_failures import failure_in
 
 _LARGEST_COUNT: Final = 2**53
 
@@ -48,11 +51,50 @@ class RolloutKeys(NamedTuple):
     resources_version: int | None = None
 
 
+class AttemptKey(NamedTuple):
+    """The key of a row of `usage_tools`."""
+
+    rollout_id: str
+    attempt_id: str
+
+
 class CallUsage(NamedTuple):
     """The model and the numbers of one call."""
 
     model: str
     numbers: UsageNumbers
+    tools: int = 0
+    """The number of tool calls in the response."""
+
+
+class ToolNumbers(NamedTuple):
+    """The tool calls of one span, or of all spans of an attempt."""
+
+    requested: int = 0
+    executed: int = 0
+    failed: int = 0
+    unread: int = 0
+
+    @classmethod
+    def of(cls, event: IndexedEvent) -> ToolNumbers:
+        """Return the numbers of the event of a span."""
+        if event.has_unread_body:
+            return cls(unread=1)
+        attributes: dict[str, Any] = event.body.get("attributes") or {}
+        tool = tool_use_of(attributes)
+        if tool is None:
+            return cls(requested=requested_tools(attributes))
+        recorded: list[Any] = event.body.get("events") or []
+        is_failed = (
+            event.data["status_code"] == "ERROR"
+            or "exception.type" in attributes
+            or any("exception.type" in as_object(as_object(record).get("attributes")) for record in recorded)
+            or bool(failure_in(tool.result))
+        )
+        return cls(executed=1, failed=int(is_failed))
+
+    def plus(self, other: ToolNumbers) -> ToolNumbers:
+        return ToolNumbers(*(one + two for one, two in zip(self, other, strict=True)))
 
 
 class SumUsage(NamedTuple):
@@ -67,7 +109,7 @@ class UsageIndex(Index):
     """The index of usage."""
 
     name = "usage"
-    version = 1
+    version = 2
     types = (
         RolloutEnqueued.type,
         RolloutStarted.type,
@@ -105,7 +147,13 @@ class UsageIndex(Index):
             for key, usage in expected.sums.items()
             if usage.calls
         }
-        return None if sums == of_events else f"the sums are {sums}, and those of the events are {of_events}"
+        if sums != of_events:
+            return f"the sums are {sums}, and those of the events are {of_events}"
+        rows = await _rows(session, usage_tools, rollout_id=[rollout_id])
+        tools = {_fields(AttemptKey, row): _fields(ToolNumbers, row) for row in rows}
+        if tools != expected.tools:
+            return f"the tool calls are {tools}, and those of the events are {expected.tools}"
+        return None
 
 
 class _UsageRows:
@@ -115,9 +163,10 @@ class _UsageRows:
         self.rollouts: dict[str, RolloutKeys] = {}
         self.sums: dict[SumKey, SumUsage] = {}
         self.calls: dict[CallKey, CallUsage] = {}
+        self.tools: dict[AttemptKey, ToolNumbers] = {}
         self._stored: dict[SumKey, SumUsage] = {}
         """The sums as the table has them, which are subtracted from the totals if they change."""
-        self._changes: set[str | SumKey | CallKey] = set()
+        self._changes: set[str | SumKey | CallKey | AttemptKey] = set()
         """The keys of the rows to write. A text is a rollout id."""
         self._origins: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         """The origins of the sums of an attempt, by rollout id and attempt id."""
@@ -135,7 +184,9 @@ class _UsageRows:
             rows._set_sum(_fields(SumKey, row), usage)
         rows._stored = dict(rows.sums)
         for row in await _rows(session, usage_calls, rollout_id=ids, response_id=responses) if responses else ():
-            rows.calls[_fields(CallKey, row)] = CallUsage(row.model, _fields(UsageNumbers, row))
+            rows.calls[_fields(CallKey, row)] = CallUsage(row.model, _fields(UsageNumbers, row), row.tools)
+        for row in await _rows(session, usage_tools, rollout_id=ids):
+            rows.tools[_fields(AttemptKey, row)] = _fields(ToolNumbers, row)
         return rows
 
     def add(self, event: IndexedEvent) -> None:
@@ -158,7 +209,7 @@ class _UsageRows:
                 if version != rollout.resources_version:
                     self._set_rollout(rollout_id, rollout._replace(resources_version=version))
             case SpanRecorded.type:
-                self._add_span(rollout_id, data)
+                self._add_span(rollout_id, data, ToolNumbers.of(event))
             case _:
                 self._add_run_event(rollout_id, data)
 
@@ -166,13 +217,16 @@ class _UsageRows:
         self.rollouts[rollout_id] = rollout
         self._changes.add(rollout_id)
 
-    def _add_span(self, rollout_id: str, data: Mapping[str, Any]) -> None:
+    def _add_span(self, rollout_id: str, data: Mapping[str, Any], tools: ToolNumbers) -> None:
         numbers = UsageNumbers(*(data.get(name) for name in UsageNumbers._fields))
         response_id: str | None = data.get("response_id")
-        if response_id is None and numbers == UsageNumbers():
-            return  # not the span of a call, which has a response id or reports usage
         attempt_id: str = data["attempt_id"]
-        call = CallUsage(data.get("model") or "", numbers)
+        if response_id is None and numbers == UsageNumbers():
+            # Not the span of a call of a model, which has a response id or reports usage.
+            if tools != ToolNumbers():
+                self._add_tools(AttemptKey(rollout_id, attempt_id), tools)
+            return
+        call = CallUsage(data.get("model") or "", numbers, tools.requested)
         if "event" in self._origins[rollout_id, attempt_id]:
             # The events of a run report the same calls as the spans of the attempt, so only the spans count.
             for key, usage in self.sums.items():
@@ -184,10 +238,17 @@ class _UsageRows:
             earlier = self.calls.get(place)
             if earlier is not None:
                 self._count(_key(place, earlier, "span"), -1, earlier.numbers)
-                call = CallUsage(earlier.model or call.model, earlier.numbers.merged(numbers))
+                most = max(earlier.tools, call.tools)
+                call = CallUsage(earlier.model or call.model, earlier.numbers.merged(numbers), most)
+                tools = tools._replace(requested=most - earlier.tools)
             self.calls[place] = call
             self._changes.add(place)
+        self._add_tools(AttemptKey(rollout_id, attempt_id), tools)
         self._count(_key(CallKey(rollout_id, attempt_id, ""), call, "span"), 1, call.numbers)
+
+    def _add_tools(self, key: AttemptKey, tools: ToolNumbers) -> None:
+        self.tools[key] = self.tools.get(key, ToolNumbers()).plus(tools)
+        self._changes.add(key)
 
     def _add_run_event(self, rollout_id: str, data: Mapping[str, Any]) -> None:
         metrics: Mapping[str, Any] = data.get("metrics") or {}
@@ -219,7 +280,10 @@ class _UsageRows:
             for key, usage in self.sums.items()
             if key in self._changes
         ]
-        calls = [(*key, call.model, *call.numbers) for key, call in self.calls.items() if key in self._changes]
+        calls = [
+            (*key, call.model, *call.numbers, call.tools) for key, call in self.calls.items() if key in self._changes
+        ]
+        tools = [(*key, *numbers) for key, numbers in self.tools.items() if key in self._changes]
         removed = [
             (key, usage._replace(calls=-usage.calls)) for key, usage in self._stored.items() if key in self._changes
         ]
@@ -228,6 +292,7 @@ class _UsageRows:
         await session.write(usage_rollouts, rollouts, "replace")
         await session.write(usage_sums, sums, "replace")
         await session.write(usage_calls, calls, "replace")
+        await session.write(usage_tools, tools, "replace")
 
 
 async def _add_to_totals(session: IndexSession, sums: Sequence[tuple[SumKey, SumUsage]]) -> None:

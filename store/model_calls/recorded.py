@@ -277,6 +277,17 @@ def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
     )
 
 
+def requested_tools(attributes: Mapping[str, Any]) -> int:
+    """Return the number of tool calls in the response that a span records, without reading the prompt."""
+    response = (
+        _listed(attributes, _OUTPUT, "llm.output_messages")
+        or raw_content(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices")
+        or _provider_record(attributes).response
+    )
+    answers = (_message(item, "assistant") for item in _entries_of(response))
+    return sum(len(answer.tool_calls) for answer in answers if answer is not None)
+
+
 def _first(attributes: Mapping[str, Any], names: Iterable[str]) -> Any:
     return next((value for name in names if (value := attributes.get(name)) not in (None, "")), None)
 

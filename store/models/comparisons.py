@@ -41,7 +41,8 @@ class ComparedMeasure(Frozen):
     name: str
     """`reward`, `failed`, `tokens_in`, `tokens_out`, `seconds`, `spans` or `attempts`; `reward:…` for a dimension.
 
-    `calls`, `cost` and `cost_per_call` are present if a side has calls of models, or calls with known costs.
+    `calls`, `cost` and `cost_per_call` are present if a side has calls of models, or calls with known costs, and
+    `tool_calls` and `with_tool_error` if a side has tool calls.
     """
     title: str
     kind: MeasureKind

@@ -1,13 +1,16 @@
-"""Usage of models in a SQL store, from its index. Decision 109."""
+"""Usage of models and of tools in a SQL store, from its index. Decisions 109 and 126."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import Column, ColumnElement
 
 from store.db.dialect import ReadSession
 from store.db.queries import usage as usage_queries
+from store.db.queries.usage import RolloutTools
+from store.db.tables.usage import usage_sums, usage_tools
 from store.errors import Invalid, StoreError, Unavailable
 from store.indexing.following import IndexLag
 from store.indexing.reading import fresh_lag, with_index
@@ -45,14 +48,20 @@ class RolloutUsage(NamedTuple):
 
     sums: list[UsageSum]
     """The sums by rollout, model and basis."""
+    tools: Mapping[str, RolloutTools]
+    """The tool calls by rollout id, of the rollouts with spans of calls."""
     events_behind: int
     """The number of events that the index has not read."""
 
 
 async def usage_of_rollouts(
-    core: SQLCore, condition: ColumnElement[bool], *, waits: bool = False, **params: Any
+    core: SQLCore,
+    condition: Callable[[Column[Any]], ColumnElement[bool]],
+    *,
+    waits: bool = False,
+    **params: Any,
 ) -> RolloutUsage:
-    """Return the usage of the rollouts whose row in `usage_sums` meets a condition.
+    """Return the usage of the rollouts whose id meets a condition.
 
     If the index is behind the log, it first follows the log for a limited time, or with `waits` to the present end of
     the log. If there is no index and none can be made, the usage is empty.
@@ -63,9 +72,11 @@ async def usage_of_rollouts(
         while waits and lag.position < end:
             lag = await fresh_lag(core.dialect, core.read, _INDEX)
     except StoreError:
-        return RolloutUsage([], 0)
+        return RolloutUsage([], {}, 0)
 
     async def read(session: ReadSession, lag: IndexLag) -> RolloutUsage:
-        return RolloutUsage(await usage_queries.usage_of_rollouts(session, condition, **params), lag.events_behind)
+        sums = await usage_queries.usage_of_rollouts(session, condition(usage_sums.c.rollout_id), **params)
+        tools = await usage_queries.tools_of_rollouts(session, condition(usage_tools.c.rollout_id), **params)
+        return RolloutUsage(sums, tools, lag.events_behind)
 
-    return await core.read(lambda session: with_index(session, _INDEX, read)) or RolloutUsage([], 0)
+    return await core.read(lambda session: with_index(session, _INDEX, read)) or RolloutUsage([], {}, 0)

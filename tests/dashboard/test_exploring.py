@@ -192,6 +192,32 @@ async def test_comparison_has_calls_and_costs_of_ended_rollouts(store: Store) ->
     assert {measure.name for measure in without.measures} & {"calls", "cost"} == {"calls"}
 
 
+@ON_BOTH
+async def test_comparison_and_plot_have_tool_calls_and_their_errors(api: Api, store: Store) -> None:
+    """A rollout without recorded calls has neither number, and a rollout that has not ended is not compared."""
+    ids: list[str] = []
+    for step, results in ((1, ["done", "done"]), (1, ["exit code: 1"]), (1, []), (2, ["done"] * 4), (2, None)):
+        rollout = await store.start_rollout("task", metadata={"rollbook.step": step})
+        ids.append(rollout.rollout_id)
+        for number, result in enumerate(results or ["exit 1"]):
+            attributes = {"gen_ai.tool.name": "bash", "tool.result": result} if results != [] else {}
+            await store.add_span(make_span(rollout.attempt, number, attributes=attributes))
+        if results is not None:
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    comparison = await compare_selections(store, "step=1", "step=2")
+    measures = {measure.name: measure for measure in comparison.measures}
+    for name, a, b in (("tool_calls", (2, 1.5), (1, 4.0)), ("with_tool_error", (2, 0.5), (1, 0.0))):
+        sides = measures[name].a, measures[name].b
+        assert [(side.count, side.mean) for side in sides] == [a, b]
+    twin = (await api.get("//ui/cohorts.json?a=step%3D1&b=step%3D2")).ok()["comparison"]["measures"]
+    assert twin == [measure.model_dump() for measure in comparison.measures]
+    page = Read((await api.get("//ui/cohorts?a=step%3D1&b=step%3D2")).body)
+    assert "With a tool error 50.0% 0.0%" in " ".join(page.text.split())
+    plot = await scatter(store, "tool_calls", "tool_errors")
+    drawn = {point.rollout_id: (point.x, point.y) for point in plot.points}
+    assert drawn == {ids[0]: (2, 0), ids[1]: (1, 1), ids[3]: (4, 0), ids[4]: (1, 1)}
+
+
 async def test_malformed_options_are_refused_with_their_names(api: Api, store: Store) -> None:
     await filled(store)
     for field, arguments in {

@@ -1,8 +1,9 @@
-"""Usage of models: sums of the index, on both databases and over HTTP, and the costs that follow from prices."""
+"""Usage of models and of tools: sums of the index, on both databases and over HTTP, and costs from prices."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,18 +14,31 @@ import pytest
 from store.client import HTTPStore
 from store.db.index_place import indexable
 from store.db.queries.rollout_list import RolloutListQuery, rollout_page
+from store.db.queries.usage import RolloutTools
 from store.domain.usage import UsageNumbers
 from store.errors import Invalid
 from store.indexing.following import IndexFollower
 from store.indexing.usage_index import UsageIndex
 from store.interface.store import Store
-from store.models import LLM, Attempt, ModelPrice, PriceTable, RunEvent, UsageQuery, UsageReport, UsageSum
+from store.models import (
+    LLM,
+    Attempt,
+    ModelPrice,
+    PriceTable,
+    RolloutConfig,
+    RunEvent,
+    TraceStatus,
+    UsageQuery,
+    UsageReport,
+    UsageSum,
+)
 from store.models.missing_rewards import MissingReward
 from store.models.prices import cost_text
 from store.models.usage import UsageKey
 from store.operations import Redaction, redact
 from store.semconv import FEEDS
 from store.sql.store import SQLStore
+from store.sql.usage import usage_of_rollouts
 from store.testing.samples import make_span
 from tests.client.served import Served
 
@@ -73,6 +87,24 @@ def gen_ai(model: str, tokens_in: int, tokens_out: int, response_id: str | None 
 async def start(store: Store, step: int, group: str, mode: Any = "train") -> Attempt:
     rollout = await store.start_rollout("task", mode=mode, metadata={"rollbook.step": step, "rollbook.group": group})
     return rollout.attempt
+
+
+def tool(result: str = "done", **attributes: Any) -> dict[str, Any]:
+    """Return the attributes of a span of a tool."""
+    return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "bash", "tool.result": result, **attributes}
+
+
+def response(*tools: str, **attributes: Any) -> dict[str, Any]:
+    """Return the attributes of a call of a model whose response has tool calls with these ids."""
+    parts: list[dict[str, Any]] = [{"type": "tool_call", "id": name, "name": "bash", "arguments": {}} for name in tools]
+    return {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": parts}]), **attributes}
+
+
+async def tools_of(store: SQLStore, rollout_id: str) -> RolloutTools | None:
+    """Return the tool calls of a rollout after the index has read the log to its end."""
+    used = await usage_of_rollouts(store.core, lambda column: column == rollout_id, waits=True)
+    assert used.events_behind == 0
+    return used.tools.get(rollout_id)
 
 
 async def sums(store: Store, by: UsageKey, model: str | None = None, **conditions: Any) -> list[tuple[Any, ...]]:
@@ -170,17 +202,65 @@ async def test_events_of_a_run_count_unless_its_spans_report_calls(store: SQLSto
     assert await sums(store, "run") == [(attempt.rollout_id, "m", "counted", 1, 10, 2)]
 
 
+async def test_tool_call_counts_once_with_its_error(store: SQLStore) -> None:
+    expected: list[tuple[list[dict[str, Any]], tuple[int, int | None] | None]] = [
+        ([], None),
+        ([{"agentlightning.reward.0.value": 1.0}], None),
+        ([gen_ai("m", 1, 1)], (0, 0)),
+        ([tool(), tool("exit code: 1"), tool('{"error": "no such file"}')], (3, 2)),
+        ([tool(**{"exception.type": "ValueError"})], (1, 1)),
+        # Errors are known from spans of tools only.
+        ([response("c-1", "c-2")], (2, None)),
+        # The spans execute the calls that the response requests.
+        ([response("c-1", "c-2"), tool(), tool("exit 2")], (2, 1)),
+        ([response("c-1", "c-2", "c-3"), tool()], (3, 0)),
+        # Two spans record one call of a model.
+        ([response("c-1", **gen_ai("m", 1, 1, "r-1")), response("c-1", **gen_ai("m", 1, 1, "r-1"))], (1, None)),
+        ([gen_ai("m", 1, 1, "r-1"), response("c-1", "c-2", **gen_ai("m", 1, 1, "r-1"))], (2, None)),
+    ]
+    attempts = [await start(store, 1, "a") for _ in expected]
+    for attempt, (spans, _) in zip(attempts, expected, strict=True):
+        await record(store, attempt, *spans)
+    for attempt, (spans, numbers) in zip(attempts, expected, strict=True):
+        assert await tools_of(store, attempt.rollout_id) == numbers, spans
+
+
+async def test_tool_calls_of_all_attempts_are_added_and_unread_payload_makes_them_unknown(
+    store: SQLStore, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.indexing.following.LARGEST_BODY", 20_000)
+    options = {"max_attempts": 2, "retry_condition": ["failed"]}
+    rollout = await store.start_rollout("task", config=RolloutConfig(**options))  # pyright: ignore[reportArgumentType]
+    one = rollout.attempt
+    await record(store, one, tool(), tool("exit 1"))
+    await store.add_span(make_span(one, 9, status=TraceStatus(status_code="ERROR"), attributes=tool()))
+    await store.update_attempt(one.rollout_id, one.attempt_id, status="failed")
+    again = await store.dequeue_rollout("worker")
+    assert again is not None
+    await record(store, again.attempt, response("c-1"), tool())
+    assert await tools_of(store, one.rollout_id) == (4, 2)
+    large = await start(store, 1, "a")
+    await record(store, large, tool(), tool("x" * 30_000))
+    assert await tools_of(store, large.rollout_id) == (None, None)
+    assert (await store.log.verify()).differences == []
+    await redact(store_url, one.rollout_id, Redaction(reason="private", everything=True))
+    assert await tools_of(store, one.rollout_id) == (None, None)
+    assert (await store.log.verify()).differences == []
+
+
 async def test_index_of_single_events_equals_the_index_of_all_events(
     store: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = random.Random(7)
     attempts = [await start(store, step, f"group {step % 2}") for step in range(4)]
     for _ in range(60):
-        usage = {name: choice.randrange(5) for name in FEEDS_OF_USAGE if choice.random() < 0.5}
+        usage: dict[str, Any] = {name: choice.randrange(5) for name in FEEDS_OF_USAGE if choice.random() < 0.5}
+        usage |= choice.choice([{}, tool(), response(*("c" * choice.randrange(3)))])
         named = {"gen_ai.response.id": f"r-{choice.randrange(4)}"} if choice.random() < 0.7 else {}
         await record(store, choice.choice(attempts), {**usage, **named, "gen_ai.response.model": choice.choice("ab")})
     await store.update_rollout(attempts[0].rollout_id, mode="test")
     whole = [await sums(store, by) for by in ("group", "step", "mode")]
+    tools = [await tools_of(store, attempt.rollout_id) for attempt in attempts]
     # A condition that the totals do not answer selects the sums of attempts.
     assert [await sums(store, by, rollout_id_contains="ro-") for by in ("group", "step", "mode")] == whole
     await drop(store)
@@ -189,6 +269,8 @@ async def test_index_of_single_events_equals_the_index_of_all_events(
     while report.position < report.head:
         report = await store.log.usage(UsageQuery())
     assert [await sums(store, by) for by in ("group", "step", "mode")] == whole
+    assert [await tools_of(store, attempt.rollout_id) for attempt in attempts] == tools
+    assert None not in tools
 
 
 async def test_usage_remains_after_its_payload_was_removed(store: SQLStore, store_url: str) -> None:
@@ -204,18 +286,20 @@ async def test_usage_remains_after_its_payload_was_removed(store: SQLStore, stor
 
 async def test_verification_reports_sums_that_do_not_follow_from_the_log(store: SQLStore) -> None:
     attempt = await start(store, 1, "a")
-    await record(store, attempt, gen_ai("m", 30, 7, "r-1"))
+    await record(store, attempt, gen_ai("m", 30, 7, "r-1"), tool())
     await sums(store, "all")
     assert (await store.log.verify()).differences == []
 
-    async def change() -> None:
+    async def change(table: str, column: str, value: int) -> None:
         async with indexable(store.core.dialect).index_place("usage").transaction() as session:
-            table = "usage_sums" if not store.core.dialect.schema else f'"{store.core.dialect.schema}".usage_sums'
-            await session.execute(f"UPDATE {table} SET tokens_in = 31")
+            table = table if not store.core.dialect.schema else f'"{store.core.dialect.schema}".{table}'
+            await session.execute(f"UPDATE {table} SET {column} = {value}")
 
-    await store.core.thread.run(change())
-    (difference,) = (await store.log.verify()).differences
-    assert (difference.check, difference.key) == ("index usage", attempt.rollout_id)
+    for table, column, wrong, right in (("usage_sums", "tokens_in", 31, 30), ("usage_tools", "failed", 1, 0)):
+        await store.core.thread.run(change(table, column, wrong))
+        (difference,) = (await store.log.verify()).differences
+        assert (difference.check, difference.key) == ("index usage", attempt.rollout_id)
+        await store.core.thread.run(change(table, column, right))
 
 
 def usage(model: str, **numbers: Any) -> UsageSum:

@@ -1,21 +1,21 @@
-"""Sums of the usage of models, from the tables of its index. Decision 109."""
+"""Sums of the usage of models, and tool calls, from the tables of their index. Decisions 109 and 126."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Double, Select, Table, and_, func, select
+from sqlalchemy import ColumnElement, Double, Select, Table, and_, case, func, select
 from sqlalchemy import cast as cast_sql
 
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
-from store.db.queries.expressions import big
+from store.db.queries.expressions import ONE, ZERO, big
 from store.db.queries.pages import rollout_columns
 from store.db.tables import core as core_tables
-from store.db.tables.usage import usage_sums, usage_totals
+from store.db.tables.usage import usage_sums, usage_tools, usage_totals
 from store.domain.usage import UsageNumbers
 from store.models.queries import UsageQuery
 from store.models.usage import UsageKey, UsageSum
@@ -74,6 +74,45 @@ async def usage_of_rollouts(session: ReadSession, condition: ColumnElement[bool]
     The session must see the tables of the index.
     """
     return await _Source(usage_sums, [usage_sums.c.calls > 0, condition], params).sums(session, "run")
+
+
+class RolloutTools(NamedTuple):
+    """The tool calls of all attempts of a rollout. Decision 126."""
+
+    calls: int | None
+    """None if the attributes of a span were removed, or are too large to be read."""
+    errors: int | None
+    """The number of spans of tools with an error; None if spans of tools are missing."""
+
+
+async def tools_of_rollouts(
+    session: ReadSession, condition: ColumnElement[bool], **params: Any
+) -> dict[str, RolloutTools]:
+    """Return the tool calls of the rollouts whose row in `usage_tools` meets a condition, by rollout id.
+
+    Rollouts without spans of calls are left out. The session must see the tables of the index.
+    """
+    column = usage_tools.c
+    most = case((column.requested > column.executed, column.requested), else_=column.executed)
+    is_untraced = and_(column.requested > 0, column.executed == 0)
+    statement = (
+        select(
+            column.rollout_id,
+            func.sum(cast_sql(most, Double)).label("calls"),
+            func.sum(cast_sql(column.failed, Double)).label("errors"),
+            func.max(case((column.unread > 0, ONE), else_=ZERO)).label("is_unread"),
+            func.max(case((is_untraced, ONE), else_=ZERO)).label("is_untraced"),
+        )
+        .where(condition)
+        .group_by(column.rollout_id)
+    )
+    rows = await session.fetch(session.dialect.sql(statement), params)
+    return {
+        row.rollout_id: RolloutTools(
+            None if row.is_unread else int(row.calls), None if row.is_unread or row.is_untraced else int(row.errors)
+        )
+        for row in rows
+    }
 
 
 @dataclass(frozen=True, slots=True)

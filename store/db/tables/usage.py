@@ -1,4 +1,4 @@
-"""Tables of the index of usage: the calls of models that attempts recorded. Decision 109."""
+"""Tables of the index of usage: the calls of models and of tools that attempts recorded. Decisions 109 and 126."""
 
 from sqlalchemy import BigInteger, Column, MetaData, Table, Text
 
@@ -57,6 +57,24 @@ usage_calls = Table(
     Column("response_id", Str, primary_key=True),
     Column("model", Str, nullable=False),
     *_numbers(),
+    # The number of tool calls in the response.
+    Column("tools", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# The tool calls of attempts with spans of calls of models or of tools.
+usage_tools = Table(
+    "usage_tools",
+    metadata,
+    Column("rollout_id", Str, primary_key=True),
+    Column("attempt_id", Str, primary_key=True),
+    # The tool calls in responses of models.
+    Column("requested", BigInteger, nullable=False),
+    # The spans of tools, and those of them with an error.
+    Column("executed", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    # The spans whose attributes were removed, or are too large to be read. With such spans, the numbers are unknown.
+    Column("unread", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -83,4 +101,4 @@ usage_totals = Table(
     sqlite_with_rowid=False,
 )
 
-USAGE = (usage_sums, usage_calls, usage_rollouts, usage_totals)
+USAGE = (usage_sums, usage_calls, usage_tools, usage_rollouts, usage_totals)
