@@ -34,24 +34,23 @@ async def training(request: PageRequest) -> PageContent:
     merge_turns = request.among("rows", ("calls", "conversations"), "calls") == "conversations"
     offset = request.whole("offset", 0)
     query = RolloutQuery.of(
-        step_in=None if step is None else [step],
-        group_in=None if group is None else [group],
-        sort_by="start_time",
-        sort_order="desc",
-        limit=ROLLOUTS,
-        offset=offset,
+        step_in=None if step is None else [step], group_in=None if group is None else [group], limit=0
     )
-    page = await request.store.find_rollouts(query)
+    total = (await request.store.find_rollouts(query)).total
+    # The last rollouts in the order of the log are read, because the database would sort all rollouts by their start.
+    last = max(total - offset, 0)
+    limit = min(last, ROLLOUTS)
+    query = query.model_copy(update={"limit": limit, "offset": last - limit})
+    rollouts = (await request.store.find_rollouts(query)).items[::-1]
     views: list[tuple[Rollout, TrainingView]] = []
-    for start in range(0, len(page.items), _AT_ONCE):
+    for start in range(0, len(rollouts), _AT_ONCE):
         reads = (
-            _view(request, rollout, adapter, merge_turns=merge_turns)
-            for rollout in page.items[start : start + _AT_ONCE]
+            _view(request, rollout, adapter, merge_turns=merge_turns) for rollout in rollouts[start : start + _AT_ONCE]
         )
         views += await asyncio.gather(*reads)
     values = {
         "sums": training_sums(views),
-        "total": page.total,
+        "total": total,
         "limit": ROLLOUTS,
         "offset": offset,
         "step": step,
