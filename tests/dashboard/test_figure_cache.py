@@ -19,21 +19,29 @@ from store.db.queries import rollout_blocks
 from store.db.queries.groups import group_values_by_step, signal_cells
 from store.db.queries.overview import active_starts, ended_by_minute
 from store.db.queries.resource_list import attempt_counts, use_sums
+from store.db.queries.scan_figures import cells, worker_scans
+from store.db.queries.scanners import result_counts
 from store.db.queries.step_totals import BlockTotals, joined, step_totals
 from store.interface.store import Store
 from store.models import AttemptError, PromptTemplate
 from store.models.missing_rewards import FAILED_AS_ZERO
+from store.models.scanners import NewScan, NewScanner, Scanner
 from store.operations import Redaction, redact
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.page_helpers import ON_BOTH, failed, rewarded
 
+HACKS = NewScanner(name="hacks", version="v1", kind="regex", definition={"pattern": "a"})
+SCANNER = Scanner(**HACKS.model_dump(), at=0.0, actor=None, matches=0, clear=0, failures=0)
 ROWS: dict[str, Callable[..., Awaitable[Any]]] = {
     "step totals": step_totals,
     "active": active_starts,
     "ended": partial(ended_by_minute, since=0),
     "use sums": partial(use_sums, missing=FAILED_AS_ZERO),
     "attempt counts": attempt_counts,
+    "scan counts": result_counts,
+    "scan cells": partial(cells, scanner=SCANNER),
+    "worker scans": partial(worker_scans, scanner=SCANNER),
     "group values": partial(group_values_by_step, missing=FAILED_AS_ZERO, threshold=0.5, modes=()),
 }
 
@@ -63,6 +71,13 @@ async def _change(store: Store, dice: random.Random, number: int) -> None:
                     await store.update_attempt(*ids, status="succeeded")
         case 4:
             await store.update_resources("prompts", {"main": PromptTemplate(template=str(number), engine="f-string")})
+            ids = [
+                (attempt.rollout_id, attempt.attempt_id) for attempt in await store.scanners.unscanned("hacks", "v1")
+            ]
+            scans = [
+                NewScan(rollout_id=rollout, attempt_id=attempt, is_match=number % 4 == 0) for rollout, attempt in ids
+            ]
+            await store.scanners.record("hacks", "v1", scans[:2])
         case _:
             page = await store.query_rollouts(limit=50)
             rollout = dice.choice(page.items)
@@ -96,6 +111,7 @@ async def test_rows_of_changed_blocks_equal_the_rows_of_all_blocks(
         assert await newest_failures(session, cache) == await newest_failures(session, new)
 
     await store.update_resources("prompts", {"main": PromptTemplate(template="0", engine="f-string")})
+    await store.scanners.add(HACKS)
     for number in range(36):
         await _change(store, dice, number)
         if number % 3 != 1:
@@ -109,13 +125,14 @@ async def test_rows_of_changed_blocks_equal_the_rows_of_all_blocks(
 async def test_sums_of_steps_and_groups_do_not_depend_on_the_size_of_blocks(
     store: SQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await store.scanners.add(HACKS)
     for number in range(24):
         await _change(store, random.Random(number), number)
 
     async def figures(session: ReadSession) -> tuple[Any, Any]:
-        cells = signal_cells(await ROWS["group values"](session, None))
+        signals = signal_cells(await ROWS["group values"](session, None))
         totals = joined(await step_totals(session))
-        return sorted((part.step, part.mode, part.rollouts, part.failed, part.rewarded) for part in totals), cells
+        return sorted((part.step, part.mode, part.rollouts, part.failed, part.rewarded) for part in totals), signals
 
     together = await store.core.look(figures, snapshot=True)
     monkeypatch.setattr(rollout_blocks, "_POSITIONS", 2)

@@ -14,7 +14,7 @@ from store.dashboard.charts.scan_curves import scan_charts
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rewards import place
 from store.dashboard.request import PageRequest
-from store.dashboard.views.figure_cache import cache_of
+from store.dashboard.views.figure_cache import FigureCache, cache_of
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scan_figures
@@ -38,7 +38,7 @@ async def scanners(request: PageRequest) -> PageContent:
     """
     key = version_key(request.one("scanner"), "scanner") if request.one("scanner") else None
     cache = cache_of(request.store.core)
-    work = partial(_read, key=key)
+    work = partial(_read, cache=cache, key=key)
     values = await request.store.core.look(lambda session: cache.read(session, ("scanner", key), work), snapshot=True)
     chosen = values["chosen"]
     match = chosen["scanner"] if chosen else ""
@@ -54,9 +54,10 @@ async def scanners(request: PageRequest) -> PageContent:
     return PageContent("scanners.html", values, "Scanners", hidden=hidden)
 
 
-async def _read(session: ReadSession, key: VersionKey | None) -> dict[str, Any]:
+async def _read(session: ReadSession, cache: FigureCache, key: VersionKey | None) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
-    added = await scanner_queries.scanners(session, None)
+    counts = await cache.rows(session, "scan counts", scanner_queries.result_counts)
+    added = await scanner_queries.scanners(session, None, counts)
     for scanner in added:
         judged = scanner.validation
         counts = None if judged is None else asdict(judged) | {"precision": judged.precision, "recall": judged.recall}
@@ -67,15 +68,16 @@ async def _read(session: ReadSession, key: VersionKey | None) -> dict[str, Any]:
         chosen = next((scanner for scanner in added if key == VersionKey(scanner.name, scanner.version)), None)
         if chosen is None:
             raise NotFound("scanner", str(key))
-    return {"scanners": rows, "chosen": None if chosen is None else await _results(session, chosen)}
+    return {"scanners": rows, "chosen": None if chosen is None else await _results(session, cache, chosen)}
 
 
-async def _results(session: ReadSession, scanner: Scanner) -> dict[str, Any]:
+async def _results(session: ReadSession, cache: FigureCache, scanner: Scanner) -> dict[str, Any]:
     key = VersionKey(scanner.name, scanner.version)
     ids = await scan_figures.matching(session, scanner, limit=MOST_MATCHES)
     scans = await scanner_queries.scans(session, ids, key, None)
     matches = sorted((scan for scan in scans if scan.is_match), key=lambda scan: scan.at, reverse=True)
-    cells = await scan_figures.cells(session, scanner)
+    cells = await cache.rows(session, ("scan cells", key), partial(scan_figures.cells, scanner=scanner))
+    of_workers = partial(scan_figures.worker_scans, scanner=scanner)
     along = await curve_queries.axis(session, "step", (), None)
     charts = scan_charts(along, cells) if along else []
     uses = await curve_queries.version_uses(session) if charts else []
@@ -91,7 +93,7 @@ async def _results(session: ReadSession, scanner: Scanner) -> dict[str, Any]:
         "markers": markers_of(along, uses, notes) if along else [],
         "by_step": _rates(cells, by_step=True)[:MOST_ROWS],
         "by_version": _rates(cells, by_step=False)[:MOST_ROWS],
-        "by_worker": await scan_figures.by_worker(session, scanner),
+        "by_worker": scan_figures.by_worker(await cache.rows(session, ("worker scans", key), of_workers)),
         "matches": [match.model_dump() for match in matches[:MOST_MATCHES]],
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -12,6 +14,7 @@ from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.expressions import ONE, big
 from store.db.queries.pages import joins_latest
 from store.db.queries.paging import compiled
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.tables import core as core_tables
 from store.models.scanners import Scanner, ScanValidation
 
@@ -36,12 +39,24 @@ class ScanRate:
 
 @dataclass(frozen=True, slots=True)
 class ScanCell:
-    """The results for the attempts of rollouts with the same step, mode and version of the resources."""
+    """The results for the attempts of rollouts of one block with the same step, mode and version of the resources."""
 
+    block: int
     step: int | None
     mode: str | None
     resources_id: str | None
     version: int | None
+    scanned: int
+    matches: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerScans:
+    """The results for the attempts of a worker at rollouts of one block."""
+
+    block: int
+    worker_id: str
     scanned: int
     matches: int
     errors: int
@@ -61,43 +76,44 @@ class RecentRate:
     matches_before: int
 
 
-async def cells(session: ReadSession, scanner: Scanner) -> list[ScanCell]:
-    """Return the results by step, mode and version of the resources, sorted by step."""
-    rollout = core_tables.rollouts.c
-
-    def build() -> Select[Any]:
-        last = _last_results()
-        keys = (rollout.step, rollout.mode, rollout.resources_id, rollout.resources_version)
-        return (
-            select(*keys, *_sums(last))
-            .select_from(last.join(core_tables.rollouts, rollout.rollout_id == last.c.rollout_id))
-            .group_by(*keys)
-            .order_by(*keys)
-        )
-
-    rows = await session.fetch(compiled(session, "scan_cells", build), _params(scanner))
-    return [ScanCell(row.step, row.mode, row.resources_id, row.resources_version, *_counts(row)) for row in rows]
+async def cells(session: ReadSession, block: int | None = None, *, scanner: Scanner) -> list[ScanCell]:
+    """Return the results for the rollouts of one block, or of all, by step, mode and version of the resources."""
+    rollout, last = core_tables.rollouts.c, _last_results(block)
+    keys = (block_of(), rollout.step, rollout.mode, rollout.resources_id, rollout.resources_version)
+    statement = (
+        select(*keys, *_sums(last))
+        .select_from(last.join(core_tables.rollouts, rollout.rollout_id == last.c.rollout_id))
+        .group_by(*keys)
+    )
+    rows = await session.fetch(session.dialect.sql(statement), _params(scanner))
+    return [
+        ScanCell(row.block, row.step, row.mode, row.resources_id, row.resources_version, *_counts(row)) for row in rows
+    ]
 
 
-async def by_worker(session: ReadSession, scanner: Scanner) -> list[ScanRate]:
-    """Return the results by worker, most matches first, at most `MOST_ROWS` rows."""
-    attempt = core_tables.attempts.c
+async def worker_scans(session: ReadSession, block: int | None = None, *, scanner: Scanner) -> list[WorkerScans]:
+    """Return the results for the rollouts of one block, or of all, by worker."""
+    rollout, attempt, last = core_tables.rollouts.c, core_tables.attempts.c, _last_results(block)
+    of_attempt = (attempt.rollout_id == last.c.rollout_id) & (attempt.attempt_id == last.c.attempt_id)
+    source = last.join(core_tables.attempts, of_attempt)
+    statement = (
+        select(block_of(), attempt.worker_id, *_sums(last))
+        .select_from(source.join(core_tables.rollouts, rollout.rollout_id == last.c.rollout_id))
+        .where(attempt.worker_id.is_not(None))
+        .group_by(block_of(), attempt.worker_id)
+    )
+    rows = await session.fetch(session.dialect.sql(statement), _params(scanner))
+    return [WorkerScans(row.block, row.worker_id, *_counts(row)) for row in rows]
 
-    def build() -> Select[Any]:
-        last = _last_results()
-        of_attempt = (attempt.rollout_id == last.c.rollout_id) & (attempt.attempt_id == last.c.attempt_id)
-        columns: list[ColumnElement[Any]] = [attempt.worker_id, *_sums(last)]
-        return (
-            select(*columns)
-            .select_from(last.join(core_tables.attempts, of_attempt))
-            .where(attempt.worker_id.is_not(None))
-            .group_by(attempt.worker_id)
-            .order_by(columns[-1].desc(), attempt.worker_id)
-            .limit(MOST_ROWS)
-        )
 
-    rows = await session.fetch(compiled(session, "scan_workers", build), _params(scanner))
-    return [ScanRate(None, None, None, row.worker_id, *_counts(row)) for row in rows]
+def by_worker(blocks: Iterable[WorkerScans]) -> list[ScanRate]:
+    """Return the results by worker, most matches first, at most `MOST_ROWS` rows, from those of all blocks."""
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for part in blocks:
+        for index, number in enumerate((part.scanned, part.matches, part.errors)):
+            sums[part.worker_id][index] += number
+    rates = [ScanRate(None, None, None, worker_id, *numbers) for worker_id, numbers in sums.items()]
+    return sorted(rates, key=lambda rate: (-rate.matches, rate.worker_id or ""))[:MOST_ROWS]
 
 
 async def recent_rates(
@@ -204,8 +220,11 @@ async def matching(session: ReadSession, scanner: Scanner, *, limit: int) -> lis
     return [row.rollout_id for row in rows]
 
 
-def _last_results() -> Any:
-    """Return the last results by attempt: a match or its absence, which are final, or the last error."""
+def _last_results(block: int | None) -> Any:
+    """Return the last results by attempt: a match or its absence, which are final, or the last error.
+
+    They are those for the rollouts of one block, or of all.
+    """
     scan, later = core_tables.scans.c, core_tables.scans.alias("later")
     columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id, scan.is_match]
     follows = [
@@ -217,7 +236,12 @@ def _last_results() -> Any:
     ]
     # Only errors, which are few, are compared with other results.
     is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
-    return select(*columns).where(*_of_version(), is_last).subquery("last_results")
+    statement = select(*columns).where(*_of_version(), is_last)
+    if block is not None:
+        # As a condition on the joined rollouts, it would let SQLite read the results for all rollouts.
+        rollout_id = core_tables.rollouts.c.rollout_id
+        statement = statement.where(scan.rollout_id.in_(select(rollout_id).where(in_block(block))))
+    return statement.subquery("last_results")
 
 
 def _sums(last: Any) -> list[ColumnElement[Any]]:

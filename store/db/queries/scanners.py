@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
@@ -13,6 +15,8 @@ from store.db.dialect import NamedRow, ReadSession
 from store.db.queries.bodies import payload
 from store.db.queries.expressions import one_of
 from store.db.queries.paging import compiled
+from store.db.queries.records import columns_of, records
+from store.db.queries.rollout_blocks import block_of, in_block
 from store.db.queries.scan_figures import validation
 from store.db.tables import core as core_tables
 from store.domain.events import ScannerAdded, upcast
@@ -23,13 +27,15 @@ from store.validation.scores import VersionKey
 _END = 2**63 - 1
 _ROLLOUT = "rollout/"
 """The prefix of the streams of rollouts."""
-_NO_RESULTS = {"matches": 0, "clear": 0, "failures": 0}
 
 
-async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
+async def scanners(
+    session: ReadSession, until: int | None, counts: Iterable[ResultCount] | None = None
+) -> list[Scanner]:
     """Return the versions of scanners that were added up to a position, with the numbers of their results.
 
-    Their agreement with labels is read for the present only (`until` is None).
+    Their agreement with labels is read for the present only (`until` is None). `counts` are the `result_counts` of all
+    blocks up to the position; without them, they are read.
     """
     is_present, until = until is None, _END if until is None else until
 
@@ -45,13 +51,16 @@ async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
             .where(event.stream >= "scanner/", event.stream < "scanner0", event.position <= _until())
         )
 
-    counts = await _counts(session, until)
+    results: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for part in await result_counts(session, until=until) if counts is None else counts:
+        for index, number in enumerate((part.matches, part.results - part.matches, part.attempts - part.results)):
+            results[part.scanner, part.version][index] += number
     added: list[Scanner] = []
     for row in await session.fetch(compiled(session, "scanners", build), {"until": until}):
         fact = upcast(ScannerAdded.type, row.shape, json_of(row.data))
         assert isinstance(fact, ScannerAdded)  # the streams have no other events
-        results = counts.get((fact.name, fact.version), _NO_RESULTS)
-        content: dict[str, Any] = {"name": fact.name, "version": fact.version, "kind": fact.kind, **results}
+        numbers = dict(zip(("matches", "clear", "failures"), results[fact.name, fact.version], strict=True))
+        content: dict[str, Any] = {"name": fact.name, "version": fact.version, "kind": fact.kind, **numbers}
         labels = {"match_label": fact.match_label, "clear_label": fact.clear_label}
         definition = (payload(row.codec, row.body) or {}).get("definition", {})
         scanner = Scanner(definition=definition, at=row.at / 1_000_000, actor=row.actor, **labels, **content)
@@ -60,36 +69,45 @@ async def scanners(session: ReadSession, until: int | None) -> list[Scanner]:
     return sorted(added, key=lambda scanner: (scanner.name, scanner.version))
 
 
-async def _counts(session: ReadSession, until: int) -> dict[tuple[str, str], dict[str, int]]:
-    """Return the numbers of attempts by their last result, by the name and version of the scanner."""
+@dataclass(frozen=True, slots=True)
+class ResultCount:
+    """The numbers of attempts at rollouts of one block, by the last result of a version of a scanner."""
 
-    def build() -> Select[Any]:
-        scan, later = core_tables.scans.c, core_tables.scans.alias("later")
-        columns: list[ColumnElement[Any]] = [scan.scanner, scan.version]
-        totals: list[ColumnElement[Any]] = [
-            func.count().label("attempts"),
-            func.count(scan.is_match).label("results"),
-            func.sum(scan.is_match).label("matches"),
-        ]
-        follows = [
-            later.c.rollout_id == scan.rollout_id,
-            later.c.attempt_id == scan.attempt_id,
-            later.c.scanner == scan.scanner,
-            later.c.version == scan.version,
-            later.c.position > scan.position,
-            later.c.position <= _until(),
-        ]
-        # A match or its absence is final. Only errors, which are few, are compared with later results.
-        is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
-        return select(*columns, *totals).where(scan.position <= _until(), is_last).group_by(*columns)
+    block: int
+    scanner: str
+    version: str
+    attempts: int
+    results: int
+    """The number of attempts with a match or its absence."""
+    matches: int
 
-    rows = await session.fetch(compiled(session, "scan_counts", build), {"until": until})
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for row in rows:
-        matches, results = int(row.matches or 0), int(row.results)
-        of_version = {"matches": matches, "clear": results - matches, "failures": int(row.attempts) - results}
-        counts[row.scanner, row.version] = of_version
-    return counts
+
+async def result_counts(session: ReadSession, block: int | None = None, *, until: int = _END) -> list[ResultCount]:
+    """Return the numbers of results for the rollouts of one block, or of all, up to a position."""
+    scan, later, rollout = core_tables.scans.c, core_tables.scans.alias("later"), core_tables.rollouts.c
+    totals: dict[str, ColumnElement[Any]] = {
+        "block": block_of(),
+        "attempts": func.count(),
+        "results": func.count(scan.is_match),
+        "matches": func.coalesce(func.sum(scan.is_match), 0),
+    }
+    follows = [
+        later.c.rollout_id == scan.rollout_id,
+        later.c.attempt_id == scan.attempt_id,
+        later.c.scanner == scan.scanner,
+        later.c.version == scan.version,
+        later.c.position > scan.position,
+        later.c.position <= _until(),
+    ]
+    # A match or its absence is final. Only errors, which are few, are compared with later results.
+    is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
+    statement = (
+        select(*columns_of(ResultCount, dict(scan), totals))
+        .select_from(core_tables.scans.join(core_tables.rollouts, rollout.rollout_id == scan.rollout_id))
+        .where(scan.position <= _until(), is_last, in_block(block))
+        .group_by(block_of(), scan.scanner, scan.version)
+    )
+    return records(ResultCount, await session.fetch(session.dialect.sql(statement), {"until": until}))
 
 
 async def scans(
