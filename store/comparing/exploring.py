@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from store.comparing.curve_charts import Chart, Marker, Series
 from store.comparing.reward_curves import CurveOptions, reward_curves
 from store.comparing.sampling import SIZE, check_size, sampled_rollouts
-from store.comparing.scattering import BOUNDS, MOST_POINTS, ScatterOptions, scatter_of, scatter_rows
+from store.comparing.scattering import BOUNDS, MOST_POINTS, NO_COLOUR, ScatterOptions, scatter_of, scatter_rows
 from store.comparing.selections import params_of, parse_selection
 from store.comparing.stores import read_figures
 from store.db.queries.curves import By
@@ -42,7 +42,7 @@ async def scatter(
     y: str,
     selection: str = "",
     *,
-    colour: str | None = None,
+    colour: str | None = "status",
     x_min: float | None = None,
     x_max: float | None = None,
     y_min: float | None = None,
@@ -58,7 +58,8 @@ async def scatter(
             dimension of rewards such as `dim:format`, or a number of the metadata such as `meta:difficulty`.
         y: the other number.
         selection: the rollouts as the query string of a list of rollouts, such as `step=300&mode=train`.
-        colour: `version`, `status` or `mode`: the field by which points are coloured.
+        colour: the field by which points are coloured: `status`, `version`, `mode`, or `variance`, which is whether
+            the rewards in the group of the rollout differ; None for no colours.
         x_min: the least `x` in the box; None for no limit. Without any bound, there is no box.
         x_max: the greatest `x` in the box.
         y_min: the least `y` in the box.
@@ -77,7 +78,7 @@ async def scatter(
         rows = await core.look(partial(scatter_rows, options=options), snapshot=True)
         return await scatter_of(core, options, rows, prices or PriceTable(), waits=True)
 
-    params = {"x": x, "y": y, "colour": colour, "points": points, **bounds}
+    params = {"x": x, "y": y, "colour": options.colour or NO_COLOUR, "points": points, **bounds}
     params = {name: value for name, value in params.items() if value is not None} | params_of(options.selection)
     return await read_figures(store, work, "/ui/scatter.json", params, Scatter.model_validate)
 

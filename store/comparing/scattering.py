@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 from store.comparing.selections import text_of
 from store.db.dialect import ReadSession
 from store.db.queries.compared_rollouts import dimensions_of
+from store.db.queries.groups import groups_with_variance
 from store.db.queries.list_details import metadata_of
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.rollout_list import Range, Ranged, RolloutListQuery
@@ -17,6 +18,7 @@ from store.db.queries.scatter import COLUMNS, MeasuredRow, MeasuredRows, measure
 from store.db.queries.usage import RolloutTools
 from store.errors import Invalid
 from store.models.exploring import Scatter, ScatterBox, ScatterPoint
+from store.models.missing_rewards import ENDED, FAILED_AS_ZERO
 from store.models.prices import CostLine, PriceTable
 from store.models.usage import UsageReport
 from store.runtime.clock import MICROSECONDS
@@ -24,7 +26,18 @@ from store.sql.core import SQLCore
 from store.sql.usage import RolloutUsage, usage_of_rollouts
 from store.validation.json_limits import check_text
 
-Colour = Literal["version", "status", "mode"]
+Colour = Literal["status", "version", "mode", "variance"]
+COLOURS: Final[Mapping[Colour, str]] = {
+    "status": "Status",
+    "version": "Version",
+    "mode": "Mode",
+    "variance": "Variance of the group",
+}
+"""The fields by which points can be coloured, with their titles."""
+OUTCOMES: Final = ("succeeded", "failed", "cancelled", "open")
+"""The colours of statuses, in the order of a legend."""
+NO_COLOUR: Final = "none"
+"""The parameter for a plot without colours."""
 MOST_POINTS: Final = 2000
 """The maximum number of rollouts that are read for a plot."""
 MOST_NAMES: Final = 200
@@ -107,7 +120,7 @@ class ScatterOptions:
     x: RolloutNumber
     y: RolloutNumber
     selection: RolloutListQuery
-    colour: Colour | None = None
+    colour: Colour | None = "status"
     box: tuple[float | None, ...] = (None, None, None, None)
     """The bounds in the order of `BOUNDS`."""
     most: int = MOST_POINTS
@@ -118,7 +131,7 @@ class ScatterOptions:
         x: str,
         y: str,
         selection: RolloutListQuery,
-        colour: str | None = None,
+        colour: str | None = "status",
         box: Mapping[str, float | None] | None = None,
         most: int = MOST_POINTS,
     ) -> ScatterOptions:
@@ -135,12 +148,13 @@ class ScatterOptions:
         for name, bound in bounds.items():
             if bound is not None and not math.isfinite(bound):
                 raise Invalid(name, "must be a finite number")
-        if colour is not None and colour not in get_args(Colour):
-            raise Invalid("colour", f"{colour[:80]!r} must be one of {', '.join(get_args(Colour))}")
+        colour = None if colour == NO_COLOUR else colour
+        if colour is not None and colour not in COLOURS:
+            raise Invalid("colour", f"{colour[:80]!r} must be one of {', '.join((*COLOURS, NO_COLOUR))}")
         if not 1 <= most <= MOST_POINTS:
             raise Invalid("points", f"must lie between 1 and {MOST_POINTS:,}")
         numbers = RolloutNumber.parse(x, "x"), RolloutNumber.parse(y, "y")
-        return cls(*numbers, selection, cast("Colour | None", colour), tuple(map(bounds.get, BOUNDS)), most)
+        return cls(*numbers, selection, colour, tuple(map(bounds.get, BOUNDS)), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,8 @@ class ScatterRows:
     """The last values of dimensions of rewards, by name and then by rollout id."""
     metadata: Mapping[str, Mapping[str, float]]
     """The numbers of the metadata, by key and then by rollout id."""
+    with_variance: frozenset[str]
+    """The groups whose rewards differ, with failed rollouts as 0; empty if points are not coloured by variance."""
 
 
 async def scatter_rows(session: ReadSession, options: ScatterOptions) -> ScatterRows:
@@ -170,7 +186,11 @@ async def scatter_rows(session: ReadSession, options: ScatterOptions) -> Scatter
             for key, value in numbers_in(content).items():
                 if key in keys:
                     metadata[key][rollout_id] = value
-    return ScatterRows(measured, {name: values.get(name, {}) for name in dimensions}, metadata)
+    with_variance = frozenset[str]()
+    if options.colour == "variance":
+        groups = sorted({row.group_id for row in measured.rows if row.group_id is not None})
+        with_variance = await groups_with_variance(session, groups, FAILED_AS_ZERO)
+    return ScatterRows(measured, {name: values.get(name, {}) for name in dimensions}, metadata, with_variance)
 
 
 def numbers_in(metadata: Mapping[str, Any]) -> dict[str, float]:
@@ -201,11 +221,21 @@ async def scatter_of(
     has_several = len({row.resources_id for row in measured} - {None}) > 1
 
     def colour(row: MeasuredRow) -> str | None:
-        if options.colour != "version":
-            return None if options.colour is None else getattr(row, options.colour) or "no mode"
-        if row.resources_version is None:
-            return "no version"
-        return f"{row.resources_id} v{row.resources_version}" if has_several else f"v{row.resources_version}"
+        match options.colour:
+            case "status":
+                return row.status if row.status in ENDED else "open"
+            case "mode":
+                return row.mode or "no mode"
+            case "variance":
+                if row.group_id is None:
+                    return "no group"
+                return "variance" if row.group_id in rows.with_variance else "no variance"
+            case "version":
+                if row.resources_version is None:
+                    return "no version"
+                return f"{row.resources_id} v{row.resources_version}" if has_several else f"v{row.resources_version}"
+            case None:
+                return None
 
     points = [
         ScatterPoint(rollout_id=row.rollout_id, x=x[row.rollout_id], y=y[row.rollout_id], colour=colour(row))
@@ -215,6 +245,7 @@ async def scatter_of(
     return Scatter(
         x=options.x.name,
         y=options.y.name,
+        colour=options.colour,
         selection=text_of(options.selection),
         matching=rows.measured.matching,
         sampled=len(measured),
@@ -246,9 +277,9 @@ def numbers_of(
     return {rollout_id: value / unit for rollout_id, value in stored.items() if value is not None}
 
 
-def points_in(options: ScatterOptions, points: Sequence[ScatterPoint]) -> list[ScatterPoint]:
-    """Return the points in the box of a plot, including those on its edges."""
-    x_min, x_max, y_min, y_max = options.box
+def points_in(bounds: Sequence[float | None], points: Sequence[ScatterPoint]) -> list[ScatterPoint]:
+    """Return the points in a box, including those on its edges. The bounds are in the order of `BOUNDS`."""
+    x_min, x_max, y_min, y_max = bounds
     return [
         point
         for point in points
@@ -265,7 +296,7 @@ def box_of(options: ScatterOptions, points: Sequence[ScatterPoint]) -> ScatterBo
     If both numbers have range filters, these select all rollouts in the box, drawn or not. Otherwise the selection
     names the points, if there are at most `MOST_NAMES`.
     """
-    inside = points_in(options, points)
+    inside = points_in(options.box, points)
     x_min, x_max, y_min, y_max = options.box
     selection: RolloutListQuery | None = None
     names_points = options.x.ranged is None or options.y.ranged is None

@@ -12,7 +12,11 @@ class ScatterPoint(Frozen):
     x: float
     y: float
     colour: str | None
-    """The version of the resources such as `v2`, the status or the mode; None without a choice of colours."""
+    """The value by which the point is coloured; None without colours.
+
+    It is the outcome (`succeeded`, `failed`, `cancelled` or `open`), the version of the resources such as `v2`, the
+    mode, or `variance`, `no variance` or `no group`.
+    """
 
 
 class ScatterBox(Frozen):
@@ -39,6 +43,8 @@ class Scatter(Frozen):
     x: str
     """The name of the first number, such as `step`."""
     y: str
+    colour: str | None
+    """The field by which points are coloured, such as `status`."""
     selection: str
     """The rollouts as the query string of a list of rollouts."""
     matching: int

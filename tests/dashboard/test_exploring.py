@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import pytest
 
 from store.comparing import compare_selections, curves, sample, scatter
 from store.comparing.scattering import MOST_POINTS
+from store.dashboard.charts.scatter_chart import scatter_chart
 from store.errors import Invalid, StoreError
 from store.interface.store import Store
 from store.models import RolloutStatus
@@ -30,10 +32,12 @@ async def ended(
     step: int = 1,
     status: RolloutStatus = "succeeded",
     rewards: dict[str, float] | None = None,
+    group: str | None = None,
     **fields: Any,
 ) -> str:
     """Return the id of an ended rollout, with one call of a model if it has tokens."""
     metadata = {"rollbook.step": step, "difficulty": tokens / 4, "note": "3"}
+    metadata |= {"rollbook.group": group} if group else {}
     task = {"question": f"{HOSTILE} {tokens}"}
     rollout = await store.start_rollout(task, mode="train", metadata=metadata, **fields)
     values = {**({} if reward is None else {"primary": reward}), **(rewards or {})}
@@ -116,14 +120,44 @@ async def test_sample_of_points_is_the_same_in_each_call(store: Store, monkeypat
         assert (plot.matching, plot.sampled) == (11, most)
 
 
-async def test_colours_name_versions_and_statuses(api: Api, store: Store) -> None:
+@ON_BOTH
+async def test_points_have_colours_and_shapes_of_their_outcome_or_another_field(api: Api, store: Store) -> None:
     for version in ("A", "B"):
         await store.update_resources("p", make_prompt(version))
-        await ended(store, 0.5, 1, resources_id="p")
-    await ended(store, 1.0, 2, status="failed")
-    by_version, by_status = [await scatter(store, "step", "reward", colour=name) for name in ("version", "status")]
-    assert sorted(point.colour or "" for point in by_version.points) == ["v1", "v2", "v2"]
-    assert sorted(point.colour or "" for point in by_status.points) == ["failed", "succeeded", "succeeded"]
+        await ended(store, 0.5, 1, resources_id="p", group="alike")
+    await ended(store, 1.0, 2, status="failed", group="mixed")
+    await ended(store, None, 3, status="failed", group="mixed")
+    _, cancelled = [await store.start_rollout("task", metadata={"rollbook.step": 1}) for _ in range(2)]
+    await store.update_rollout(cancelled.rollout_id, status="cancelled")
+    expected = {
+        "status": ["cancelled", "failed", "failed", "open", "succeeded", "succeeded"],
+        "version": ["v1", "v2", "v2", "v2", "v2", "v2"],
+        "mode": ["no mode", "no mode", "train", "train", "train", "train"],
+        "variance": ["no group", "no group", "no variance", "no variance", "variance", "variance"],
+    }
+    for colour, labels in expected.items():
+        plot = await scatter(store, "step", "attempts", colour=colour)
+        assert sorted(point.colour or "" for point in plot.points) == labels
+        chart = scatter_chart(plot)
+        assert len({(group.series, group.shape) for group in chart.groups}) == len(set(labels))
+        twin = (await api.get(f"//ui/scatter.json?y=attempts&colour={colour}")).ok()
+        assert twin == plot.model_dump()
+        page = Read((await api.get(f"//ui/scatter?y=attempts&colour={colour}")).body)
+        assert all(label in page.text for label in labels)
+    assert (await scatter(store, "step", "attempts")).colour == "status"
+    shapes = [(group.label, group.shape) for group in scatter_chart(await scatter(store, "step", "spans")).groups]
+    assert shapes == [("succeeded", "dot"), ("failed", "cross")]
+    plain = await scatter(store, "step", "attempts", colour=None)
+    assert [(group.label, group.shape) for group in scatter_chart(plain).groups] == [(None, "dot")]
+
+
+async def test_forms_of_plots_and_samples_keep_all_modes_of_a_selection(api: Api, store: Store) -> None:
+    await filled(store)
+    for path in ("scatter", "sample"):
+        page = (await api.get(f"//ui/{path}?mode=val&mode=test&group=g&group=h&step=3")).body.decode()
+        boxes = re.findall(r'name="mode" value="(\w+)"( checked)?', page)
+        assert boxes == [("train", ""), ("val", " checked"), ("test", " checked")]
+        assert re.findall(r'name="step_m\w\w" value="(\d*)"', page) == ["3", "3"]
 
 
 @ON_BOTH
@@ -282,7 +316,7 @@ async def test_figures_of_a_server_are_those_of_its_database(store: Store, serve
     await filled(store)
     with server.serving(store) as url:
         async with await open_store(url) as client:
-            options: dict[str, Any] = {"x_min": 1.5, "colour": "status"}
+            options: dict[str, Any] = {"x_min": 1.5, "colour": None}
             assert await scatter(client, "step", "calls", "mode=train", **options) == await scatter(
                 store, "step", "calls", "mode=train", **options
             )

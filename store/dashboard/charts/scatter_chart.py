@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from store.comparing.scattering import OUTCOMES
 from store.models.exploring import Scatter, ScatterBox, ScatterPoint
 
 WIDTH: Final = 960
@@ -19,6 +20,17 @@ BOTTOM: Final = 384
 MOST_COLOURS: Final = 6
 OTHERS: Final = "others"
 """The label of the points of rare colours, if there are more than `MOST_COLOURS`."""
+SHAPES: Final = ("dot", "cross", "square", "triangle", "plus", "diamond")
+"""The shapes of points, one per colour, so that groups differ without their colours."""
+_OUTLINES: Final = {
+    "dot": "h0",
+    "cross": "m-4-4l8 8m0-8l-8 8",
+    "square": "m-4-4h8v8h-8z",
+    "triangle": "m0-5l5 9h-10z",
+    "plus": "m-5 0h10m-5-5v10",
+    "diamond": "m0-5l5 5l-5 5l-5-5z",
+}
+"""The paths of shapes, which begin at the place of the point. A dot is the round end of a line."""
 _TICKS: Final = 6
 
 
@@ -63,8 +75,17 @@ class PointGroup:
     label: str | None
     """None if the points are not coloured."""
     count: int
+    series: str
+    """The number of the colour from 1, or the outcome."""
+    shape: str
+    """One of `SHAPES`."""
     path: str
-    """The path whose round line ends are the points."""
+    """The outlines of the points."""
+
+    @property
+    def sign(self) -> str:
+        """The outline of one point in a square of 12 units."""
+        return f"M6 6{_OUTLINES[self.shape]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +97,8 @@ class ScatterChart:
     groups: list[PointGroup]
     box: tuple[float, float, float, float] | None
     """The left and upper end, the width and the height of the box."""
-    places: list[tuple[float, float, str, float, float]]
-    """The place of each point, its rollout id and its numbers."""
+    places: list[tuple[float, float, str, float, float, str]]
+    """The place of each point, its rollout id, its numbers, and its colour or an empty text."""
 
 
 def scatter_chart(scatter: Scatter) -> ScatterChart:
@@ -92,6 +113,13 @@ def scatter_chart(scatter: Scatter) -> ScatterChart:
         rare = [point for label in most[MOST_COLOURS - 1 :] for point in by_label.pop(label)]
         by_label[OTHERS] = rare
     labels = sorted(by_label, key=lambda label: (label == OTHERS, len(label or ""), label or ""))
+    series: dict[str | None, tuple[str, str]] = {
+        label: (str(number), SHAPES[number - 1]) for number, label in enumerate(labels, 1)
+    }
+    if scatter.colour == "status":
+        # An outcome has the same colour and shape in all plots.
+        labels = [outcome for outcome in OUTCOMES if outcome in by_label]
+        series = {outcome: (outcome, SHAPES[OUTCOMES.index(outcome)]) for outcome in OUTCOMES}
     return ScatterChart(
         x,
         y,
@@ -99,12 +127,18 @@ def scatter_chart(scatter: Scatter) -> ScatterChart:
             PointGroup(
                 label,
                 len(by_label[label]),
-                "".join(f"M{x.at(point.x):g} {y.at(point.y):g}h0" for point in by_label[label]),
+                *series[label],
+                "".join(
+                    f"M{x.at(point.x):g} {y.at(point.y):g}{_OUTLINES[series[label][1]]}" for point in by_label[label]
+                ),
             )
             for label in labels
         ],
         None if scatter.box is None else box_place(scatter.box, x, y),
-        [(x.at(point.x), y.at(point.y), point.rollout_id, point.x, point.y) for point in scatter.points],
+        [
+            (x.at(point.x), y.at(point.y), point.rollout_id, point.x, point.y, point.colour or "")
+            for point in scatter.points
+        ],
     )
 
 

@@ -9,12 +9,13 @@ from typing import Any, Final, get_args
 from store.comparing.sampling import SIZE, check_size, sampled_rollouts
 from store.comparing.scattering import (
     BOUNDS,
+    COLOURS,
     DIMENSION,
     METADATA,
     MOST_NAMES,
     MOST_POINTS,
+    NO_COLOUR,
     TITLES,
-    Colour,
     RolloutNumber,
     ScatterOptions,
     ScatterRows,
@@ -41,8 +42,8 @@ pages = Pages()
 
 LISTED: Final = 50
 """The maximum number of points in the table."""
-_FORM: Final = ("mode", "step_min", "step_max")
-"""The parameters of a selection for which the forms have a field."""
+_FORM: Final = ("step_min", "step_max")
+"""The parameters of a selection for which the forms have a text field. There is a box for each mode."""
 _KEYS_FROM: Final = 20
 """The number of rollouts in whose metadata numbers are searched for the choice of numbers."""
 
@@ -56,13 +57,14 @@ def selection_in(request: PageRequest) -> RolloutListQuery:
 def selection_fields(request: PageRequest, selection: RolloutListQuery) -> dict[str, Any]:
     """Return what the forms of both pages show of a selection."""
     params = params_of(selection)
-    # The form has a range of steps also for a single step, and of several modes the last one.
+    # The form has a range of steps also for a single step.
     of_form = {**params, "step_min": params["step"], "step_max": params["step"]} if "step" in params else params
     return {
         "request_modes": get_args(RolloutMode),
+        "chosen_modes": selection.modes,
         "chosen": {name: of_form.get(name, [""])[-1] for name in _FORM},
         "carried": [
-            (name, value) for name, values in params.items() if name not in {*_FORM, "step"} for value in values
+            (name, value) for name, values in params.items() if name not in {*_FORM, "mode", "step"} for value in values
         ],
         "described": described(text_of(selection)),
         "list_url": request.url("rollouts", **params),
@@ -90,14 +92,14 @@ def bound_in(request: PageRequest, name: str) -> float | None:
 async def scatter(request: PageRequest) -> PageContent:
     """Show two numbers of the rollouts of a selection as points, and the rollouts in a box.
 
-    The parameters are `x`, `y`, `colour`, `points` (the maximum), `x_min`, `x_max`, `y_min` and `y_max` (the box), and
-    the filters of the list of rollouts.
+    The parameters are `x`, `y`, `colour` (`none` for no colours), `points` (the maximum), `x_min`, `x_max`, `y_min`
+    and `y_max` (the box), and the filters of the list of rollouts.
     """
     options = ScatterOptions.of(
         request.one("x") or "step",
         request.one("y") or "reward",
         selection_in(request),
-        request.one("colour") or None,
+        request.one("colour") or "status",
         {name: bound_in(request, name) for name in BOUNDS},
         request.whole("points", MOST_POINTS, least=1, most=MOST_POINTS),
     )
@@ -110,18 +112,18 @@ async def scatter(request: PageRequest) -> PageContent:
         names = [name for name, _ in await reward_names(session)]
         return rows, [*(f"{DIMENSION}{name}" for name in names), *(f"{METADATA}{key}" for key in keys)]
 
-    key = ("scatter", options.x, options.y, text_of(options.selection), options.most)
+    key = ("scatter", options.x, options.y, text_of(options.selection), options.most, options.colour)
     read = partial(cache_of(request.store.core).read, key=key, compute=work)
     rows, names = await request.store.core.look(read, snapshot=True)
     plot = await scatter_of(request.store.core, options, rows, prices_of(request))
-    inside = points_in(options, plot.points)
+    inside = points_in(options.box, plot.points)
     hidden = selection_fields(request, options.selection) | {
         "chart": scatter_chart(plot),
         "numbers": [RolloutNumber(name) for name in dict.fromkeys([*TITLES, *names, options.x.name, options.y.name])],
         "x_number": options.x,
         "y_number": options.y,
-        "colour": options.colour,
-        "colours": get_args(Colour),
+        "colours": COLOURS,
+        "no_colour": NO_COLOUR,
         "bounds": {name: request.one(name) for name in BOUNDS},
         "listed": inside[:LISTED],
         "inside": len(inside),

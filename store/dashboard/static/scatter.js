@@ -51,7 +51,7 @@ function start() {
       return;
     }
     shape("circle", { class: "near", cx: point[0], cy: point[1], r: 6 });
-    output.textContent = `${point[2]}: ${Number(point[3].toPrecision(6))}, ${Number(point[4].toPrecision(6))}`;
+    output.textContent = `${point[2]}: ${Number(point[3].toPrecision(6))}, ${Number(point[4].toPrecision(6))}${point[5] && `, ${point[5]}`}`;
   }
 
   svg.addEventListener("pointerdown", (event) => {

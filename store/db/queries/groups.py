@@ -178,6 +178,15 @@ async def group_values(session: ReadSession, group_id: str, missing: MissingRewa
     return sorted(row.value for row in await session.fetch(session.dialect.sql(statement), {}))
 
 
+async def groups_with_variance(session: ReadSession, ids: Sequence[str], missing: MissingReward) -> frozenset[str]:
+    """Return those of some groups in which the values that count in the mean differ."""
+    group_id, value = core_tables.rollouts.c.group_id, counted_reward(missing)
+    of_groups = select(group_id).where(session.dialect.any_of(group_id, "ids")).group_by(group_id)
+    differing = session.dialect.sql(of_groups.having(func.max(value) > func.min(value)))
+    rows = await session.fetch(differing, {"ids": session.dialect.list_param(list(ids))})
+    return frozenset(row.group_id for row in rows)
+
+
 def _sums(condition: ColumnElement[bool], missing: MissingReward, threshold: float) -> Select[Any]:
     columns = _columns(missing, threshold)
     return select(*columns_of(GroupRow, columns)).where(condition).group_by(core_tables.rollouts.c.group_id)

@@ -35,6 +35,7 @@ class MeasuredRow:
     rollout_id: str
     status: str
     mode: str | None
+    group_id: str | None
     resources_id: str | None
     resources_version: int | None
     last_reward: float | None
