@@ -50,6 +50,7 @@ WORKING = {
     "show": ("show", "{id}"),
     "effect": ("effect",),
     "sample": ("sample",),
+    "scatter": ("scatter",),
     "curves": ("curves",),
     "compare-selections": ("compare-selections", "id={id}", "status=failed"),
     "rescore": ("rescore", "--reward", "tests.rescoring.rewards:later@v1", "--dry-run"),

@@ -1,4 +1,4 @@
-"""`rollbook sample` and `rollbook curves`, as tables and as JSON."""
+"""`rollbook sample`, `rollbook scatter` and `rollbook curves`, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ def test_outliers_and_curves_are_printed_with_their_denominators(rollbook: Rollb
     assert curves["charts"][0]["series"][0]["mean_counted"] == [0.5625, None]
     assert rollbook("curves", "--by", "day").code != 0
     assert "--failed-as" in rollbook("sample", "--failed-as", "zero").err
+    plot = rollbook("scatter", "step", "reward", "--mode", "test", "--mode", "val", "--y-min", "0.3")
+    rewards = sorted((row["step"], row["reward"], row["status"]) for row in plot.table)
+    assert rewards == [("7", reward, "succeeded") for reward in ("0.5", "0.5", "1")]
+    assert "3 rollouts are in the box; the selection of the box is 'step_min=" in plot.err
+    points = rollbook("scatter", "reward", "dim:style", "mode=test", "--colour", "none", "-n", "3", "--json").json
+    assert (points["colour"], points["matching"], points["sampled"], points["box"]) == (None, 4, 3, None)
+    assert "colour" in rollbook("scatter", "--colour", "red").err
