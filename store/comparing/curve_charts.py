@@ -34,9 +34,12 @@ class Series:
 
     mode: str | None
     count: list[int]
-    """The number of rollouts in each `mean`."""
+    """The number of rollouts in each `mean`, or of model calls."""
     mean: Numbers
-    """The mean in each bucket; None for an empty bucket. A mean of rewards is of the recorded rewards."""
+    """The mean in each bucket; None for an empty bucket. A mean of rewards is of the recorded rewards.
+
+    In the charts of tokens and costs, the sum.
+    """
     low: Numbers = field(default_factory=list[float | None])
     """The 10th percentile. This list, `median` and `high` are empty in charts that show only means."""
     median: Numbers = field(default_factory=list[float | None])
@@ -56,7 +59,10 @@ class Series:
     """The lower end of the 95 % interval of `mean_counted`; None for fewer than two rollouts."""
     band_high: Numbers = field(default_factory=list[float | None])
     part: list[int] = field(default_factory=list[int])
-    """In a chart of shares, the number of rollouts of which `mean` is the share; empty in other charts."""
+    """In a chart of shares, the number of rollouts of which `mean` is the share; of costs, that of priced calls.
+
+    It is empty in other charts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,8 @@ class Chart:
     width: float
     """The width of a bucket in steps or seconds."""
     series: list[Series]
+    noun: str = "rollouts"
+    """The noun for `count` of the lines: `rollouts`, or `calls` in the charts of tokens and costs."""
 
 
 @dataclass(frozen=True, slots=True)

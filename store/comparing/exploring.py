@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, get_args
 
 from pydantic import TypeAdapter
 
-from store.comparing.curve_charts import Chart, Marker, Series
+from store.comparing.curve_charts import Chart, Marker
 from store.comparing.reward_curves import CurveOptions, reward_curves
 from store.comparing.sampling import SIZE, check_size, sampled_rollouts
 from store.comparing.scattering import BOUNDS, MOST_POINTS, NO_COLOUR, ScatterOptions, scatter_of, scatter_rows
 from store.comparing.selections import params_of, parse_selection
 from store.comparing.stores import read_figures
+from store.comparing.usage_curves import usage_charts
+from store.db.dialect import ReadSession
 from store.db.queries.curves import By
 from store.db.queries.pages import LONGEST_ID
-from store.errors import Invalid, ReadOnly, Unavailable, Unsupported
+from store.db.queries.usage import usage_along
+from store.errors import Invalid
+from store.indexing.following import IndexLag
 from store.interface.store import Store
 from store.models import RolloutMode
 from store.models.exploring import RolloutSample, Scatter
 from store.models.missing_rewards import MissingReward
-from store.models.prices import CostLine, PriceTable
-from store.models.queries import UsageQuery
+from store.models.prices import PriceTable
+from store.models.usage import UsageSum
 from store.sql.core import SQLCore
+from store.sql.usage import read_usage
 from store.validation.json_limits import check_text
 from store.validation.scores import version_key
 
@@ -114,12 +117,15 @@ class TrainingCurves:
     unrewarded: str
     """How ended rollouts without a reward count, such as `failed:0`."""
     charts: list[Chart] = field(default_factory=list[Chart])
-    """The rewards, dimensions, length, duration and failures; by step also the sums `tokens` and `cost`.
+    """The rewards, dimensions, length, duration and failures, and the sums `tokens` and `cost`.
 
-    The sums are left out with lines by version, and if there is no index of usage.
+    The sums are those of all attempts, by the version of each attempt. By time, they are those of ended rollouts. They
+    are left out if no call reported them, and if there is no index of usage.
     """
     markers: list[Marker] = field(default_factory=list[Marker])
     """The first uses of versions of resources, and notes."""
+    events_behind: int = 0
+    """The number of events of the log whose tokens and costs are not counted yet."""
 
 
 async def curves(
@@ -143,7 +149,7 @@ async def curves(
         reward_version: the version of the rewards, such as `helpful@v2`; None for recorded rewards.
         resources_id: only rollouts with this id of resources, with a line per version.
         unrewarded: how ended rollouts without a reward count: `out`, `failed:0` or `ended:0`.
-        prices: the prices of models; None for reported costs only.
+        prices: the prices of models; None for reported costs only. A server uses its prices instead.
 
     Raises:
         Invalid: an argument is not valid.
@@ -163,79 +169,27 @@ async def curves(
     version = None if reward_version is None else version_key(reward_version)
     options = CurveOptions(by, tuple(modes), tuple(names), version, missing, resources_id)
 
-    async def work(core: SQLCore) -> TrainingCurves:
-        read = await core.look(partial(reward_curves, options=options), snapshot=True)
-        along = None if read.along is None else read.along.by
-        return TrainingCurves(along, str(missing), read.charts, read.markers)
-
     def decode(page: Any) -> TrainingCurves:
-        charts, markers = _CHARTS.validate_python(page["charts"]), _MARKERS.validate_python(page["markers"])
-        return TrainingCurves(page["by"], str(missing), charts, markers)
+        charts = _CHARTS.validate_python(page["charts"] + page["usage_charts"])
+        markers = _MARKERS.validate_python(page["markers"])
+        return TrainingCurves(page["by"], str(missing), charts, markers, page["events_behind"])
 
     chosen = {"by": by, "reward_version": reward_version, "resources": resources_id, "unrewarded": str(missing)}
     params = {name: value for name, value in chosen.items() if value is not None}
     params |= {"mode": list(modes), "name": list(names)}
-    read = await read_figures(store, work, "/ui/rewards.json", params, decode)
-    # Usage by step cannot also be grouped by version.
-    if read.by != "step" or not read.charts or resources_id is not None:
-        return read
-    usage = await usage_charts(store, read.charts[0], prices or PriceTable())
-    return replace(read, charts=[*read.charts, *usage])
+    work = partial(training_curves, options=options, prices=prices or PriceTable())
+    return await read_figures(store, work, "/ui/rewards.json", params, decode)
 
 
-async def usage_charts(store: Store, reward: Chart, prices: PriceTable) -> list[Chart]:
-    """Return the sums of tokens and costs by the buckets of the chart of rewards, in a line for each of its modes.
+async def training_curves(core: SQLCore, options: CurveOptions, prices: PriceTable) -> TrainingCurves:
+    """Return the curves of a database. The index of usage first reads the log to its present end."""
+    read = await core.look(partial(reward_curves, options=options), snapshot=True)
+    if (along := read.along) is None:
+        return TrainingCurves(None, str(options.missing))
 
-    The charts are left out if the store has no usage, or no index of usage can be made.
-    """
-    tokens: list[Series] = []
-    costs: list[Series] = []
-    # Usage has no filter for a missing mode, so rollouts without a mode count only if no rollout has one.
-    for mode in list(dict.fromkeys(line.mode for line in reward.series if line.mode is not None)) or [None]:
-        query = UsageQuery.of(by="step", mode_in=None if mode is None else [mode])
-        try:
-            report = await store.log.usage(query)
-            head = report.head
-            # The index may be behind the log; each read brings it closer.
-            while report.position < head:
-                report = await store.log.usage(query)
-        except (ReadOnly, Unavailable, Unsupported):
-            return []
-        buckets: list[list[CostLine]] = [[] for _ in reward.start]
-        for line in prices.costs(report).lines:
-            step = line.key["step"]
-            place = bisect_right(reward.start, step) - 1 if isinstance(step, int) else -1
-            if place >= 0 and isinstance(step, int) and step < reward.start[place] + reward.width:
-                buckets[place].append(line)
-        tokens.append(
-            Series(
-                mode,
-                [sum(line.calls for line in lines) for lines in buckets],
-                [
-                    known_sum([number for line in lines for number in (line.tokens_in, line.tokens_out)])
-                    for lines in buckets
-                ],
-            )
-        )
-        costs.append(
-            Series(
-                mode,
-                [sum(line.priced_calls for line in lines) for lines in buckets],
-                [known_sum([line.cost for line in lines]) for lines in buckets],
-            )
-        )
-    shapes = (
-        ("tokens", "Tokens", "tokens in and out, sum; count is the number of model calls", "tokens", tokens),
-        ("cost", "Cost", "sum; count is the number of model calls with a known cost", prices.currency, costs),
-    )
-    return [
-        Chart(key, title, told, unit, reward.by, reward.start, reward.width, series)
-        for key, title, told, unit, series in shapes
-        if any(value is not None for line in series for value in line.mean)
-    ]
+    async def sums(session: ReadSession, _: IndexLag) -> list[UsageSum]:
+        return await usage_along(session, along, options.modes, options.resources_id)
 
-
-def known_sum(numbers: Sequence[float | None]) -> float | None:
-    """Return the sum of the numbers that are known; None if all are unknown."""
-    terms = [number for number in numbers if number is not None]
-    return math.fsum(terms) if terms else None
+    usage = await read_usage(core, sums, waits=True)
+    charts = read.charts + usage_charts(along, read.charts[0], usage.sums, prices)
+    return TrainingCurves(along.by, str(options.missing), charts, read.markers, usage.events_behind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column, ColumnElement
@@ -50,6 +50,7 @@ class RolloutUsage(NamedTuple):
     """The sums by rollout, model and basis."""
     tools: Mapping[str, RolloutTools]
     """The tool calls by rollout id, of the rollouts with spans of calls."""
+    """The sums by rollout or another key, by model and basis."""
     events_behind: int
     """The number of events that the index has not read."""
 
@@ -62,12 +63,31 @@ async def usage_of_rollouts(
     **params: Any,
 ) -> RolloutUsage:
     """Return the usage of the rollouts whose id meets a condition.
+    """Return the usage of the rollouts whose row in `usage_sums` meets a condition, as `read_usage` does."""
 
-    If the index is behind the log, it first follows the log for a limited time, or with `waits` to the present end of
-    the log. If there is no index and none can be made, the usage is empty.
+    async def sums(session: ReadSession, _: IndexLag) -> list[UsageSum]:
+        return await usage_queries.usage_of_rollouts(session, condition, **params)
+
+    return await read_usage(core, sums, waits=waits)
+
+
+async def read_usage(
+    core: SQLCore,
+    work: Callable[[ReadSession, IndexLag], Awaitable[list[UsageSum]]],
+    *,
+    follows: bool = True,
+    waits: bool = False,
+) -> RolloutUsage:
+    """Return sums that `work` reads from the index. If there is no index and none can be made, they are empty.
+
+    Args:
+        core: the store.
+        work: reads the sums. Its second argument is the place of the index in the log.
+        follows: whether an index that is behind the log first follows the log for a limited time.
+        waits: whether it follows the log to its present end instead.
     """
     try:
-        lag = await fresh_lag(core.dialect, core.read, _INDEX)
+        lag = await fresh_lag(core.dialect, core.read, _INDEX) if follows or waits else IndexLag(0, 0)
         end = lag.end
         while waits and lag.position < end:
             lag = await fresh_lag(core.dialect, core.read, _INDEX)
@@ -78,5 +98,6 @@ async def usage_of_rollouts(
         sums = await usage_queries.usage_of_rollouts(session, condition(usage_sums.c.rollout_id), **params)
         tools = await usage_queries.tools_of_rollouts(session, condition(usage_tools.c.rollout_id), **params)
         return RolloutUsage(sums, tools, lag.events_behind)
+        return RolloutUsage(await work(session, lag), lag.events_behind)
 
     return await core.read(lambda session: with_index(session, _INDEX, read)) or RolloutUsage([], {}, 0)

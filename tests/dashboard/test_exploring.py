@@ -12,6 +12,7 @@ import pytest
 from store.comparing import compare_selections, curves, sample, scatter
 from store.comparing.scattering import MOST_POINTS
 from store.dashboard.charts.scatter_chart import scatter_chart
+from store.db.queries.curves import By
 from store.errors import Invalid, StoreError
 from store.interface.store import Store
 from store.models import RolloutStatus
@@ -201,6 +202,8 @@ async def test_curves_are_those_of_the_page_with_sums_of_usage(api: Api, store: 
     page = (await api.get("//ui/rewards.json?name=format")).ok()
     by_id = {chart.id: chart for chart in read.charts}
     assert [chart["id"] for chart in page["charts"]] == [name for name in by_id if name not in {"tokens", "cost"}]
+    assert [chart["id"] for chart in page["usage_charts"]] == ["tokens"]
+    assert (page["usage_charts"][0]["start"], page["events_behind"]) == ([1, 2], 0)
     (reward,) = by_id["reward"].series
     assert (by_id["reward"].start, reward.rewarded, reward.ended) == ([1, 2], [3, 3], [4, 3])
     assert reward.mean_counted == pytest.approx([(0.5 + 0.625 + 0.25) / 4, 0.75])
@@ -210,7 +213,35 @@ async def test_curves_are_those_of_the_page_with_sums_of_usage(api: Api, store: 
     out = await curves(store, by="step", modes=["train"], unrewarded="out")
     assert out.charts[0].series[0].mean_counted == pytest.approx([1.375 / 3, 0.75])
     assert (await curves(store, modes=["val"])).charts == []
-    assert {chart.by for chart in (await curves(store, by="time")).charts} == {"time"}
+    by_time = {chart.id: chart for chart in (await curves(store, by="time", prices=PRICES)).charts}
+    assert {chart.by for chart in by_time.values()} == {"time"}
+    for name, total in (("tokens", 270), ("cost", 0.48)):
+        assert sum(value or 0 for value in by_time[name].series[0].mean) == pytest.approx(total)
+        assert by_time[name].start == by_time["reward"].start
+
+
+@ON_BOTH
+@pytest.mark.parametrize("by", ["step", "time"])
+async def test_usage_by_version_is_unknown_and_not_zero_without_a_report(api: Api, store: Store, by: By) -> None:
+    for version, tokens in (("A", 30), ("A", 5), ("B", 0)):
+        await store.update_resources("p", make_prompt(version))
+        await ended(store, 0.5, tokens, resources_id="p")
+    unpriced = await store.start_rollout("task", mode="train", resources_id="p", metadata={"rollbook.step": 1})
+    for number, usage in enumerate(({"gen_ai.usage.output_tokens": 7}, {"gen_ai.response.id": "r"}), 1):
+        attributes = {"gen_ai.response.model": "free", **usage}
+        await store.add_span(make_span(unpriced.attempt, number, attributes=attributes))
+    await store.update_attempt(unpriced.rollout_id, unpriced.attempt.attempt_id, status="succeeded")
+    read = await curves(store, by=by, resources_id="p", prices=PRICES)
+    charts = {chart.id: chart for chart in read.charts}
+    tokens, costs = [
+        {line.version: ([*filter(None, line.mean)], sum(line.count), sum(line.part)) for line in charts[name].series}
+        for name in ("tokens", "cost")
+    ]
+    assert tokens == {1: ([40.0], 1, 0), 2: ([15.0], 1, 0), 3: ([7.0], 2, 0)}
+    assert (costs[1], costs[3]) == (([pytest.approx(0.07)], 1, 1), ([], 2, 0))
+    page = Read((await api.get(f"//ui/rewards?by={by}&resources=p")).body)
+    assert "Tokens" in page.text
+    assert "Cost" not in page.text.split("Tokens", 1)[1].split("This page as JSON")[0]
 
 
 @ON_BOTH

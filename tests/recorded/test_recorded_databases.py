@@ -191,6 +191,8 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"by_status", "newer", "rollouts"}, {"reward_version"}),
     # The curves, their lines and the bars of the page of rewards.
     ({"charts", "histogram", "names"}, {"unrewarded", "markers", "resources_id", "resource_versions"}),
+    ({"charts", "histogram", "names"}, {"usage_charts", "events_behind"}),
+    ({"told", "unit", "width", "series"}, {"noun"}),
     ({"mode", "count", "mean", "median"}, {"version", "ended", "rewarded", "counted", "mean_counted"}),
     ({"mode", "count", "mean", "median"}, {"band_low", "band_high", "part"}),
     ({"least", "greatest", "label"}, {"low", "high"}),

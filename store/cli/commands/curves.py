@@ -116,8 +116,8 @@ def curves(
 ) -> None:
     """Show rewards, lengths, failures, tokens and costs by step, with the numbers of rollouts behind each mean.
 
-    These are the curves of the page Rewards. Tokens and costs are sums over the rollouts of a step and mode; they are
-    left out by time, and with --resources.
+    These are the curves of the page Rewards. Tokens and costs are sums over the rollouts of a line, by time over those
+    that ended.
     """
     from store.comparing import curves as curves_of
     from store.models.prices import PriceTable
@@ -143,4 +143,6 @@ def curves(
         line("no rollout has ended yet, or none has a step" if by == "step" else "no rollout has ended yet")
         return
     print_table(_columns(answer), _rows(answer))
+    if answer.events_behind:
+        note(f"tokens and costs are incomplete: {answer.events_behind:,} events are not counted yet")
     note(f"95% is half of the interval of the mean, with --failed-as {answer.unrewarded}; lengths are means too")

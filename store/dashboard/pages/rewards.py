@@ -17,12 +17,19 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.figure_cache import cache_of
+from store.comparing.usage_curves import usage_charts
+from store.dashboard.charts.figure_cache import cache_of
+from store.dashboard.views.costs import prices_of
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scores as score_queries
 from store.db.queries.pages import LONGEST_ID
+from store.db.queries.usage import usage_along
+from store.indexing.following import IndexLag
 from store.models import RolloutMode
 from store.models.scores import RewardVersion
+from store.models.usage import UsageSum
+from store.sql.usage import RolloutUsage, read_usage
 from store.validation.json_limits import check_text
 
 pages = Pages()
@@ -79,6 +86,16 @@ async def rewards(request: PageRequest) -> PageContent:
 
     figures = await request.store.core.look(work, snapshot=True)
     along, charts = figures.curves.along, figures.curves.charts
+    usage, usage_curves = RolloutUsage([], 0), list[curves.Chart]()
+    # Pages that no server shows have no usage, because they must not depend on the state of an index.
+    if along is not None and charts and "prices" in request.extra:
+
+        async def sums(session: ReadSession, lag: IndexLag) -> list[UsageSum]:
+            read = partial(usage_along, along=along, modes=options.modes, resources_id=options.resources_id)
+            return await cache.read(session, ("usage", along, options, lag.position), read)
+
+        usage = await read_usage(request.store.core, sums, follows=request.is_twin)
+        usage_curves = usage_charts(along, charts[0], usage.sums, prices_of(request))
     values = {
         "by": None if along is None else along.by,
         "modes": options.modes,
@@ -92,6 +109,8 @@ async def rewards(request: PageRequest) -> PageContent:
         "markers": figures.curves.markers,
         "resources_id": options.resources_id,
         "resource_versions": figures.curves.uses,
+        "usage_charts": usage_curves,
+        "events_behind": usage.events_behind,
     }
     hidden: dict[str, Any] = {
         "saved": await views_of(request, "rewards"),
@@ -109,7 +128,7 @@ async def rewards(request: PageRequest) -> PageContent:
         "latest": _latest(charts),
         "all_modes": get_args(RolloutMode),
         "resources_ids": list(dict.fromkeys(use.resources_id for use in figures.curves.uses)),
-        "rows": {chart.id: _rows(request, chart) for chart in charts},
+        "rows": {chart.id: _rows(request, chart) for chart in charts + usage_curves},
         "target": _rollouts(request),
     }
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
@@ -191,7 +210,9 @@ def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
                 ),
             }
             for line in chart.series
-            if line.mean[index] is not None or (line.counted and line.counted[index])
+            if line.mean[index] is not None
+            or (line.counted and line.counted[index])
+            or (chart.noun == "calls" and line.ended[index])
         ]
     return rows
 

@@ -91,8 +91,9 @@ function columns(chart) {
 function described(chart, line, at) {
   const value = values(line)[at];
   if (!line.count.length) return shown(value, chart.unit);
-  if (line.part.length) return `${shown(value, chart.unit)}, ${short(line.part[at])} of ${short(line.count[at])}`;
-  if (!line.counted.length) return `${shown(value, chart.unit)}, ${line.count[at].toLocaleString("en")} rollouts`;
+  const noun = chart.noun === "calls" ? " calls" : "";
+  if (line.part.length) return `${shown(value, chart.unit)}, ${short(line.part[at])} of ${short(line.count[at])}${noun}`;
+  if (!line.counted.length) return `${shown(value, chart.unit)}, ${line.count[at].toLocaleString("en")} ${chart.noun}`;
   const low = line.band_low[at];
   const half = low === null ? "" : ` ± ${reward((line.band_high[at] - low) / 2)}`;
   const [rewarded, ended] = [line.rewarded[at], line.ended[at]].map((number) => number.toLocaleString("en"));

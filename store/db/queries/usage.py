@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Double, Select, Table, and_, case, func, select
+from sqlalchemy import ColumnElement, Double, FromClause, Select, Table, and_, case, func, literal, select, true
 from sqlalchemy import cast as cast_sql
 
+from store.db.columns import Str
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
 from store.db.queries.expressions import ONE, ZERO, big
+from store.db.queries.curves import Axis
+from store.db.queries.expressions import big, one_of
 from store.db.queries.pages import rollout_columns
 from store.db.tables import core as core_tables
 from store.db.tables.usage import usage_sums, usage_tools, usage_totals
@@ -44,7 +47,7 @@ async def usage(session: ReadSession, query: UsageQuery) -> tuple[list[UsageSum]
     filter_query = filters.of(query)
     source = _source(session, query, filter_query)
     if query.by not in _LISTED:
-        rows = await source.sums(session, query.by)
+        rows = await source.sums(session, _DIVISIONS[query.by])
         distinct = list(dict.fromkeys(tuple(row.key.values()) for row in rows))
         first, last = filter_query.offset_param, filter_query.offset_param + filter_query.limit_param
         page = set(distinct[first:last])
@@ -63,9 +66,9 @@ async def usage(session: ReadSession, query: UsageQuery) -> tuple[list[UsageSum]
     keys = await session.fetch(session.dialect.sql(listed), source.params)
     order = {row.key: number for number, row in enumerate(keys)}
     of_page = source.where(session.dialect.any_of(column, "keys"), keys=session.dialect.list_param(list(order)))
-    rows = await of_page.sums(session, query.by)
+    rows = await of_page.sums(session, _DIVISIONS[query.by])
     rows.sort(key=lambda row: order[next(iter(row.key.values()))])
-    return rows, await source.sums(session, "all"), keys[0].total if keys else 0
+    return rows, await source.sums(session, {}), keys[0].total if keys else 0
 
 
 async def usage_of_rollouts(session: ReadSession, condition: ColumnElement[bool], **params: Any) -> list[UsageSum]:
@@ -73,7 +76,39 @@ async def usage_of_rollouts(session: ReadSession, condition: ColumnElement[bool]
 
     The session must see the tables of the index.
     """
-    return await _Source(usage_sums, [usage_sums.c.calls > 0, condition], params).sums(session, "run")
+    return await _Source(usage_sums, [usage_sums.c.calls > 0, condition], params).sums(session, _DIVISIONS["run"])
+
+
+async def usage_along(
+    session: ReadSession, along: Axis, modes: Sequence[str], resources_id: str | None
+) -> list[UsageSum]:
+    """Return the sums by bucket of an axis, mode, model and basis. Along time, they are those of ended rollouts.
+
+    The session must see the tables of the index.
+
+    Args:
+        session: a reading session.
+        along: the axis.
+        modes: only rollouts with one of these modes; an empty sequence means all rollouts.
+        resources_id: only attempts with this id of resources, also by version; None for all, not by version.
+    """
+    # The totals have no times. They have the steps in far fewer rows than there are attempts.
+    table = usage_sums if along.by == "time" else usage_totals
+    rollouts = core_tables.rollouts
+    at = rollouts.c.end_at if along.by == "time" else table.c.step
+    names = {"bucket": "bucket", "mode": "mode"} | ({} if resources_id is None else {"version": "resources_version"})
+    columns = [table.c[name] for name in names.values() if name != "bucket"]
+    numbers = [table.c[name] for name in ("model", "source", "calls", *UsageNumbers._fields)]
+    # Postgres would consider an expression with parameters in GROUP BY and in the SELECT list different.
+    placed = select(((at - big(along.start)) // big(along.width)).label("bucket"), *columns, *numbers)
+    if along.by == "time":
+        placed = placed.select_from(table.join(rollouts, rollouts.c.rollout_id == table.c.rollout_id))
+    placed = placed.where(table.c.calls > 0, at >= big(along.start), at < big(along.low(along.count)))
+    if modes:
+        placed = placed.where(one_of(table.c.mode, modes))
+    if resources_id is not None:
+        placed = placed.where(table.c.resources_id == literal(resources_id, Str))
+    return await _Source(placed.subquery("placed"), [true()], {}).sums(session, names)
 
 
 class RolloutTools(NamedTuple):
@@ -119,7 +154,7 @@ async def tools_of_rollouts(
 class _Source:
     """The rows of the totals, or of the attempts, that a query selects."""
 
-    table: Table
+    table: FromClause
     conditions: Sequence[ColumnElement[bool]]
     params: Mapping[str, Any]
 
@@ -127,10 +162,10 @@ class _Source:
         """Return the rows that also meet a condition."""
         return _Source(self.table, [*self.conditions, condition], {**self.params, **params})
 
-    async def sums(self, session: ReadSession, by: UsageKey) -> list[UsageSum]:
-        """Return the sums by the columns of a division, by model and by basis."""
+    async def sums(self, session: ReadSession, names: Mapping[str, str]) -> list[UsageSum]:
+        """Return the sums by some columns, by model and by basis. `names` has the columns by their names in keys."""
         column = self.table.c
-        columns = {name: column[of] for name, of in _DIVISIONS[by].items()}
+        columns = {name: column[of] for name, of in names.items()}
         # Sums of 64-bit integers can exceed 64 bits; numbers up to 2^53 are exact as floats.
         numbers = [func.sum(cast_sql(column[name], Double)).label(name) for name in UsageNumbers._fields]
         calls = func.sum(cast_sql(column.calls, Double)).label("calls")
@@ -162,7 +197,7 @@ def _source(session: ReadSession, query: UsageQuery, filter_query: filters.Filte
     return source
 
 
-def _tokens(table: Table) -> ColumnElement[Any]:
+def _tokens(table: FromClause) -> ColumnElement[Any]:
     """Return the sum of all tokens of a group of rows."""
     tokens_in, tokens_out = (cast_sql(func.coalesce(table.c[name], 0), Double) for name in ("tokens_in", "tokens_out"))
     return func.sum(tokens_in + tokens_out)
