@@ -23,7 +23,7 @@ async def _add_rollouts(url: str) -> None:
 
 def test_outliers_and_curves_are_printed_with_their_denominators(rollbook: Rollbook, filled: Filled) -> None:
     asyncio.run(_add_rollouts(filled.url))
-    printed = rollbook("sample", "--step", "7", "--mode", "test", "-n", "2")
+    printed = rollbook("sample", "--step", "7", "--mode", "val", "--mode", "test", "-n", "2")
     assert [(row["reward"], row["because of"]) for row in printed.table] == [("1", "reward"), ("0.25", "reward")]
     assert "4 of 4 ended rollouts have a reward; --failed-as failed:0" in printed.err
     report = rollbook("sample", "http://host/ui/rollouts?step_min=7&mode=test", "--failed-as", "out", "--json").json

@@ -152,13 +152,13 @@ async def test_points_have_colours_and_shapes_of_their_outcome_or_another_field(
     assert [(group.label, group.shape) for group in scatter_chart(plain).groups] == [(None, "dot")]
 
 
-async def test_forms_of_plots_and_samples_keep_all_modes_of_a_selection(api: Api, store: Store) -> None:
+async def test_forms_of_curves_plots_and_samples_keep_all_modes_of_a_selection(api: Api, store: Store) -> None:
     await filled(store)
-    for path in ("scatter", "sample"):
+    for path in ("rewards", "scatter", "sample"):
         page = (await api.get(f"//ui/{path}?mode=val&mode=test&group=g&group=h&step=3")).body.decode()
         boxes = re.findall(r'name="mode" value="(\w+)"( checked)?', page)
         assert boxes == [("train", ""), ("val", " checked"), ("test", " checked")]
-        assert re.findall(r'name="step_m\w\w" value="(\d*)"', page) == ["3", "3"]
+        assert re.findall(r'name="step_m\w\w" value="(\d*)"', page) == ([] if path == "rewards" else ["3", "3"])
 
 
 @ON_BOTH

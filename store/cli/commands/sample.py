@@ -51,7 +51,9 @@ def sample(
     *,
     db: Db = DEFAULT_DB,
     step: Annotated[int | None, typer.Option(metavar="N", help="Only rollouts of this step.")] = None,
-    mode: Annotated[str | None, typer.Option(metavar="MODE", help="Only rollouts of this mode.")] = None,
+    mode: Annotated[
+        list[str] | None, typer.Option(metavar="MODE", help="Only rollouts of this mode; may be repeated.")
+    ] = None,
     size: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=200, help="Show at most N.")] = 5,
     failed_as: FailedAs = "0",
     json: AsJson = False,
@@ -64,7 +66,7 @@ def sample(
     from store.comparing.selections import params_in
 
     unrewarded = missing_choice(failed_as)
-    options = {name: value for name, value in (("step", step), ("mode", mode)) if value is not None}
+    options = {name: value for name, value in (("step", step), ("mode", mode or None)) if value is not None}
     text = urlencode({**params_in(selection, "SELECTION"), **options}, doseq=True)
 
     async def read(store: Store) -> RolloutSample:
