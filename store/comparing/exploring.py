@@ -187,9 +187,9 @@ async def training_curves(core: SQLCore, options: CurveOptions, prices: PriceTab
     if (along := read.along) is None:
         return TrainingCurves(None, str(options.missing))
 
-    async def sums(session: ReadSession, _: IndexLag) -> list[UsageSum]:
-        return await usage_along(session, along, options.modes, options.resources_id)
+    async def read_sums(session: ReadSession, lag: IndexLag) -> tuple[list[UsageSum], int]:
+        return await usage_along(session, along, options.modes, options.resources_id), lag.events_behind
 
-    usage = await read_usage(core, sums, waits=True)
-    charts = read.charts + usage_charts(along, read.charts[0], usage.sums, prices)
-    return TrainingCurves(along.by, str(options.missing), charts, read.markers, usage.events_behind)
+    sums, events_behind = await read_usage(core, read_sums, waits=True) or ([], 0)
+    charts = read.charts + usage_charts(along, read.charts[0], sums, prices)
+    return TrainingCurves(along.by, str(options.missing), charts, read.markers, events_behind)

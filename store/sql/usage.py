@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import Column, ColumnElement
 
@@ -18,6 +18,8 @@ from store.indexing.usage_index import UsageIndex
 from store.models.queries import UsageQuery
 from store.models.usage import UsageReport, UsageSum
 from store.sql.core import SQLCore
+
+T = TypeVar("T")
 
 _INDEX: Final = UsageIndex()
 
@@ -50,7 +52,6 @@ class RolloutUsage(NamedTuple):
     """The sums by rollout, model and basis."""
     tools: Mapping[str, RolloutTools]
     """The tool calls by rollout id, of the rollouts with spans of calls."""
-    """The sums by rollout or another key, by model and basis."""
     events_behind: int
     """The number of events that the index has not read."""
 
@@ -62,27 +63,32 @@ async def usage_of_rollouts(
     waits: bool = False,
     **params: Any,
 ) -> RolloutUsage:
-    """Return the usage of the rollouts whose id meets a condition.
-    """Return the usage of the rollouts whose row in `usage_sums` meets a condition, as `read_usage` does."""
+    """Return the usage of the rollouts whose id meets a condition; empty if there is no index and none can be made.
 
-    async def sums(session: ReadSession, _: IndexLag) -> list[UsageSum]:
-        return await usage_queries.usage_of_rollouts(session, condition, **params)
+    If the index is behind the log, it first follows the log for a limited time, or with `waits` to the present end of
+    the log.
+    """
 
-    return await read_usage(core, sums, waits=waits)
+    async def read(session: ReadSession, lag: IndexLag) -> RolloutUsage:
+        sums = await usage_queries.usage_of_rollouts(session, condition(usage_sums.c.rollout_id), **params)
+        tools = await usage_queries.tools_of_rollouts(session, condition(usage_tools.c.rollout_id), **params)
+        return RolloutUsage(sums, tools, lag.events_behind)
+
+    return await read_usage(core, read, waits=waits) or RolloutUsage([], {}, 0)
 
 
 async def read_usage(
     core: SQLCore,
-    work: Callable[[ReadSession, IndexLag], Awaitable[list[UsageSum]]],
+    work: Callable[[ReadSession, IndexLag], Awaitable[T]],
     *,
     follows: bool = True,
     waits: bool = False,
-) -> RolloutUsage:
-    """Return sums that `work` reads from the index. If there is no index and none can be made, they are empty.
+) -> T | None:
+    """Return what `work` reads from the index; None if there is no index and none can be made.
 
     Args:
         core: the store.
-        work: reads the sums. Its second argument is the place of the index in the log.
+        work: reads the index. Its second argument is the place of the index in the log.
         follows: whether an index that is behind the log first follows the log for a limited time.
         waits: whether it follows the log to its present end instead.
     """
@@ -92,12 +98,5 @@ async def read_usage(
         while waits and lag.position < end:
             lag = await fresh_lag(core.dialect, core.read, _INDEX)
     except StoreError:
-        return RolloutUsage([], {}, 0)
-
-    async def read(session: ReadSession, lag: IndexLag) -> RolloutUsage:
-        sums = await usage_queries.usage_of_rollouts(session, condition(usage_sums.c.rollout_id), **params)
-        tools = await usage_queries.tools_of_rollouts(session, condition(usage_tools.c.rollout_id), **params)
-        return RolloutUsage(sums, tools, lag.events_behind)
-        return RolloutUsage(await work(session, lag), lag.events_behind)
-
-    return await core.read(lambda session: with_index(session, _INDEX, read)) or RolloutUsage([], {}, 0)
+        return None
+    return await core.read(lambda session: with_index(session, _INDEX, work))

@@ -13,13 +13,12 @@ from typing import Any, Final, get_args
 
 from store.comparing import curve_charts as curves
 from store.comparing.reward_curves import CurveOptions, RewardCurves, axis, reward_curves
+from store.comparing.usage_curves import usage_charts
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
-from store.dashboard.views.figure_cache import cache_of
-from store.comparing.usage_curves import usage_charts
-from store.dashboard.charts.figure_cache import cache_of
 from store.dashboard.views.costs import prices_of
+from store.dashboard.views.figure_cache import cache_of
 from store.db.dialect import ReadSession
 from store.db.queries import curves as curve_queries
 from store.db.queries import scores as score_queries
@@ -29,7 +28,7 @@ from store.indexing.following import IndexLag
 from store.models import RolloutMode
 from store.models.scores import RewardVersion
 from store.models.usage import UsageSum
-from store.sql.usage import RolloutUsage, read_usage
+from store.sql.usage import read_usage
 from store.validation.json_limits import check_text
 
 pages = Pages()
@@ -86,16 +85,16 @@ async def rewards(request: PageRequest) -> PageContent:
 
     figures = await request.store.core.look(work, snapshot=True)
     along, charts = figures.curves.along, figures.curves.charts
-    usage, usage_curves = RolloutUsage([], 0), list[curves.Chart]()
+    usage_curves, events_behind = list[curves.Chart](), 0
     # Pages that no server shows have no usage, because they must not depend on the state of an index.
     if along is not None and charts and "prices" in request.extra:
 
-        async def sums(session: ReadSession, lag: IndexLag) -> list[UsageSum]:
-            read = partial(usage_along, along=along, modes=options.modes, resources_id=options.resources_id)
-            return await cache.read(session, ("usage", along, options, lag.position), read)
+        async def read(session: ReadSession, lag: IndexLag) -> tuple[list[UsageSum], int]:
+            work = partial(usage_along, along=along, modes=options.modes, resources_id=options.resources_id)
+            return await cache.read(session, ("usage", along, options, lag.position), work), lag.events_behind
 
-        usage = await read_usage(request.store.core, sums, follows=request.is_twin)
-        usage_curves = usage_charts(along, charts[0], usage.sums, prices_of(request))
+        sums, events_behind = await read_usage(request.store.core, read, follows=request.is_twin) or ([], 0)
+        usage_curves = usage_charts(along, charts[0], sums, prices_of(request))
     values = {
         "by": None if along is None else along.by,
         "modes": options.modes,
@@ -110,7 +109,7 @@ async def rewards(request: PageRequest) -> PageContent:
         "resources_id": options.resources_id,
         "resource_versions": figures.curves.uses,
         "usage_charts": usage_curves,
-        "events_behind": usage.events_behind,
+        "events_behind": events_behind,
     }
     hidden: dict[str, Any] = {
         "saved": await views_of(request, "rewards"),

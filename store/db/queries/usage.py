@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Double, FromClause, Select, Table, and_, case, func, literal, select, true
+from sqlalchemy import ColumnElement, Double, FromClause, Select, and_, case, func, literal, select, true
 from sqlalchemy import cast as cast_sql
 
 from store.db.columns import Str
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
-from store.db.queries.expressions import ONE, ZERO, big
 from store.db.queries.curves import Axis
-from store.db.queries.expressions import big, one_of
+from store.db.queries.expressions import ONE, ZERO, big, one_of
 from store.db.queries.pages import rollout_columns
 from store.db.tables import core as core_tables
 from store.db.tables.usage import usage_sums, usage_tools, usage_totals
