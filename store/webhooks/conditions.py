@@ -8,7 +8,7 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Select, Subquery, and_, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 
 from store.db.dialect import ReadSession
 from store.db.queries.expressions import big, one_of
@@ -25,8 +25,8 @@ _MOST_RUNS: Final = 100
 """The maximum number of ended runs that one check reports; the next check reports the others."""
 _MOST_ROLLOUTS: Final = 10_000
 _MOST_CONDITIONS: Final = 20
-_FEWEST_NEWEST: Final = 5_000
-"""The minimum number of rollouts that a check of a rate reads."""
+_FEWEST_SCANNED: Final = 5_000
+"""The minimum number of rollouts among which a check of a scanner looks for results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +91,23 @@ async def _read_stuck_queue(session: ReadSession, check: ConditionCheck) -> Cond
     return _level(check, {"waiting": rows[0].n, "waiting_since": to_seconds(oldest[0].since)})
 
 
-def _newest(size: int) -> Subquery:
-    """Return the rollouts that were created last, among which a check looks for the `size` that ended last.
+def _last_ended(size: int, *terms: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Return the rollouts that ended last, the last first.
 
-    There is no index of ends. A check of all rollouts would take a quarter of a second for 100,000.
+    There is no index of ends, so this reads all rollouts: 0.05 s for 100,000 on both databases.
     """
     rollout = core_tables.rollouts.c
-    columns = (rollout.rollout_id, rollout.status, rollout.last_reward, rollout.end_at, rollout.attempt_count)
-    statement = select(*columns).order_by(rollout.first_position.desc()).limit(big(max(_FEWEST_NEWEST, 20 * size)))
-    return statement.subquery("newest")
-
-
-async def _ended(session: ReadSession, size: int, *, is_rewarded: bool = False) -> list[Any]:
-    """Return the rollouts that ended last, the last first."""
-    rollout = _newest(size).c
-    terms = [rollout.last_reward.is_not(None)] if is_rewarded else []
-    statement = (
-        select(rollout.status, rollout.last_reward, rollout.end_at)
+    return (
+        select(rollout.rollout_id, rollout.status, rollout.last_reward, rollout.end_at, rollout.attempt_count)
         .where(one_of(rollout.status, TERMINAL), rollout.end_at.is_not(None), *terms)
         .order_by(rollout.end_at.desc())
         .limit(big(size))
     )
-    return list(await session.fetch(session.dialect.sql(statement), {}))
 
 
 async def _read_failure_rate(session: ReadSession, check: ConditionCheck) -> ConditionReading:
     size = int(check.settings["rollouts"])
-    rows = await _ended(session, size)
+    rows = await session.fetch(session.dialect.sql(_last_ended(size)), {})
     failed = sum(row.status == "failed" for row in rows)
     if len(rows) < size or failed <= check.settings["above"] * size:
         return _level(check, None)
@@ -126,7 +116,8 @@ async def _read_failure_rate(session: ReadSession, check: ConditionCheck) -> Con
 
 async def _read_reward_drop(session: ReadSession, check: ConditionCheck) -> ConditionReading:
     size = int(check.settings["rollouts"])
-    rows = await _ended(session, 2 * size, is_rewarded=True)
+    is_rewarded = core_tables.rollouts.c.last_reward.is_not(None)
+    rows = await session.fetch(session.dialect.sql(_last_ended(2 * size, is_rewarded)), {})
     rewards = [row.last_reward for row in rows]
     if len(rewards) < 2 * size or not all(map(isfinite, rewards)):
         return _level(check, None)
@@ -142,7 +133,8 @@ async def _read_run_ended(session: ReadSession, check: ConditionCheck) -> Condit
     is_run = select(event.rollout_id).where(event.rollout_id == rollout.rollout_id).exists()
     statement = (
         select(rollout.rollout_id, rollout.status, rollout.end_at)
-        # A run that is retried has its earlier end until it ends again.
+        # Each event that ends a rollout has a time of its own, so the time of the last run is an exact place to
+        # continue from. A run that is retried has its earlier end until it ends again.
         .where(rollout.end_at > big(since), one_of(rollout.status, TERMINAL), is_run)
         .order_by(rollout.end_at)
         .limit(big(_MOST_RUNS))
@@ -155,10 +147,10 @@ async def _read_run_ended(session: ReadSession, check: ConditionCheck) -> Condit
 
 
 async def _read_training_idle(session: ReadSession, check: ConditionCheck) -> ConditionReading:
-    last = await _ended(session, 1)
+    last = await session.fetch(session.dialect.sql(_last_ended(1)), {})
     limit = round(check.settings["seconds"] * MICROSECONDS)
     # The state is the end that was reported last, so that work between two checks is noticed.
-    if not last or last[0].end_at in {check.state, None} or last[0].end_at <= check.created_at:
+    if not last or last[0].end_at == check.state or last[0].end_at <= check.created_at:
         return ConditionReading(check.state, [])
     status = core_tables.rollouts.c.status
     is_open: Select[Any] = select(core_tables.rollouts.c.rollout_id).where(~one_of(status, TERMINAL)).limit(big(1))
@@ -181,17 +173,21 @@ async def _read_scanner_rate(session: ReadSession, check: ConditionCheck) -> Con
         streams = await session.fetch(session.dialect.sql(added), {})
         version = streams[0].stream.rpartition("@")[2] if streams else ""
     size = int(check.settings["rollouts"])
-    newest = _newest(size)
-    rollout, attempt, scan = newest.c, core_tables.attempts.c, core_tables.scans.c
-    is_latest = and_(attempt.rollout_id == rollout.rollout_id, attempt.sequence_id == rollout.attempt_count)
-    is_result = and_(scan.rollout_id == rollout.rollout_id, scan.attempt_id == attempt.attempt_id)
-    statement = (
+    ended = _last_ended(max(_FEWEST_SCANNED, 20 * size)).subquery("ended")
+    attempt, scan = core_tables.attempts.c, core_tables.scans.c
+    # As a scalar: SQLite begins a join with all results of the scanner.
+    is_match = (
         select(scan.is_match)
-        .select_from(newest.join(core_tables.attempts, is_latest).join(core_tables.scans, is_result))
-        .where(scan.scanner == name, scan.version == version, scan.is_match.is_not(None))
-        .where(one_of(rollout.status, TERMINAL))
-        .order_by(rollout.end_at.desc())
-        .limit(big(size))
+        .join_from(core_tables.attempts, core_tables.scans, scan.attempt_id == attempt.attempt_id)
+        .where(attempt.rollout_id == ended.c.rollout_id, attempt.sequence_id == ended.c.attempt_count)
+        .where(scan.rollout_id == ended.c.rollout_id, scan.scanner == name, scan.version == version)
+        .where(scan.is_match.is_not(None))
+        .limit(big(1))
+        .scalar_subquery()
+    )
+    results = select(ended.c.end_at, is_match.label("is_match")).subquery("results").c
+    statement = (
+        select(results.is_match).where(results.is_match.is_not(None)).order_by(results.end_at.desc()).limit(big(size))
     )
     rows = await session.fetch(session.dialect.sql(statement), {})
     matches = sum(row.is_match for row in rows)

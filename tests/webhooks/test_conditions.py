@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
@@ -11,11 +12,12 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.models import RunEvent
+from store.models import EnqueueRolloutRequest, RunEvent
 from store.models.scanners import NewScan, NewScanner, ScanError
 from store.sql.store import SQLStore
 from store.testing.clock import ManualClock
 from store.testing.samples import make_span
+from store.webhooks import conditions
 from store.webhooks.conditions import CONDITIONS, parse_conditions
 from store.webhooks.records import Webhooks
 from store.webhooks.signing import new_secret
@@ -42,8 +44,8 @@ async def webhooks(store: SQLStore, url: str, clock: ManualClock) -> AsyncGenera
         yield opened
 
 
-async def watch(webhooks: Webhooks, *conditions: str) -> None:
-    await webhooks.add("http://10.0.0.1/", new_secret(), parse_conditions(list(conditions)))
+async def watch(webhooks: Webhooks, *texts: str) -> None:
+    await webhooks.add("http://10.0.0.1/", new_secret(), parse_conditions(list(texts)))
 
 
 async def messages(webhooks: Webhooks) -> list[tuple[str, dict[str, Any]]]:
@@ -149,6 +151,36 @@ async def test_ended_run_is_reported_once_without_its_payload(
     [row] = await webhooks.deliveries(9)
     assert json.loads(row.body)["url"] == f"{BASE}/ui/runs/{run.rollout_id}"
     assert "secret" not in row.body
+
+
+async def test_runs_that_end_while_the_clock_stands_still_are_reported_once_over_several_checks(
+    store: SQLStore, webhooks: Webhooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "_MOST_RUNS", 2)
+    await watch(webhooks, "run_ended")
+    runs = [await store.start_rollout(number) for number in range(5)]
+    for run in runs:
+        await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="note")])
+    ids: list[str] = []
+    for part in (runs[1:], runs[:1]):
+        await asyncio.gather(
+            *[store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded") for run in part]
+        )
+        ids += [data["rollout_id"] for _, data in await messages(webhooks)]
+    ids += [data["rollout_id"] for _, data in await messages(webhooks)]
+    assert sorted(ids) == sorted(run.rollout_id for run in runs)
+
+
+@pytest.mark.parametrize("url", [SQLITE], indirect=True)
+async def test_conditions_see_rollouts_that_ended_last_before_many_that_were_created_later(
+    store: SQLStore, webhooks: Webhooks, clock: ManualClock
+) -> None:
+    await watch(webhooks, "failure_rate:rollouts=1,above=0.5")
+    first = await store.start_rollout(0)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=1)] * 5_000)
+    clock.advance(1)
+    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+    assert [kind for kind, _ in await messages(webhooks)] == ["failure_rate.high"]
 
 
 @pytest.mark.parametrize("scanner", ["hacks", "hacks@v2"])
