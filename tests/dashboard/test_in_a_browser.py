@@ -126,6 +126,18 @@ async def test_keys_alone_lead_through_a_list(page: Page, site: Site) -> None:
     await expect(page).to_have_url(site.at(f"rollouts/{rollouts[1].rollout_id}"))
 
 
+async def test_rows_are_four_keys_away(page: Page, site: Site) -> None:
+    rollout = await site.store.enqueue_rollout({"question": 1})
+    await page.goto(site.at("rollouts"))
+    for key in ("Tab", "Tab", "Enter", "Tab"):
+        await page.keyboard.press(key)
+    await expect(page.get_by_label(f"Select {rollout.rollout_id}")).to_be_focused()
+    # A page without rows has no such link.
+    await page.goto(site.at("webhooks"))
+    await expect(page.get_by_role("link", name="Skip to the content")).to_be_attached()
+    await expect(page.get_by_text("Skip to the rows")).to_be_hidden()
+
+
 async def test_page_with_an_open_dialog_is_redrawn_after_it_closes(page: Page, site: Site) -> None:
     rollout = await site.store.enqueue_rollout({"question": 1})
     await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))

@@ -7,6 +7,7 @@ from typing import Final
 from playwright.async_api import Page, ViewportSize, expect
 
 from store.dashboard.request import segment
+from store.models import AttemptError
 from tests.dashboard.browsing import BROWSER, Site
 from tests.dashboard.filled import fill
 from tests.dashboard.test_every_page import violations
@@ -58,6 +59,17 @@ async def test_rollouts_are_cards_with_rewards_and_groups_have_means(page: Page,
     assert await page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     await page.goto(site.at("groups"))
     await expect(page.get_by_role("cell", name="0.750").first).to_be_in_viewport(ratio=1)
+
+
+async def test_failures_show_messages_and_views_open_within_the_page(page: Page, site: Site) -> None:
+    rollout = await site.store.start_rollout({"question": 1})
+    error = AttemptError(type="JSONDecodeError", message="Expecting value in the answer of the tool")
+    await site.store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error)
+    await page.set_viewport_size(PHONE)
+    await page.goto(site.at("failures"))
+    await expect(page.get_by_text("Expecting value")).to_be_in_viewport(ratio=1)
+    await page.get_by_text("Views").click()
+    await expect(page.get_by_role("button", name="Save this view")).to_be_in_viewport(ratio=1)
 
 
 async def test_a_table_that_is_drawn_again_stays_where_it_was_scrolled_to(page: Page, site: Site) -> None:
