@@ -94,6 +94,8 @@ async def test_page_escapes_texts_loads_only_own_files_and_is_accessible(
         await page.set_viewport_size({"width": width, "height": 900})
         await watch.settled(page)
         problems[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
+        if width == WIDTHS[0]:
+            problems["unreachable"] = await violations(page, ["scrollable-region-focusable"])
     problems["markup"] = await page.evaluate(_MARKUP)
     problems["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
     assert problems == {name: [None] if name == "hit" else [] for name in problems}
