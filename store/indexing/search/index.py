@@ -7,7 +7,7 @@ column `words` on Postgres, as codes of `lexicon`. The text itself is only in th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import (
@@ -63,7 +63,7 @@ documents = Table(
     # The number of the part of the text, from 0. Only long texts have several parts.
     Column("part", SmallInteger, nullable=False),
     Column("name", Text, nullable=False),
-    TableIndex("ix_search_documents_rollout", "rollout"),
+    TableIndex("ix_search_documents_rollout", "rollout", "hash"),
 )
 # On Postgres, the table has one more column, with the codes of the words of the document.
 coded_documents = Table(
@@ -99,6 +99,23 @@ _UNUSED: Final = Sql(
     {},
     None,
     row_maker(("code",)),
+)
+# A rollout may have hundreds of thousands of documents, so only the keys of a step are looked up.
+_EXISTING_ON_SQLITE: Final = Sql(
+    "SELECT hash FROM json_each(?) AS key CROSS JOIN search_documents"
+    " ON rollout = json_extract(key.value, '$[0]') AND hash = json_extract(key.value, '$[1]')",
+    ("keys",),
+    {},
+    None,
+    row_maker(("hash",)),
+)
+_EXISTING_ON_POSTGRES: Final = Sql(
+    "SELECT hash FROM unnest($1::int[], $2::bigint[]) AS keys(rollout, hash)"
+    " JOIN search_documents USING (rollout, hash)",
+    ("rollouts", "hashes"),
+    {},
+    None,
+    row_maker(("hash",)),
 )
 _INSERT_WORDS: Final = "INSERT INTO search_words (rowid, meta, text) VALUES (?, ?, ?)"
 _DELETE_WORDS: Final = "INSERT INTO search_words (search_words, rowid, meta, text) VALUES ('delete', ?, ?, ?)"
@@ -170,7 +187,7 @@ class SearchIndex(Index):
         for event in events:
             for document in documents_of(event):
                 texts.setdefault(document.key(event.rollout_id), (event, document))
-        repeated = await self._existing(session, sorted({event.rollout_id for event, _ in texts.values()}))
+        repeated = await self._existing(session, {key: event.rollout_id for key, (event, _) in texts.items()})
         texts = {key: value for key, value in texts.items() if key not in repeated}
         if not texts:
             return
@@ -184,12 +201,18 @@ class SearchIndex(Index):
         if rows:
             await self._write(session, rows)
 
-    async def _existing(self, session: IndexSession, rollout_ids: Sequence[str]) -> set[int]:
-        """Return the keys of all texts of rollouts."""
-        numbers = list((await self._existing_numbers(session, rollout_ids)).values())
-        statement = select(documents.c.hash).where(session.dialect.any_of(documents.c.rollout, "numbers"))
-        params = {"numbers": session.dialect.list_param(numbers)}
-        return {row.hash for row in await session.fetch(session.dialect.sql(statement), params)} if numbers else set()
+    async def _existing(self, session: IndexSession, rollout_ids: Mapping[int, str]) -> set[int]:
+        """Return the keys of texts that the index contains. The argument has the rollout of each key."""
+        numbers = await self._existing_numbers(session, sorted(set(rollout_ids.values())))
+        keys = [(numbers[rollout_id], key) for key, rollout_id in rollout_ids.items() if rollout_id in numbers]
+        if not keys:
+            return set()
+        if is_sqlite(session.dialect.compiler.name):
+            rows = await session.fetch(_EXISTING_ON_SQLITE, {"keys": session.dialect.keys_param(keys)})
+        else:
+            rollouts, hashes = map(list, zip(*keys, strict=True))
+            rows = await session.fetch(_EXISTING_ON_POSTGRES, {"rollouts": rollouts, "hashes": hashes})
+        return {row.hash for row in rows}
 
     async def _numbers(self, session: IndexSession, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of rollouts. New rollouts get the next numbers."""
