@@ -17,6 +17,14 @@ TURNS: Final = 60
 EDITS: Final = 15
 _TALL: Final = 12_300
 """40 % of the height, in pixels, of a transcript of 60 turns with each tool call printed twice."""
+_HEIGHT: Final = """() => {
+    const blocks = [...document.querySelectorAll(".transcript > .msg")];
+    // Blocks out of sight have an estimated height.
+    for (const block of blocks) block.style.contentVisibility = "visible";
+    const height = document.querySelector(".transcript").offsetHeight;
+    for (const block of blocks) block.style.contentVisibility = "";
+    return height;
+}"""
 _VISIBLE_TOP = """(id) => {
     const target = document.getElementById(id).getBoundingClientRect().top;
     const bars = [...document.querySelectorAll(".top, .slider")].map((bar) => bar.getBoundingClientRect().bottom);
@@ -79,7 +87,7 @@ async def test_long_transcript_shows_each_tool_call_once_and_jumps_land_below_th
     await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
     await expect(page.locator(".transcript .call")).to_have_count(TURNS)
     await expect(page.locator(".transcript .edit")).to_have_count(EDITS)
-    assert await page.evaluate("() => document.querySelector('.transcript').offsetHeight") < _TALL
+    assert await page.evaluate(_HEIGHT) < _TALL
     await page.wait_for_function("() => document.querySelector('.transcript img').naturalWidth === 1")
     assert "base64" not in await page.content()
     # The outline leads to each tool call, also into a fold; the keys lead to errors, rewards and turns.
