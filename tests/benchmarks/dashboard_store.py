@@ -100,7 +100,7 @@ def _tree(claimed: AttemptedRollout, spans: int) -> Iterator[Span]:
             span_id=f"{number:016x}",
             parent_id=None if parent is None else f"{parent:016x}",
             name=("agent", "step", "tool")[number % 3],
-            attributes={"number": number},
+            attributes={"number": number, "text": "a part of the plan"},
             start_time=start + number * 0.01,
             end_time=start + number * 0.01 + 1,
             status=TraceStatus(status_code="ERROR" if number % 97 == 0 else "OK"),
