@@ -20,6 +20,7 @@ from store.indexing.search.index import SearchIndex
 from store.indexing.search.lexicon import code_of, codes_in
 from store.indexing.search.query_language import parse_query
 from store.indexing.search.words import word_texts
+from store.models import AttemptedRollout
 from store.models.queries import RolloutQuery
 from store.models.search import SearchPage
 from store.operations import Redaction, RetentionPolicy, drop_partition, redact, remove_payload
@@ -136,8 +137,14 @@ async def test_excerpts_mark_matches_as_ranges_and_name_their_span(filled: tuple
 
 async def test_repeated_message_is_one_text_of_its_rollout(filled: tuple[Store, str, str]) -> None:
     store, red, _ = filled
-    page = await store.log.search("please", rollout_id=red)
-    assert [(hit.scope, hit.sequence_id) for hit in page.results[0].hits] == [("user", 1)]
+    rollout = await store.get_rollout_by_id(red)
+    assert isinstance(rollout, AttemptedRollout)
+    for number in (4, 5):
+        # A search lets the index follow the log, so the next repetition is in a later step.
+        page = await store.log.search("please", rollout_id=red)
+        assert [(hit.scope, hit.sequence_id) for hit in page.results[0].hits] == [("user", 1)]
+        attributes = chat({"role": "user", "content": "please red fox-trot"}, answer={"role": "assistant"})
+        await store.add_span(make_span(rollout.attempt, number, attributes=attributes, span_id=f"{number:016x}"))
 
 
 async def test_search_inside_one_rollout_has_its_texts_in_order(filled: tuple[Store, str, str]) -> None:
