@@ -5,7 +5,6 @@ The events of a rollout are numbered from 1. The selected moment is the moment a
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +20,18 @@ from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.dashboard.views.costs import cost_of, prices_of
 from store.dashboard.views.span_times import KindTime, times_of
 from store.db.dialect import NamedRow, ReadSession
-from store.db.queries import filters, pages, removal, rollout_history
+from store.db.queries import filters, indexing, pages, removal, rollout_history
+from store.db.queries import log as log_queries
 from store.db.queries import scanners as scanner_queries
+from store.db.queries.bodies import payload
 from store.db.queries.input_starts import input_titles, title
 from store.db.queries.neighbours import Neighbours, neighbours
 from store.db.queries.waterfall import SpanRow, SpanRowQuery, span_rows
+from store.domain.events import SpanRecorded
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ROLLOUT_COLUMNS
 from store.errors import Invalid, NotFound
+from store.indexing.index import LARGEST_BODY
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.models.prices import CostLine
@@ -50,6 +53,8 @@ MOST_ATTEMPTS: Final = 200
 _MOST_SPANS: Final = 1_000
 """The maximum number of spans of a rollout for which the head shows the time by kind and the models."""
 _MOST_REWARDS: Final = 8
+_NEWEST_SPANS: Final = 200
+"""The number of the newest spans among which invalid rewards are sought."""
 _TITLE: Final = 80
 _LATEST: Final = frozenset({"", "latest"})
 
@@ -234,7 +239,7 @@ async def look(request: PageRequest) -> Looked:
         rows = [span for span in state.spans if span.attempt_id == chosen.attempt_id]
         times = times_of(rows)
         models = list(dict.fromkeys(span.model for span in rows if span.model and span.span_kind == "llm"))
-    looked = Looked(
+    return Looked(
         request,
         rollout,
         columns,
@@ -258,21 +263,30 @@ async def look(request: PageRequest) -> Looked:
             key=lambda scan: (not scan.is_match, scan.error is None, scan.scanner, scan.version),
         ),
         usage=None if at is not None else await cost_of(request, UsageQuery(rollout_id_in=[rollout_id])),
+        invalid_rewards=state.invalid_rewards,
     )
-    if columns["last_reward"] is not None or not columns["spans"]:
-        return looked
-    return looked.with_rewards_of(await _possible_rewards(request, rollout_id, at))
 
 
-async def _possible_rewards(request: PageRequest, rollout_id: str, at: int | None) -> list[Span]:
-    """Return the newest annotations and the newest spans of a rollout.
+async def _newest_invalid_rewards(session: ReadSession, rollout_id: str, until: int | None) -> list[InvalidReward]:
+    """Return the invalid rewards in the newest annotations and in the newest spans of a rollout.
 
     The columns of a span contain only valid rewards, so the bodies of these few spans are read. Emitters of rewards
-    write annotations. Other spans with rewards are usually among the last spans.
+    write annotations. Other spans with rewards are usually among the last spans. The log has the newest spans of a
+    rollout without a scan of all.
     """
-    newest: dict[str, Any] = {"sort_by": "sequence_id", "sort_order": "desc", "limit": _MOST_REWARDS, "at": at}
-    queries = (SpanQuery.of(rollout_id=rollout_id, **newest, **more) for more in ({"name": ANNOTATION_SPAN}, {}))
-    return [span for page in await asyncio.gather(*map(request.store.find_spans, queries)) for span in page.items]
+    stream, types = f"rollout/{rollout_id}", (SpanRecorded.type,)
+    rows = await log_queries.stream_events(session, stream, types=types, until=until, limit=_NEWEST_SPANS, newest=True)
+    spans = {row.position: fact for row in rows[::-1] if isinstance(fact := log_queries.fact_of(row), SpanRecorded)}
+    annotations = [position for position, fact in spans.items() if fact.name == ANNOTATION_SPAN]
+    positions = list(dict.fromkeys((*annotations[:_MOST_REWARDS], *list(spans)[:_MOST_REWARDS])))
+    bodies = {row.position: row for row in await indexing.events_with_bodies(session, positions, LARGEST_BODY)}
+    return [
+        InvalidReward(spans[position].attempt_id, spans[position].span_id, *reward)
+        for position in positions
+        for reward in invalid_rewards(
+            (payload(bodies[position].codec, bodies[position].body) or {}).get("attributes") or {}
+        )
+    ]
 
 
 def _invalid_rewards(spans: Iterable[Span]) -> list[InvalidReward]:
@@ -309,6 +323,7 @@ class _State:
     neighbours: Neighbours
     titles: dict[str, str]
     scans: list[Scan]
+    invalid_rewards: list[InvalidReward]
 
 
 async def _read(session: ReadSession, rollout_id: str, at: int | None, selector: str) -> _State | None:
@@ -341,7 +356,10 @@ async def _read(session: ReadSession, rollout_id: str, at: int | None, selector:
     near = await neighbours(session, row.group_id, now.first_position)
     titles = await input_titles(session, [one for one in (near.previous, near.next) if one is not None], _TITLE)
     scans = await scanner_queries.scans(session, [rollout_id], None, until)
-    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near, titles, scans)
+    invalid: list[InvalidReward] = []
+    if row.last_reward is None and row.spans:
+        invalid = await _newest_invalid_rewards(session, rollout_id, until)
+    return _State(row, last, attempts, chosen, until, event, turns, waiting, spans, near, titles, scans, invalid)
 
 
 async def _attempts(
