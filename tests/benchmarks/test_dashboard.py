@@ -98,10 +98,13 @@ TARGETS = {
     },
     "turns.server": at_most("transcript of 60 turns with 15 edits, time of the server", "ms", 200, 100),
     "turns.ready": at_most("transcript of 60 turns with 15 edits, ready with its outline", "ms", 400, 250),
+    "turns.cold": at_most("the same without cached files, in a new browser profile", "ms", 400, 250),
+    "turns.painted": at_most("the same without cached files, first paint", "ms", 500, 250),
 }
 
 _PAINTED = """() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null"""
-_READY = """() => performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd"""
+_READY = """() => [performance.getEntriesByType("navigation")[0].domContentLoadedEventEnd,
+    performance.getEntriesByName("first-contentful-paint")[0].startTime]"""
 _ANSWERS = """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
     .map((entry) => [entry.transferSize, entry.decodedBodySize])"""
 
@@ -286,14 +289,17 @@ def test_transcript_of_many_turns(report: Report, tmp_path: Path) -> None:
         detail = f"{answers.first:.0f} at first, {answers.processor:.0f} of the processor"
         report.figure("turns.server", answers.p50, detail)
         cold, warm = asyncio.run(_ready(page))
-        report.figure("turns.ready", statistics.median(warm), f"{statistics.median(cold):.0f} without cached files")
+        for name, visits in {"turns.ready": warm, "turns.cold": cold}.items():
+            ready, painted = (statistics.median(times) for times in zip(*visits, strict=True))
+            report.figure(name, ready, f"painted after {painted:.0f}")
+        report.figure("turns.painted", statistics.median(painted for _, painted in cold))
         report.raw("turns", {"cold": cold, "warm": warm})
 
 
-async def _ready(address: str) -> tuple[list[float], list[float]]:
-    """Return the milliseconds until the page can be used, in a new browser profile and at a second visit."""
-    cold: list[float] = []
-    warm: list[float] = []
+async def _ready(address: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Return when the page can be used and is painted, in a new browser profile and at a second visit. In ms."""
+    cold: list[tuple[float, float]] = []
+    warm: list[tuple[float, float]] = []
     async with running() as browser:
         for _ in range(VISITS):
             async with watched(browser) as (page, watch):
