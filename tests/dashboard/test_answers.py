@@ -128,3 +128,9 @@ def test_a_page_is_small() -> None:
     shared = [path for path in STATIC.iterdir() if path.name in {"app.css", "htmx.min.js"} or path.suffix == ".js"]
     packed = sum(len(gzip.compress(path.read_bytes(), 9)) for path in shared)
     assert packed < 110_000
+
+
+def test_templates_with_attributes_of_htmx_load_it() -> None:
+    for path in (STATIC.parent / "templates").glob("*.html"):
+        text = path.read_text()
+        assert (" hx-" in text) == ('include "htmx.html"' in text), path.name
