@@ -157,7 +157,7 @@ class SearchIndex(Index):
     """The texts of rollouts and their words."""
 
     name = "search"
-    version = 2
+    version = 3
     types = EVENT_TYPES
     tables = (rollout_numbers, documents, lexicon)
 
@@ -202,7 +202,7 @@ class SearchIndex(Index):
             await self._write(session, rows)
 
     async def _existing(self, session: IndexSession, rollout_ids: Mapping[int, str]) -> set[int]:
-        """Return the keys of texts that the index contains. The argument has the rollout of each key."""
+        """Return the keys of texts that the index contains. The argument maps keys to rollouts."""
         numbers = await self._existing_numbers(session, sorted(set(rollout_ids.values())))
         keys = [(numbers[rollout_id], key) for key, rollout_id in rollout_ids.items() if rollout_id in numbers]
         if not keys:
