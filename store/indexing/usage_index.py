@@ -18,6 +18,7 @@ from store.domain.usage import UsageNumbers
 from store.indexing.index import Index, IndexedEvent
 from store.model_calls.json_values import as_object
 from store.model_calls.recorded import requested_tools, tool_use_of
+from store.model_calls.span_kinds import kind_of_attributes
 from store.model_calls.tool_failures import failure_in
 
 _LARGEST_COUNT: Final = 2**53
@@ -71,6 +72,7 @@ class ToolNumbers(NamedTuple):
     """The tool calls of one span, or of all spans of an attempt."""
 
     requested: int = 0
+    answered: int = 0
     executed: int = 0
     failed: int = 0
     unread: int = 0
@@ -83,7 +85,9 @@ class ToolNumbers(NamedTuple):
         attributes: dict[str, Any] = event.body.get("attributes") or {}
         tool = tool_use_of(attributes)
         if tool is None:
-            return cls(requested=requested_tools(attributes))
+            # The span of an agent repeats the responses of its calls.
+            requested = None if kind_of_attributes(attributes) == "agent" else requested_tools(attributes)
+            return cls(requested=requested or 0, answered=int(requested is not None))
         recorded: list[Any] = event.body.get("events") or []
         is_failed = (
             event.data["status_code"] == "ERROR"
@@ -198,6 +202,8 @@ class _UsageRows:
                 self._set_rollout(rollout_id, rollout._replace(resources_version=data.get("resources_version")))
             case RolloutAmended.type:
                 changes = {name: data.get(name) for name in data["fields"] if name in {"mode", "resources_id"}}
+                if "resources_id" in changes:
+                    changes["resources_version"] = data.get("resources_version")
                 self._set_rollout(rollout_id, self.rollouts.get(rollout_id, RolloutKeys())._replace(**changes))
                 for key, usage in self.sums.items():
                     if key.rollout_id == rollout_id:

@@ -277,15 +277,18 @@ def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
     )
 
 
-def requested_tools(attributes: Mapping[str, Any]) -> int:
-    """Return the number of tool calls in the response that a span records, without reading the prompt."""
+def requested_tools(attributes: Mapping[str, Any]) -> int | None:
+    """Return the number of tool calls in the response that a span records, without reading the prompt.
+
+    None if the span records no response.
+    """
     response = (
         _listed(attributes, _OUTPUT, "llm.output_messages")
         or raw_content(attributes, "gen_ai.completion", f"{OPERATION_OUTPUT}.choices")
         or _provider_record(attributes).response
     )
     answers = (_message(item, "assistant") for item in _entries_of(response))
-    return sum(len(answer.tool_calls) for answer in answers if answer is not None)
+    return sum(len(answer.tool_calls) for answer in answers if answer is not None) if response else None
 
 
 def _first(attributes: Mapping[str, Any], names: Iterable[str]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from store import EnqueueRolloutRequest
+from store.dashboard.views import failed_attempts
 from store.dashboard.views.failed_attempts import newest_failures
 from store.dashboard.views.figure_cache import FigureCache
 from store.db.dialect import ReadSession
@@ -155,6 +156,50 @@ async def test_after_a_removal_of_payload_all_rows_are_read_again(store_url: str
     async with await SQLStore.open(store_url, clock=clock) as store:
         await store.core.look(look, snapshot=True)
     assert reads == [None, None]
+
+
+@ON_BOTH
+async def test_with_more_failures_than_the_limit_the_newest_of_all_are_read(
+    store: SQLStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_attempts, "MOST", 3)
+    monkeypatch.setattr(rollout_blocks, "_POSITIONS", 8)
+    cache = FigureCache()
+
+    async def look() -> tuple[list[str], int]:
+        failures, total = await store.core.look(partial(newest_failures, cache=cache), snapshot=True)
+        return [failure.rollout_id for failure in failures], total
+
+    ids = [(await failed(store)).rollout_id for _ in range(5)]
+    assert await look() == (ids[:1:-1], 5)
+    await store.log_metrics(1, {"loss": 0.5})
+    for rollout_id in (ids[4], ids[1], ids[3]):
+        attempt = await store.get_latest_attempt(rollout_id)
+        assert attempt is not None
+        await store.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
+        expected, total = await look()
+        assert (expected, total) == await newest_of(store)
+    assert expected == [ids[2], ids[0]]
+
+
+async def newest_of(store: SQLStore) -> tuple[list[str], int]:
+    """Return the newest failures as a new cache reads them."""
+    failures, total = await store.core.look(partial(newest_failures, cache=FigureCache()), snapshot=True)
+    return [failure.rollout_id for failure in failures], total
+
+
+async def test_logged_metrics_leave_the_rows_of_blocks(store: SQLStore) -> None:
+    cache, reads = FigureCache(), list[int | None]()
+
+    async def read(session: ReadSession, block: int | None) -> list[BlockTotals]:
+        reads.append(block)
+        return await step_totals(session, block)
+
+    await failed(store)
+    for _ in range(2):
+        await store.core.look(partial(cache.rows, key="step totals", read=read), snapshot=True)
+        await store.log_metrics(1, {"loss": 0.5})
+    assert reads == [None]
 
 
 @ON_BOTH

@@ -203,10 +203,10 @@ async def test_events_of_a_run_count_unless_its_spans_report_calls(store: SQLSto
 
 
 async def test_tool_call_counts_once_with_its_error(store: SQLStore) -> None:
-    expected: list[tuple[list[dict[str, Any]], tuple[int, int | None] | None]] = [
+    expected: list[tuple[list[dict[str, Any]], tuple[int | None, int | None] | None]] = [
         ([], None),
         ([{"agentlightning.reward.0.value": 1.0}], None),
-        ([gen_ai("m", 1, 1)], (0, 0)),
+        ([gen_ai("m", 1, 1)], (None, None)),
         ([tool(), tool("exit code: 1"), tool('{"error": "no such file"}')], (3, 2)),
         ([tool(**{"exception.type": "ValueError"})], (1, 1)),
         # Errors are known from spans of tools only.
@@ -214,6 +214,8 @@ async def test_tool_call_counts_once_with_its_error(store: SQLStore) -> None:
         # The spans execute the calls that the response requests.
         ([response("c-1", "c-2"), tool(), tool("exit 2")], (2, 1)),
         ([response("c-1", "c-2", "c-3"), tool()], (3, 0)),
+        # The span of an agent repeats the responses of its calls.
+        ([response("c-1"), tool(), response("c-1", **{"gen_ai.operation.name": "invoke_agent"})], (1, 0)),
         # Two spans record one call of a model.
         ([response("c-1", **gen_ai("m", 1, 1, "r-1")), response("c-1", **gen_ai("m", 1, 1, "r-1"))], (1, None)),
         ([gen_ai("m", 1, 1, "r-1"), response("c-1", "c-2", **gen_ai("m", 1, 1, "r-1"))], (2, None)),

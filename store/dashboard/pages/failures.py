@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from store.dashboard.charts.sparkline import sparkline
@@ -11,8 +12,7 @@ from store.dashboard.pages.saved_views import views_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.figure_cache import cache_of
-from store.db.dialect import ReadSession
-from store.db.queries.failures import FAILED, count_failed
+from store.db.queries.failures import FAILED
 
 pages = Pages()
 
@@ -33,12 +33,8 @@ async def failures(request: PageRequest) -> PageContent:
 
     cache = cache_of(request.store.core)
 
-    async def look(session: ReadSession) -> tuple[list[failing.AttemptFailure], int]:
-        attempts = await failing.newest_failures(session, cache)
-        total = len(attempts) if len(attempts) < failing.MOST else await count_failed(session)
-        return attempts, total
-
-    attempts, total = await request.store.core.look(look, snapshot=True)
+    work = partial(failing.newest_failures, cache=cache)
+    attempts, total = await request.store.core.look(work, snapshot=True)
     most_messages = request.rows if error_type else _MESSAGES
 
     def grouped() -> tuple[int, list[failing.Kind]]:

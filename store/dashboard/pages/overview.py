@@ -174,7 +174,7 @@ async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward
     activity = await read_overview(session, now, figures, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
-    newest = (await failing.newest_failures(session, cache))[:_MOST_FAILURES]
+    newest = (await failing.newest_failures(session, cache))[0][:_MOST_FAILURES]
 
     async def kinds(_: ReadSession) -> list[failing.Kind]:
         return failing.kinds(newest, _KINDS)

@@ -91,7 +91,10 @@ async def rewards(request: PageRequest) -> PageContent:
 
         async def read(session: ReadSession, lag: IndexLag) -> tuple[list[UsageSum], int]:
             work = partial(usage_along, along=along, modes=options.modes, resources_id=options.resources_id)
-            return await cache.read(session, ("usage", along, options, lag.position), work), lag.events_behind
+            # While the index is behind the log, its sums change without a commit.
+            if lag.events_behind:
+                return await work(session), lag.events_behind
+            return await cache.read(session, ("usage", along, options), work), 0
 
         sums, events_behind = await read_usage(request.store.core, read, follows=request.is_twin) or ([], 0)
         usage_curves = usage_charts(along, charts[0], sums, prices_of(request))

@@ -13,7 +13,7 @@ import orjson
 
 from store.dashboard.views.figure_cache import FigureCache
 from store.db.dialect import ReadSession
-from store.db.queries.failures import FailedAttempt, failed_attempts, failed_span_names
+from store.db.queries.failures import FailedAttempt, failed_attempts, failed_counts, failed_span_names
 from store.db.queries.scan import spans_with
 
 _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)?", re.IGNORECASE)
@@ -21,8 +21,6 @@ _VARIES: Final = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b
 
 MOST: Final = 10_000
 """The maximum number of failed attempts that pages read. If there are more, they read the newest."""
-SPANS_READ: Final = 2_000
-"""The number of attempts whose spans are searched for an error, if the error of the attempt names no span."""
 MOST_IDS: Final = 100
 """The maximum number of rollouts that a link names by their ids."""
 
@@ -120,16 +118,15 @@ class _PlacedFailure:
     failure: AttemptFailure
 
 
-async def newest_failures(session: ReadSession, cache: FigureCache) -> list[AttemptFailure]:
-    """Return the newest failed attempts, at most `MOST`, newest first, with the spans in which they failed.
+async def newest_failures(session: ReadSession, cache: FigureCache) -> tuple[list[AttemptFailure], int]:
+    """Return the newest failed attempts, at most `MOST`, newest first, and the number of all.
 
-    The span is that of the error or, for the newest `SPANS_READ` attempts, the last span with an error status.
+    A failure has the name of the span in which it happened: that of the error or the last span with an error status.
     """
-    placed = await cache.rows(session, "failures", _newest)
-    if len(placed) >= MOST:
-        # Rows of other times may lack failures that are among the newest now, because others were retried.
-        placed = await cache.read(session, "newest failures", _newest)
-    return [entry.failure for entry in sorted(placed, key=lambda entry: -entry.position)]
+    total = sum(part.attempts for part in await cache.rows(session, "failed attempts", failed_counts))
+    # With more, the rows of a block would depend on the failures in other blocks.
+    placed = await (cache.read if total > MOST else cache.rows)(session, ("failures", total > MOST), _newest)
+    return [entry.failure for entry in sorted(placed, key=lambda entry: -entry.position)], total
 
 
 async def _newest(session: ReadSession, block: int | None = None) -> list[_PlacedFailure]:
@@ -140,8 +137,7 @@ async def _newest(session: ReadSession, block: int | None = None) -> list[_Place
     span_ids: list[str | None] = [error.get("span_id") for error in errors]
     keys = [(*place, span_id) for place, span_id in zip(places, span_ids, strict=True) if span_id]
     names = {(row.rollout_id, row.attempt_id, row.span_id): row.name for row in await spans_with(session, keys)}
-    newest_ids = zip(places[:SPANS_READ], span_ids, strict=False)
-    unnamed = [rollout_id for (rollout_id, _), span_id in newest_ids if not span_id]
+    unnamed = [rollout_id for (rollout_id, _), span_id in zip(places, span_ids, strict=True) if not span_id]
     last = await failed_span_names(session, unnamed) if unnamed else {}
     return [
         _PlacedFailure(

@@ -75,11 +75,24 @@ async def failed_span_names(session: ReadSession, rollout_ids: Sequence[str]) ->
     return {(row.rollout_id, row.attempt_id): row.name for row in rows}
 
 
-async def count_failed(session: ReadSession) -> int:
-    """Return the number of failed attempts."""
-    statement = select(func.count().label("total")).select_from(core_tables.attempts).where(_has_failed())
-    rows = await session.fetch(session.dialect.sql(statement), {})
-    return rows[0].total
+@dataclass(frozen=True, slots=True)
+class FailedCount:
+    """The number of failed attempts at the rollouts of one block."""
+
+    block: int
+    attempts: int
+
+
+async def failed_counts(session: ReadSession, block: int | None = None) -> list[FailedCount]:
+    """Return the numbers of failed attempts of one block, or of all blocks."""
+    rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
+    statement = (
+        select(block_of(), func.count().label("attempts"))
+        .select_from(core_tables.rollouts.join(core_tables.attempts, attempt.rollout_id == rollout.rollout_id))
+        .where(_has_failed(), in_block(block))
+        .group_by(block_of())
+    )
+    return records(FailedCount, await session.fetch(session.dialect.sql(statement), {}))
 
 
 def _has_failed() -> ColumnElement[bool]:

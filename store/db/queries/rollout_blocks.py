@@ -14,6 +14,7 @@ from sqlalchemy.types import Integer
 from store.db.dialect import ReadSession
 from store.db.queries.expressions import big
 from store.db.tables import core as core_tables
+from store.domain.events import MetricsLogged
 
 _POSITIONS: Final = 8_192
 """The number of positions of a block, which is also the maximum number of its rollouts."""
@@ -51,7 +52,9 @@ async def changed_blocks(session: ReadSession, after: int, until: int) -> set[in
     if until - after > _MOST_EVENTS:
         return None
     event, rollout = core_tables.events.c, core_tables.rollouts.c
-    streams = select(event.stream).where(event.position > big(after), event.position <= big(until)).distinct()
+    # Logged numbers change no rollout, and a training logs some at each step.
+    changes = (event.position > big(after), event.position <= big(until), event.type != MetricsLogged.type)
+    streams = select(event.stream).where(*changes).distinct()
     names = [row.stream for row in await session.fetch(session.dialect.sql(streams), {})]
     if _STORE in names:
         return None

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Double, FromClause, Select, and_, case, func, literal, select, true
+from sqlalchemy import ColumnElement, Double, FromClause, Select, and_, case, func, literal, or_, select, true
 from sqlalchemy import cast as cast_sql
 
 from store.db.columns import Str
 from store.db.dialect import NamedRow, ReadSession
 from store.db.queries import filters
+from store.db.queries.counted_rewards import has_ended
 from store.db.queries.curves import Axis
 from store.db.queries.expressions import ONE, ZERO, big, one_of
 from store.db.queries.pages import rollout_columns
@@ -102,6 +103,8 @@ async def usage_along(
     placed = select(((at - big(along.start)) // big(along.width)).label("bucket"), *columns, *numbers)
     if along.by == "time":
         placed = placed.select_from(table.join(rollouts, rollouts.c.rollout_id == table.c.rollout_id))
+        # A retried rollout keeps its old end time until it ends again.
+        placed = placed.where(has_ended())
     placed = placed.where(table.c.calls > 0, at >= big(along.start), at < big(along.low(along.count)))
     if modes:
         placed = placed.where(one_of(table.c.mode, modes))
@@ -129,12 +132,13 @@ async def tools_of_rollouts(
     column = usage_tools.c
     most = case((column.requested > column.executed, column.requested), else_=column.executed)
     is_untraced = and_(column.requested > 0, column.executed == 0)
+    is_unknown = or_(column.unread > 0, and_(column.answered == 0, column.executed == 0))
     statement = (
         select(
             column.rollout_id,
             func.sum(cast_sql(most, Double)).label("calls"),
             func.sum(cast_sql(column.failed, Double)).label("errors"),
-            func.max(case((column.unread > 0, ONE), else_=ZERO)).label("is_unread"),
+            func.max(case((is_unknown, ONE), else_=ZERO)).label("is_unread"),
             func.max(case((is_untraced, ONE), else_=ZERO)).label("is_untraced"),
         )
         .where(condition)

@@ -70,6 +70,8 @@ usage_tools = Table(
     Column("attempt_id", Str, primary_key=True),
     # The tool calls in responses of models.
     Column("requested", BigInteger, nullable=False),
+    # The spans with a response. Without one, and without spans of tools, the numbers are unknown.
+    Column("answered", BigInteger, nullable=False),
     # The spans of tools, and those of them with an error.
     Column("executed", BigInteger, nullable=False),
     Column("failed", BigInteger, nullable=False),
