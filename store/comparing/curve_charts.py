@@ -34,11 +34,11 @@ class Series:
 
     mode: str | None
     count: list[int]
-    """The number of rollouts in each `mean`, or of model calls."""
+    """The number of rollouts in each `mean`; in charts of tokens and costs, the number of model calls."""
     mean: Numbers
     """The mean in each bucket; None for an empty bucket. A mean of rewards is of the recorded rewards.
 
-    In the charts of tokens and costs, the sum.
+    In charts of tokens and costs, it is the sum.
     """
     low: Numbers = field(default_factory=list[float | None])
     """The 10th percentile. This list, `median` and `high` are empty in charts that show only means."""
@@ -59,9 +59,9 @@ class Series:
     """The lower end of the 95 % interval of `mean_counted`; None for fewer than two rollouts."""
     band_high: Numbers = field(default_factory=list[float | None])
     part: list[int] = field(default_factory=list[int])
-    """In a chart of shares, the number of rollouts of which `mean` is the share; of costs, that of priced calls.
+    """In a chart of shares, the number of rollouts of which `mean` is the share; empty in most other charts.
 
-    It is empty in other charts.
+    In the chart of costs, it is the number of calls with a known cost.
     """
 
 
@@ -82,7 +82,7 @@ class Chart:
     """The width of a bucket in steps or seconds."""
     series: list[Series]
     noun: str = "rollouts"
-    """The noun for `count` of the lines: `rollouts`, or `calls` in the charts of tokens and costs."""
+    """The noun for the numbers in `count`: `rollouts`, or `calls` in charts of tokens and costs."""
 
 
 @dataclass(frozen=True, slots=True)

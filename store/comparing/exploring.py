@@ -57,12 +57,13 @@ async def scatter(
 
     Args:
         store: a database, or the store of a server.
-        x: `reward`, `step`, `tokens`, `tokens_in`, `duration` (seconds), `spans`, `attempts`, `calls`, `cost`, a
-            dimension of rewards such as `dim:format`, or a number of the metadata such as `meta:difficulty`.
+        x: `reward`, `step`, `tokens`, `tokens_in`, `duration` (seconds), `spans`, `attempts`, `calls`, `cost`,
+            `tool_calls`, `tool_errors`, a dimension of rewards such as `dim:format`, or a number of the metadata such
+            as `meta:difficulty`.
         y: the other number.
         selection: the rollouts as the query string of a list of rollouts, such as `step=300&mode=train`.
-        colour: the field by which points are coloured: `status`, `version`, `mode`, or `variance`, which is whether
-            the rewards in the group of the rollout differ; None for no colours.
+        colour: the field by which points are coloured: `status`, `version`, `mode` or `variance`; None for no colours.
+            `variance` is whether the rewards in the group of the rollout differ.
         x_min: the least `x` in the box; None for no limit. Without any bound, there is no box.
         x_max: the greatest `x` in the box.
         y_min: the least `y` in the box.
@@ -119,7 +120,7 @@ class TrainingCurves:
     charts: list[Chart] = field(default_factory=list[Chart])
     """The rewards, dimensions, length, duration and failures, and the sums `tokens` and `cost`.
 
-    The sums are those of all attempts, by the version of each attempt. By time, they are those of ended rollouts. They
+    The sums have the calls of all attempts, by the version of the attempt. By time, only ended rollouts count. The sums
     are left out if no call reported them, and if there is no index of usage.
     """
     markers: list[Marker] = field(default_factory=list[Marker])

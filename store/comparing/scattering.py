@@ -35,7 +35,7 @@ COLOURS: Final[Mapping[Colour, str]] = {
 }
 """The fields by which points can be coloured, with their titles."""
 OUTCOMES: Final = ("succeeded", "failed", "cancelled", "open")
-"""The colours of statuses, in the order of a legend."""
+"""The outcomes by which points can be coloured, in the order of the legend."""
 NO_COLOUR: Final = "none"
 """The parameter for a plot without colours."""
 MOST_POINTS: Final = 2000

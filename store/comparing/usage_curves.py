@@ -36,17 +36,17 @@ def usage_charts(along: Axis, reward: Chart, sums: Sequence[UsageSum], prices: P
         lines = [by_place[bucket, series.mode, series.version] for bucket in buckets]
         calls = [0 if line is None else line.calls for line in lines]
         priced = [0 if line is None else line.priced_calls for line in lines]
-        amounts = [None if line is None else known_sum((line.tokens_in, line.tokens_out)) for line in lines]
-        bills = [None if line is None else line.cost for line in lines]
-        tokens.append(Series(series.mode, calls, amounts, version=series.version, ended=series.ended))
-        costs.append(Series(series.mode, calls, bills, version=series.version, ended=series.ended, part=priced))
-    shapes = (
+        token_sums = [None if line is None else known_sum((line.tokens_in, line.tokens_out)) for line in lines]
+        cost_sums = [None if line is None else line.cost for line in lines]
+        tokens.append(Series(series.mode, calls, token_sums, version=series.version, ended=series.ended))
+        costs.append(Series(series.mode, calls, cost_sums, version=series.version, ended=series.ended, part=priced))
+    charts = (
         ("tokens", "Tokens", "in and out, sum", "tokens", tokens),
         ("cost", "Cost", f"{prices.currency}, sum over the calls with a known cost", prices.currency, costs),
     )
     return [
         Chart(key, title, description, unit, reward.by, reward.start, reward.width, lines, "calls")
-        for key, title, description, unit, lines in shapes
+        for key, title, description, unit, lines in charts
         if any(value is not None for line in lines for value in line.mean)
     ]
 

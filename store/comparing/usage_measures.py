@@ -35,7 +35,7 @@ TOOL_MEASURES: Final = ("tool_calls", "with_tool_error")
 async def with_usage(
     cores: Sequence[SQLCore], comparison: SelectionComparison, prices: PriceTable, *, waits: bool = False
 ) -> SelectionComparison:
-    """Return a comparison with measures of the calls of models and of tools of the ended rollouts, and of the costs.
+    """Return a comparison with the model calls, tool calls and costs of ended rollouts as measures.
 
     A rollout has a cost if the costs of all its calls are known. A measure that neither side has is left out, and so
     are the measures of tools if no rollout has a tool call. Without an index of usage, all are left out.
@@ -60,9 +60,7 @@ async def with_usage(
     measures = list(comparison.measures)
     warnings = list(comparison.warnings)
     if behind:
-        warnings.append(
-            f"Calls of models and of tools, and costs, are incomplete: {behind:,} events are not counted yet."
-        )
+        warnings.append(f"Model calls, tool calls and costs are incomplete: {behind:,} events are not counted yet.")
     has_tools = any(rollout.calls for _, tools in sides for rollout in tools.values())
     for name, title, kind, is_more_better in _MEASURES:
         if name in TOOL_MEASURES and not has_tools:

@@ -63,7 +63,7 @@ class IndexedEvent:
 
     @property
     def has_unread_body(self) -> bool:
-        """Whether the event was recorded with a payload that was removed, or is too large to be read."""
+        """Whether the payload of the event was removed, or is too large to be read."""
         return self.row.body_hash is not None and self.row.body is None
 
     @cached_property

@@ -69,7 +69,7 @@ class CallUsage(NamedTuple):
 
 
 class ToolNumbers(NamedTuple):
-    """The tool calls of one span, or of all spans of an attempt."""
+    """The tool calls of one span, or of all spans of an attempt. The fields are columns of `usage_tools`."""
 
     requested: int = 0
     answered: int = 0
@@ -228,7 +228,7 @@ class _UsageRows:
         response_id: str | None = data.get("response_id")
         attempt_id: str = data["attempt_id"]
         if response_id is None and numbers == UsageNumbers():
-            # Not the span of a call of a model, which has a response id or reports usage.
+            # The span of a model call has a response id or reports usage, so this span is another one.
             if tools != ToolNumbers():
                 self._add_tools(AttemptKey(rollout_id, attempt_id), tools)
             return

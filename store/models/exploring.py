@@ -44,7 +44,7 @@ class Scatter(Frozen):
     """The name of the first number, such as `step`."""
     y: str
     colour: str | None
-    """The field by which points are coloured, such as `status`."""
+    """The field by which points are coloured, such as `status`; None without colours."""
     selection: str
     """The rollouts as the query string of a list of rollouts."""
     matching: int

@@ -133,8 +133,8 @@ async def _read_run_ended(session: ReadSession, check: ConditionCheck) -> Condit
     is_run = select(event.rollout_id).where(event.rollout_id == rollout.rollout_id).exists()
     statement = (
         select(rollout.rollout_id, rollout.status, rollout.end_at)
-        # Each event that ends a rollout has a time of its own, so the time of the last run is an exact place to
-        # continue from. A run that is retried has its earlier end until it ends again.
+        # No two rollouts end at the same time, so the next check continues after the end of the last run. A run that
+        # is retried has its earlier end until it ends again.
         .where(rollout.end_at > big(since), one_of(rollout.status, TERMINAL), is_run)
         .order_by(rollout.end_at)
         .limit(big(_MOST_RUNS))
@@ -175,7 +175,7 @@ async def _read_scanner_rate(session: ReadSession, check: ConditionCheck) -> Con
     size = int(check.settings["rollouts"])
     ended = _last_ended(max(_FEWEST_SCANNED, 20 * size)).subquery("ended")
     attempt, scan = core_tables.attempts.c, core_tables.scans.c
-    # As a scalar: SQLite begins a join with all results of the scanner.
+    # This is a scalar subquery, because SQLite would begin a join with all results of the scanner.
     is_match = (
         select(scan.is_match)
         .join_from(core_tables.attempts, core_tables.scans, scan.attempt_id == attempt.attempt_id)

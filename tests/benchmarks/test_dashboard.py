@@ -297,7 +297,7 @@ def test_transcript_of_many_turns(report: Report, tmp_path: Path) -> None:
 
 
 async def _ready(address: str) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Return when the page can be used and is painted, in a new browser profile and at a second visit. In ms."""
+    """Return the ms until the page can be used and until it is painted, with a new browser profile and again."""
     cold: list[tuple[float, float]] = []
     warm: list[tuple[float, float]] = []
     async with running() as browser:

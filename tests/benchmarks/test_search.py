@@ -100,8 +100,8 @@ async def _measure(database: str, name: str, url: str, figures: Report) -> None:
 async def _recorded_beside(store: SQLStore) -> float:
     """Return the speed of recording beside a follower ÷ the speed without.
 
-    The two change their order in each round, and each lasts several checkpoints of the database: over shorter times,
-    the speed without a follower varies by a tenth.
+    The order of the two measurements alternates. Each lasts several checkpoints of the database, because the speed
+    without a follower varies by a tenth over shorter times.
     """
     ratios: list[float] = []
     await _speed(store)
@@ -118,7 +118,7 @@ async def _recorded_beside(store: SQLStore) -> float:
 
 
 async def _lag(store: SQLStore) -> str:
-    """Return how many events a follower is behind after a burst, and how long it takes for them."""
+    """Return the number of events that a follower is behind after a burst, and the time to read them."""
     thread = IndexThread([SearchIndex()])
     await catch_up(store.core.dialect, SearchIndex(), None)
     thread.follow("main", store.core.dialect)

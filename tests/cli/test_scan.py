@@ -29,10 +29,10 @@ def labelled_url(durable_url: str) -> str:
 
 @pytest.mark.usefixtures("forked_workers")
 def test_results_and_agreement_with_labels_are_printed_as_a_row(bare: Rollbook, labelled_url: str) -> None:
-    order = ("scan", "small@v1", "--regex", "it is [01]", "--match-label", "bad", "--clear-label", "good")
-    order += ("--processes", "1")
+    command = ("scan", "small@v1", "--regex", "it is [01]", "--match-label", "bad", "--clear-label", "good")
+    command += ("--processes", "1")
     row = {"scanner": "small@v1", "scanned": "4", "matches": "", "rate": "", "errors": "0"}
     row |= {"precision": "", "recall": "", "labelled": "0"}
-    assert bare(*order, "--dry-run", db=labelled_url).table == [row]
+    assert bare(*command, "--dry-run", db=labelled_url).table == [row]
     row |= {"matches": "2", "rate": "50.0%", "precision": "50.0%", "recall": "100.0%", "labelled": "2"}
-    assert bare(*order, db=labelled_url).table == [row]
+    assert bare(*command, db=labelled_url).table == [row]

@@ -259,7 +259,7 @@ async def test_comparison_has_calls_and_costs_of_ended_rollouts(store: Store) ->
 
 @ON_BOTH
 async def test_comparison_and_plot_have_tool_calls_and_their_errors(api: Api, store: Store) -> None:
-    """A rollout without recorded calls has neither number, and a rollout that has not ended is not compared."""
+    """A rollout without recorded calls has no numbers. Only ended rollouts are compared."""
     ids: list[str] = []
     for step, results in ((1, ["done", "done"]), (1, ["exit code: 1"]), (1, []), (2, ["done"] * 4), (2, None)):
         rollout = await store.start_rollout("task", metadata={"rollbook.step": step})

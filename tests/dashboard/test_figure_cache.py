@@ -1,4 +1,4 @@
-"""Figures that are read again only for blocks of rollouts that changed equal those of a new cache."""
+"""A cache that reads only changed blocks of rollouts again has the same figures as a new cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from store.db.queries.overview import active_starts, ended_by_minute
 from store.db.queries.resource_list import attempt_counts, use_sums
 from store.db.queries.scan_figures import cells, worker_scans
 from store.db.queries.scanners import result_counts
-from store.db.queries.step_totals import BlockTotals, joined, step_totals
+from store.db.queries.step_totals import BlockTotals, step_totals, totals_of_blocks
 from store.interface.store import Store
 from store.models import AttemptError, PromptTemplate
 from store.models.missing_rewards import FAILED_AS_ZERO
@@ -132,7 +132,7 @@ async def test_sums_of_steps_and_groups_do_not_depend_on_the_size_of_blocks(
 
     async def figures(session: ReadSession) -> tuple[Any, Any]:
         signals = signal_cells(await ROWS["group values"](session, None))
-        totals = joined(await step_totals(session))
+        totals = totals_of_blocks(await step_totals(session))
         return sorted((part.step, part.mode, part.rollouts, part.failed, part.rewarded) for part in totals), signals
 
     together = await store.core.look(figures, snapshot=True)
@@ -203,15 +203,15 @@ async def test_logged_metrics_leave_the_rows_of_blocks(store: SQLStore) -> None:
 
 
 @ON_BOTH
-async def test_a_reader_of_an_older_state_gets_the_rows_of_this_state(store: SQLStore) -> None:
+async def test_session_of_an_older_state_reads_the_rows_of_that_state(store: SQLStore) -> None:
     cache = FigureCache()
     read = partial(cache.rows, key="step totals", read=step_totals)
     await failed(store)
 
-    async def twice(session: ReadSession) -> tuple[int, int]:
-        before = joined(await read(session))[0].rollouts
+    async def counts(session: ReadSession) -> list[int]:
+        older = await read(session)
         await failed(store)
         newer = await store.core.look(read, snapshot=True)
-        return joined(newer)[0].rollouts - before, joined(await read(session))[0].rollouts - before
+        return [sum(part.totals.rollouts for part in blocks) for blocks in (older, newer, await read(session))]
 
-    assert await store.core.look(twice, snapshot=True) == (1, 0)
+    assert await store.core.look(counts, snapshot=True) == [1, 2, 1]

@@ -126,13 +126,13 @@ async def test_keys_alone_lead_through_a_list(page: Page, site: Site) -> None:
     await expect(page).to_have_url(site.at(f"rollouts/{rollouts[1].rollout_id}"))
 
 
-async def test_rows_are_four_keys_away(page: Page, site: Site) -> None:
+async def test_four_keys_lead_from_the_top_of_a_page_to_its_first_row(page: Page, site: Site) -> None:
     rollout = await site.store.enqueue_rollout({"question": 1})
     await page.goto(site.at("rollouts"))
     for key in ("Tab", "Tab", "Enter", "Tab"):
         await page.keyboard.press(key)
     await expect(page.get_by_label(f"Select {rollout.rollout_id}")).to_be_focused()
-    # A page without rows has no such link.
+    # A page without rows hides the link.
     await page.goto(site.at("webhooks"))
     await expect(page.get_by_role("link", name="Skip to the content")).to_be_attached()
     await expect(page.get_by_text("Skip to the rows")).to_be_hidden()

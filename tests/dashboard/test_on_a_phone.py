@@ -61,7 +61,7 @@ async def test_rollouts_are_cards_with_rewards_and_groups_have_means(page: Page,
     await expect(page.get_by_role("cell", name="0.750").first).to_be_in_viewport(ratio=1)
 
 
-async def test_failures_show_messages_and_views_open_within_the_page(page: Page, site: Site) -> None:
+async def test_messages_of_failures_and_the_menu_of_views_fit_the_window(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout({"question": 1})
     error = AttemptError(type="JSONDecodeError", message="Expecting value in the answer of the tool")
     await site.store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="failed", error=error)

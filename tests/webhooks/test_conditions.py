@@ -153,7 +153,7 @@ async def test_ended_run_is_reported_once_without_its_payload(
     assert "secret" not in row.body
 
 
-async def test_runs_that_end_while_the_clock_stands_still_are_reported_once_over_several_checks(
+async def test_runs_that_end_while_the_clock_stands_still_are_reported_once(
     store: SQLStore, webhooks: Webhooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "_MOST_RUNS", 2)
@@ -172,7 +172,7 @@ async def test_runs_that_end_while_the_clock_stands_still_are_reported_once_over
 
 
 @pytest.mark.parametrize("url", [SQLITE], indirect=True)
-async def test_conditions_see_rollouts_that_ended_last_before_many_that_were_created_later(
+async def test_failure_rate_counts_a_rollout_that_was_created_long_before_its_end(
     store: SQLStore, webhooks: Webhooks, clock: ManualClock
 ) -> None:
     await watch(webhooks, "failure_rate:rollouts=1,above=0.5")

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
 
 
-def hurry() -> None:
-    """Let a server check and deliver at once, and send the message of a killed server again after a moment."""
+def shorten_intervals() -> None:
+    """Let a server check and deliver every 0.2 s, and send messages of a killed server again after 0.2 s."""
     from store.server import webhooks as partitions
     from store.webhooks import delivery
 
@@ -35,9 +35,9 @@ def hurry() -> None:
         setattr(module, name, 0.2)
 
 
-def started(url: str) -> ForkedCommand:
+def start_server(url: str) -> ForkedCommand:
     options = ("--db", url, "--port", str(free_port()), "--allow-private-webhooks")
-    return ForkedCommand("serve", *options, before=hurry)
+    return ForkedCommand("serve", *options, before=shorten_intervals)
 
 
 async def end_run(store: Store) -> str:
@@ -50,7 +50,7 @@ async def end_run(store: Store) -> str:
 async def kill_while_sending(url: str, receiver: Receiver, *, pause_seconds: float) -> None:
     """Start a server, and kill it after it has sent a message, which the receiver may have accepted."""
     count = len(receiver.requests)
-    server = started(url)
+    server = start_server(url)
     try:
         while len(receiver.requests) == count:  # noqa: ASYNC110 - the receiver has no event for it
             await asyncio.sleep(0.01)
@@ -60,7 +60,7 @@ async def kill_while_sending(url: str, receiver: Receiver, *, pause_seconds: flo
         server.end()
 
 
-async def delivered(webhooks: Webhooks, count: int) -> list[Delivery]:
+async def wait_for_deliveries(webhooks: Webhooks, count: int) -> list[Delivery]:
     """Wait until this number of messages is delivered, and return them."""
     while True:
         rows = await webhooks.deliveries(500)
@@ -87,9 +87,9 @@ async def test_message_of_a_killed_server_is_sent_again_and_no_event_is_lost(dur
             # A message that was accepted may be sent again too, if its result is not stored.
             runs.append(await end_run(store))
         receiver.statuses += [200] * 2 * len(runs)
-        server = started(durable_url)
+        server = start_server(durable_url)
         try:
-            rows = await delivered(webhooks, len(runs))
+            rows = await wait_for_deliveries(webhooks, len(runs))
         finally:
             server.end()
     sent = Counter(headers["webhook-id"] for headers, _ in receiver.requests)

@@ -116,8 +116,8 @@ def curves(
 ) -> None:
     """Show rewards, lengths, failures, tokens and costs by step, with the numbers of rollouts behind each mean.
 
-    These are the curves of the page Rewards. Tokens and costs are sums over the rollouts of a line, by time over those
-    that ended.
+    These are the curves of the page Rewards. Tokens and costs are sums over all rollouts; by time, over ended
+    rollouts.
     """
     from store.comparing import curves as curves_of
     from store.models.prices import PriceTable

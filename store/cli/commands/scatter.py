@@ -32,7 +32,8 @@ def scatter(
         str,
         typer.Argument(
             metavar="X",
-            help="reward, step, tokens, tokens_in, duration, spans, attempts, calls, cost, dim:NAME or meta:KEY.",
+            help="reward, step, tokens, tokens_in, duration, spans, attempts, calls, cost, tool_calls, tool_errors, "
+            "dim:NAME or meta:KEY.",
         ),
     ] = "step",
     y: Annotated[str, typer.Argument(metavar="Y", help="The other number.")] = "reward",
@@ -49,10 +50,10 @@ def scatter(
     colour: Annotated[
         str, typer.Option(metavar="status|version|mode|variance|none", help="The field of the last column.")
     ] = "status",
-    x_min: Annotated[float | None, _bound("X", "Print only rollouts from this X, with the size of the box.")] = None,
-    x_max: Annotated[float | None, _bound("X", "Print only rollouts up to this X.")] = None,
-    y_min: Annotated[float | None, _bound("Y", "Print only rollouts from this Y.")] = None,
-    y_max: Annotated[float | None, _bound("Y", "Print only rollouts up to this Y.")] = None,
+    x_min: Annotated[float | None, _bound("X", "Print only rollouts with at least this X.")] = None,
+    x_max: Annotated[float | None, _bound("X", "Print only rollouts with at most this X.")] = None,
+    y_min: Annotated[float | None, _bound("Y", "Print only rollouts with at least this Y.")] = None,
+    y_max: Annotated[float | None, _bound("Y", "Print only rollouts with at most this Y.")] = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -61,7 +62,7 @@ def scatter(
             metavar="N",
             min=1,
             max=_POINTS,
-            help="Read at most N rollouts, and of more a sample. The default is 50 on a terminal, and 2000 elsewhere.",
+            help="Read at most N rollouts, a sample if more match. The default is 50 on a terminal, 2000 elsewhere.",
         ),
     ] = None,
     prices: Prices = None,
@@ -69,7 +70,7 @@ def scatter(
 ) -> None:
     """Show two numbers of the rollouts of a selection, as the page Scatter draws them.
 
-    Rollouts without one of the numbers are left out.
+    Rollouts without one of the numbers are left out. Bounds of X and Y are a box; its number of rollouts is printed.
     """
     from store.comparing import scatter as scatter_of
     from store.comparing.scattering import points_in

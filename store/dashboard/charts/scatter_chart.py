@@ -30,7 +30,7 @@ _OUTLINES: Final = {
     "plus": "m-5 0h10m-5-5v10",
     "diamond": "m0-5l5 5l-5 5l-5-5z",
 }
-"""The paths of shapes, which begin at the place of the point. A dot is the round end of a line."""
+"""The paths of shapes, relative to the place of the point. A dot is a line without length, with round ends."""
 _TICKS: Final = 6
 
 
@@ -76,15 +76,15 @@ class PointGroup:
     """None if the points are not coloured."""
     count: int
     series: str
-    """The number of the colour from 1, or the outcome."""
+    """The number of the colour, from 1; the outcome if points are coloured by status."""
     shape: str
     """One of `SHAPES`."""
     path: str
     """The outlines of the points."""
 
     @property
-    def sign(self) -> str:
-        """The outline of one point in a square of 12 units."""
+    def legend_path(self) -> str:
+        """The outline of one point for the legend, in a square of 12 units."""
         return f"M6 6{_OUTLINES[self.shape]}"
 
 

@@ -43,7 +43,7 @@ pages = Pages()
 LISTED: Final = 50
 """The maximum number of points in the table."""
 _FORM: Final = ("step_min", "step_max")
-"""The parameters of a selection for which the forms have a text field. There is a box for each mode."""
+"""The parameters of a selection for which the forms have a text field. Modes have checkboxes."""
 _KEYS_FROM: Final = 20
 """The number of rollouts in whose metadata numbers are searched for the choice of numbers."""
 

@@ -37,7 +37,7 @@ from store.db.queries.overview import (
     read_overview,
     waiting_rollouts,
 )
-from store.db.queries.step_totals import StepTotals, joined, step_totals, version_steps_of
+from store.db.queries.step_totals import StepTotals, step_totals, totals_of_blocks, version_steps_of
 from store.domain.rollout import TERMINAL
 from store.models import RolloutStatus
 from store.models.comparisons import VersionChange
@@ -159,13 +159,13 @@ async def overview(request: PageRequest) -> PageContent:
 
 async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward) -> _State:
     now = (session.dialect.clock or system_clock)()
-    totals = joined(await cache.rows(session, "step totals", step_totals))
+    totals = totals_of_blocks(await cache.rows(session, "step totals", step_totals))
     since = now // MINUTE - MINUTES + 1
     ended = await cache.rows(session, "ended", partial(ended_by_minute, since=since * MINUTE))
     active = sorted(await cache.rows(session, "active", active_starts), key=attrgetter("start_at", "first_position"))
     figures = LogFigures(
         statuses=sum((Counter(part.statuses) for part in totals), Counter[str]()),
-        # Blocks that did not change have the minutes of an earlier visit.
+        # Blocks that did not change were read at an earlier visit, also with older minutes.
         ended=[part for part in ended if part.minute >= since],
         last_end_at=max((part.last_end_at for part in totals if part.last_end_at is not None), default=None),
         last_claim_at=await cache.read(session, "last claim", last_claim),
@@ -174,7 +174,8 @@ async def _look(session: ReadSession, cache: FigureCache, missing: MissingReward
     activity = await read_overview(session, now, figures, most_waiting=_SHOWN)
     if activity.queued > len(activity.waiting) and any(entry.cause == "unclaimed" for entry in stuck(activity)):
         activity = replace(activity, waiting=await waiting_rollouts(session, _MOST_STUCK))
-    newest = (await failing.newest_failures(session, cache))[0][:_MOST_FAILURES]
+    attempts, _ = await failing.newest_failures(session, cache)
+    newest = attempts[:_MOST_FAILURES]
 
     async def kinds(_: ReadSession) -> list[failing.Kind]:
         return failing.kinds(newest, _KINDS)

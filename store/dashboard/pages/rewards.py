@@ -86,7 +86,7 @@ async def rewards(request: PageRequest) -> PageContent:
     figures = await request.store.core.look(work, snapshot=True)
     along, charts = figures.curves.along, figures.curves.charts
     usage_curves, events_behind = list[curves.Chart](), 0
-    # Pages that no server shows have no usage, because they must not depend on the state of an index.
+    # Pages in files have no usage, because they must not depend on the state of an index.
     if along is not None and charts and "prices" in request.extra:
 
         async def read(session: ReadSession, lag: IndexLag) -> tuple[list[UsageSum], int]:

@@ -54,7 +54,7 @@ _MOST_SPANS: Final = 1_000
 """The maximum number of spans of a rollout for which the head shows the time by kind and the models."""
 _MOST_REWARDS: Final = 8
 _NEWEST_SPANS: Final = 200
-"""The number of the newest spans among which invalid rewards are sought."""
+"""The number of newest spans of a rollout that are searched for annotations and invalid rewards."""
 _TITLE: Final = 80
 _LATEST: Final = frozenset({"", "latest"})
 
@@ -271,8 +271,8 @@ async def _newest_invalid_rewards(session: ReadSession, rollout_id: str, until: 
     """Return the invalid rewards in the newest annotations and in the newest spans of a rollout.
 
     The columns of a span contain only valid rewards, so the bodies of these few spans are read. Emitters of rewards
-    write annotations. Other spans with rewards are usually among the last spans. The log has the newest spans of a
-    rollout without a scan of all.
+    write annotations. Other spans with rewards are usually among the last spans. Only the newest `_NEWEST_SPANS` spans
+    are searched. They are read from the log, where the other spans need not be read.
     """
     stream, types = f"rollout/{rollout_id}", (SpanRecorded.type,)
     rows = await log_queries.stream_events(session, stream, types=types, until=until, limit=_NEWEST_SPANS, newest=True)

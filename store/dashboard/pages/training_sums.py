@@ -37,7 +37,7 @@ async def training(request: PageRequest) -> PageContent:
         step_in=None if step is None else [step], group_in=None if group is None else [group], limit=0
     )
     total = (await request.store.find_rollouts(query)).total
-    # The last rollouts in the order of the log are read, because the database would sort all rollouts by their start.
+    # Rollouts are read from the end of the log. For an order by start, the database would sort all rollouts.
     last = max(total - offset, 0)
     limit = min(last, ROLLOUTS)
     query = query.model_copy(update={"limit": limit, "offset": last - limit})

@@ -110,8 +110,8 @@ def read(attempt: FailedAttempt, error: dict[str, Any], span_name: str | None) -
 
 
 @dataclass(frozen=True, slots=True)
-class _PlacedFailure:
-    """A failure with its place among the failures of all rollouts."""
+class _BlockFailure:
+    """A failure with the block of its rollout, and the position by which failures are sorted."""
 
     block: int
     position: int
@@ -124,12 +124,12 @@ async def newest_failures(session: ReadSession, cache: FigureCache) -> tuple[lis
     A failure has the name of the span in which it happened: that of the error or the last span with an error status.
     """
     total = sum(part.attempts for part in await cache.rows(session, "failed attempts", failed_counts))
-    # With more, the rows of a block would depend on the failures in other blocks.
-    placed = await (cache.read if total > MOST else cache.rows)(session, ("failures", total > MOST), _newest)
-    return [entry.failure for entry in sorted(placed, key=lambda entry: -entry.position)], total
+    # With more than `MOST` failures, the rows of a block would depend on the failures in other blocks.
+    failures = await (cache.read if total > MOST else cache.rows)(session, ("failures", total > MOST), _newest)
+    return [entry.failure for entry in sorted(failures, key=lambda entry: -entry.position)], total
 
 
-async def _newest(session: ReadSession, block: int | None = None) -> list[_PlacedFailure]:
+async def _newest(session: ReadSession, block: int | None = None) -> list[_BlockFailure]:
     attempts = await failed_attempts(session, block, limit=MOST)
     errors: list[dict[str, Any]] = [orjson.loads(attempt.error) if attempt.error else {} for attempt in attempts]
     # The names are read before the failures are built, because copies of thousands of failures take time.
@@ -140,7 +140,7 @@ async def _newest(session: ReadSession, block: int | None = None) -> list[_Place
     unnamed = [rollout_id for (rollout_id, _), span_id in zip(places, span_ids, strict=True) if not span_id]
     last = await failed_span_names(session, unnamed) if unnamed else {}
     return [
-        _PlacedFailure(
+        _BlockFailure(
             attempt.block,
             attempt.last_position,
             read(attempt, error, names.get((*place, span_id or "")) or last.get(place)),

@@ -51,8 +51,8 @@ class _Blocks:
 class FigureCache:
     """The figures of one store by their options, each with the last commit when it was computed.
 
-    Projections change with commits, so figures of the last commit are those that the tables would give. After a repair
-    by `rebuild`, which writes no commit, they stay until the next commit, and rows of blocks for `OLDEST_SECONDS`.
+    Projections change with commits, so figures of the last commit are those that the tables would give. A repair by
+    `rebuild` writes no commit. After it, figures stay until the next commit, and rows of blocks for `OLDEST_SECONDS`.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class FigureCache:
     async def rows(
         self, session: ReadSession, key: Hashable, read: Callable[[ReadSession, int | None], Awaitable[Sequence[Row]]]
     ) -> list[Row]:
-        """Return the rows for a key, which `read` computes from the rollouts of one block, or of all if it is None.
+        """Return the rows for a key. `read` computes those of one block; with None, those of all blocks.
 
         After commits, only the blocks of rollouts that changed are read again. A row must depend on nothing but the
         rollouts of its block and their attempts. The session must read one state of the store.
@@ -95,12 +95,12 @@ class FigureCache:
             by_block: defaultdict[int, list[Any]] = defaultdict(list)
             for row in await read(session, None):
                 by_block[row.block].append(row)
-            before = _Blocks(commit.commit_id, commit.last_position, now, dict(by_block))
+            blocks = _Blocks(commit.commit_id, commit.last_position, now, dict(by_block))
         else:
-            again = {block: list(await read(session, block)) for block in changed}
-            before = _Blocks(commit.commit_id, commit.last_position, before.read_at, before.rows | again)
-        _put(self._blocks, key, before)
-        return list(chain.from_iterable(before.rows[block] for block in sorted(before.rows)))
+            rows = {block: list(await read(session, block)) for block in changed}
+            blocks = _Blocks(commit.commit_id, commit.last_position, before.read_at, before.rows | rows)
+        _put(self._blocks, key, blocks)
+        return list(chain.from_iterable(blocks.rows[block] for block in sorted(blocks.rows)))
 
 
 def _put(entries: OrderedDict[Hashable, Any], key: Hashable, entry: Any) -> None:

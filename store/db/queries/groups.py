@@ -179,11 +179,11 @@ async def group_values(session: ReadSession, group_id: str, missing: MissingRewa
 
 
 async def groups_with_variance(session: ReadSession, ids: Sequence[str], missing: MissingReward) -> frozenset[str]:
-    """Return those of some groups in which the values that count in the mean differ."""
+    """Return the ids of the groups whose counted rewards differ."""
     group_id, value = core_tables.rollouts.c.group_id, counted_reward(missing)
-    of_groups = select(group_id).where(session.dialect.any_of(group_id, "ids")).group_by(group_id)
-    differing = session.dialect.sql(of_groups.having(func.max(value) > func.min(value)))
-    rows = await session.fetch(differing, {"ids": session.dialect.list_param(list(ids))})
+    statement = select(group_id).where(session.dialect.any_of(group_id, "ids")).group_by(group_id)
+    statement = statement.having(func.max(value) > func.min(value))
+    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
     return frozenset(row.group_id for row in rows)
 
 
@@ -267,14 +267,14 @@ class SignalCell:
 
 @dataclass(frozen=True, slots=True)
 class GroupValues:
-    """The values that count of the rollouts of one block, group and step."""
+    """The counted rewards of the rollouts of one block, group and step."""
 
     block: int
     group_id: str
     step: int
     counted: int
     passed: int
-    """The number of values that are at least the threshold."""
+    """The number of rewards that are at least the threshold."""
     least: float
     most: float
 
@@ -287,7 +287,7 @@ async def group_values_by_step(
     threshold: float,
     modes: Sequence[str],
 ) -> list[GroupValues]:
-    """Return the values of the groups of one block, or of all blocks, by step."""
+    """Return the counted rewards of groups by step, in one block or in all blocks."""
     rollout, value = core_tables.rollouts.c, counted_reward(missing)
     terms: list[ColumnElement[bool]] = [
         rollout.group_id.is_not(None),
@@ -317,13 +317,13 @@ def signal_cells(values: Iterable[GroupValues]) -> list[SignalCell]:
     groups: dict[tuple[int, str], GroupValues] = {}
     for part in values:
         place = part.step, part.group_id
-        groups[place] = _joined(groups[place], part) if place in groups else part
+        groups[place] = _merge(groups[place], part) if place in groups else part
     cells = Counter((group.step, group.counted, group.passed, group.most > group.least) for group in groups.values())
     return [SignalCell(*cell, count) for cell, count in sorted(cells.items())]
 
 
-def _joined(values: GroupValues, other: GroupValues) -> GroupValues:
-    """Return the values of one group and step from two blocks."""
+def _merge(values: GroupValues, other: GroupValues) -> GroupValues:
+    """Return the values of one group and step in two blocks as one."""
     return replace(
         values,
         counted=values.counted + other.counted,

@@ -189,9 +189,9 @@ async def rollouts_by_status(
 
 
 async def ended_by_minute(session: ReadSession, block: int | None = None, *, since: int) -> list[Ended]:
-    """Return the numbers of rollouts that ended in each minute since a time, which is the start of a minute.
+    """Return the numbers of rollouts of one block, or of all blocks, that ended in each minute.
 
-    They are those of one block, or of all blocks.
+    `since` is the start of the first minute.
     """
     rollout = core_tables.rollouts.c
     # The minute is not selected, because it would have other parameters in the SELECT list than in GROUP BY. Postgres
@@ -213,7 +213,7 @@ async def ended_by_minute(session: ReadSession, block: int | None = None, *, sin
 
 
 async def _count_ended(session: ReadSession, after: int, block: int) -> int:
-    """Return the number of rollouts of a block and later ones that ended after a time."""
+    """Return the number of rollouts of a block and of later blocks that ended after a time."""
     rollout = core_tables.rollouts.c
     has_ended = (rollout.end_at > big(after), one_of(rollout.status, TERMINAL))
     statement = select(func.count().label("total")).where(*has_ended, from_block(block))

@@ -127,7 +127,7 @@ async def resources_rows(
             updated_at=row.update_at,
             bytes=row.raw_len,
             names=list(bodies[row.body_position].get("resources", {})) if row.body_position in bodies else None,
-            use=_added(uses[row.resources_id].values()).use(missing) if uses[row.resources_id] else Use(),
+            use=_add(uses[row.resources_id].values()).use(missing) if uses[row.resources_id] else Use(),
             current=_use_of(uses[row.resources_id], row.version, missing),
             is_latest=bool(row.is_latest),
         )
@@ -223,14 +223,14 @@ def _uses(sums: Iterable[UseSums], ids: Collection[str]) -> dict[str, dict[int |
     for part in sums:
         if part.resources_id in ids:
             parts[part.resources_id][part.resources_version].append(part)
-    return {id_: {version: _added(of_version) for version, of_version in parts[id_].items()} for id_ in ids}
+    return {id_: {version: _add(of_version) for version, of_version in parts[id_].items()} for id_ in ids}
 
 
 def _use_of(uses: Mapping[int | None, UseSums], version: int, missing: MissingReward) -> Use:
     return uses[version].use(missing) if version in uses else Use()
 
 
-def _added(sums: Collection[UseSums]) -> UseSums:
+def _add(sums: Collection[UseSums]) -> UseSums:
     """Return the sums of several blocks or versions as one. The id and the version are those of the first."""
 
     def total(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Blocks of rollouts: sums over all rollouts are kept by block, and read again for the blocks that changed.
+"""Blocks of rollouts, by which sums over all rollouts are cached. Only changed blocks are read again. Decision 125.
 
-A block is a range of positions of the log in which rollouts were enqueued or started, so a rollout never leaves its
-block. A training changes its latest rollouts, which are in the last blocks. Decision 125.
+A block is a range of positions of the log. A rollout always belongs to the block of its first event. A training changes
+its latest rollouts, which are in the last blocks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_BLOCKS: Final = 12
 """With more changed blocks, one statement over all rollouts takes less time."""
 _STORE: Final = "store"
 _ROLLOUT: Final = "rollout/"
-"""The name of the stream of the store, and the beginning of the names of those of rollouts."""
+"""The name of the stream of the store, and the prefix of the streams of rollouts."""
 
 
 def block_of() -> ColumnElement[int]:
-    """Return the number of the block of a rollout. Equal texts in SELECT and GROUP BY are one expression."""
+    """Return the number of the block of a rollout. It has no parameter, so it can be in SELECT and in GROUP BY."""
     return core_tables.rollouts.c.first_position.op("/")(literal_column(str(_POSITIONS), Integer)).label("block")
 
 
@@ -45,7 +45,7 @@ def from_block(block: int) -> ColumnElement[bool]:
 
 
 async def changed_blocks(session: ReadSession, after: int, until: int) -> set[int] | None:
-    """Return the blocks with rollouts that events after a position changed; None if all blocks must be read again.
+    """Return the blocks of the rollouts that have new events; None if all blocks must be read again.
 
     Removals of payload are events of the store, and can change any row.
     """

@@ -221,9 +221,9 @@ async def matching(session: ReadSession, scanner: Scanner, *, limit: int) -> lis
 
 
 def _last_results(block: int | None) -> Any:
-    """Return the last results by attempt: a match or its absence, which are final, or the last error.
+    """Return the last result of each attempt at the rollouts of one block, or of all.
 
-    They are those for the rollouts of one block, or of all.
+    It is a match or its absence, which are final, or the last error.
     """
     scan, later = core_tables.scans.c, core_tables.scans.alias("later")
     columns: list[ColumnElement[Any]] = [scan.rollout_id, scan.attempt_id, scan.is_match]
@@ -238,7 +238,7 @@ def _last_results(block: int | None) -> Any:
     is_last = or_(scan.is_match.is_not(None), ~select(later.c.position).where(*follows).exists())
     statement = select(*columns).where(*_of_version(), is_last)
     if block is not None:
-        # As a condition on the joined rollouts, it would let SQLite read the results for all rollouts.
+        # With a join and a condition on the block, SQLite would read the results for all rollouts.
         rollout_id = core_tables.rollouts.c.rollout_id
         statement = statement.where(scan.rollout_id.in_(select(rollout_id).where(in_block(block))))
     return statement.subquery("last_results")

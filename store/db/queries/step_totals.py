@@ -65,7 +65,7 @@ class StepTotals:
 
 @dataclass(frozen=True, slots=True)
 class _StatusSums:
-    """Sums of the rollouts of one block and step with one status. The rewards are those of all, ended or not."""
+    """Sums over the rollouts of one block, step and status. Rewards of rollouts that have not ended count too."""
 
     block: int
     step: int | None
@@ -142,16 +142,16 @@ def _known_sum(values: Iterable[float | None]) -> float | None:
     return sum(numbers) if numbers else None
 
 
-def joined(blocks: Iterable[BlockTotals]) -> list[StepTotals]:
+def totals_of_blocks(blocks: Iterable[BlockTotals]) -> list[StepTotals]:
     """Return the sums of all blocks by step, mode and version of resources."""
     parts: defaultdict[tuple[Any, ...], list[StepTotals]] = defaultdict(list)
     for part in blocks:
         totals = part.totals
         parts[totals.step, totals.mode, totals.resources_id, totals.resources_version].append(totals)
-    return [of_key[0] if len(of_key) == 1 else _added(of_key) for of_key in parts.values()]
+    return [of_key[0] if len(of_key) == 1 else _add(of_key) for of_key in parts.values()]
 
 
-def _added(parts: Sequence[StepTotals]) -> StepTotals:
+def _add(parts: Sequence[StepTotals]) -> StepTotals:
     statuses = Counter[str]()
     for part in parts:
         statuses.update(part.statuses)

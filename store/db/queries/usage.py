@@ -90,9 +90,9 @@ async def usage_along(
         session: a reading session.
         along: the axis.
         modes: only rollouts with one of these modes; an empty sequence means all rollouts.
-        resources_id: only attempts with this id of resources, also by version; None for all, not by version.
+        resources_id: only attempts with this id of resources, with sums by version; None for all attempts.
     """
-    # The totals have no times. They have the steps in far fewer rows than there are attempts.
+    # The totals have steps but no times, and far fewer rows than there are attempts.
     table = usage_sums if along.by == "time" else usage_totals
     rollouts = core_tables.rollouts
     at = rollouts.c.end_at if along.by == "time" else table.c.step
@@ -117,9 +117,9 @@ class RolloutTools(NamedTuple):
     """The tool calls of all attempts of a rollout. Decision 126."""
 
     calls: int | None
-    """None if the attributes of a span were removed, or are too large to be read."""
+    """None if an attempt has no recorded responses or tools, or if attributes were removed or are too large."""
     errors: int | None
-    """The number of spans of tools with an error; None if spans of tools are missing."""
+    """The number of spans of tools with an error; None if `calls` is None, or if spans of tools are missing."""
 
 
 async def tools_of_rollouts(
@@ -166,7 +166,7 @@ class _Source:
         return _Source(self.table, [*self.conditions, condition], {**self.params, **params})
 
     async def sums(self, session: ReadSession, names: Mapping[str, str]) -> list[UsageSum]:
-        """Return the sums by some columns, by model and by basis. `names` has the columns by their names in keys."""
+        """Return the sums by some columns, by model and by basis. `names` has the column of each name in the keys."""
         column = self.table.c
         columns = {name: column[of] for name, of in names.items()}
         # Sums of 64-bit integers can exceed 64 bits; numbers up to 2^53 are exact as floats.

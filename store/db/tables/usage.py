@@ -72,7 +72,7 @@ usage_tools = Table(
     Column("requested", BigInteger, nullable=False),
     # The spans with a response. Without one, and without spans of tools, the numbers are unknown.
     Column("answered", BigInteger, nullable=False),
-    # The spans of tools, and those of them with an error.
+    # The spans of tools, and the spans of tools with an error.
     Column("executed", BigInteger, nullable=False),
     Column("failed", BigInteger, nullable=False),
     # The spans whose attributes were removed, or are too large to be read. With such spans, the numbers are unknown.

@@ -100,7 +100,7 @@ _UNUSED: Final = Sql(
     None,
     row_maker(("code",)),
 )
-# A rollout may have hundreds of thousands of documents, so only the keys of a step are looked up.
+# A rollout may have hundreds of thousands of documents, so only the keys of new texts are looked up.
 _EXISTING_ON_SQLITE: Final = Sql(
     "SELECT hash FROM json_each(?) AS key CROSS JOIN search_documents"
     " ON rollout = json_extract(key.value, '$[0]') AND hash = json_extract(key.value, '$[1]')",
