@@ -41,9 +41,13 @@ class Place(NamedTuple):
     server: Served | None = None
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES, HTTP])
+ON_POSTGRES_TOO = pytest.mark.parametrize("place", [SQLITE, POSTGRES, HTTP], indirect=True)
+"""For tests of claims, waits and events. The contract tests the calls that other tests make on Postgres."""
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES_IN_TORTURE, HTTP])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Each database, and a server."""
+    """A file and a server; on Postgres, a few tests run outside of torture (`ON_POSTGRES_TOO`)."""
     if request.param == "postgres":
         return Place(request.getfixturevalue("postgres_url"))
     url = f"sqlite:///{tmp_path}/rollbook.db"
@@ -52,7 +56,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture
 async def live(place: Place) -> AsyncIterator[Store]:
-    """A store on each database, and one behind a server."""
+    """A store on the database of `place`, which may be behind a server."""
     async with _opened(place, scan_debounce_seconds=0.05) as store:
         yield store
 

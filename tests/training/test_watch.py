@@ -11,6 +11,7 @@ import pytest
 from store.interface.store import Store
 from store.models import Rollout, RolloutConfig
 from store.training.running.rollout_watch import Watch
+from tests.training.stores import ON_POSTGRES_TOO
 from tests.training.training_helpers import started, until
 
 
@@ -50,6 +51,7 @@ async def test_decision_reaches_the_runner_while_the_attempt_runs(live: Store, t
     await watch.close()
 
 
+@ON_POSTGRES_TOO
 async def test_decision_between_claim_and_start_reaches_the_runner(live: Store) -> None:
     watch, told = Watch(live), Decisions()
     await caught_up(live, watch)
