@@ -42,6 +42,9 @@ def runs_server() -> Iterator[Served]:
 # A store in memory is one on SQLite, and a server calls the same store as a test does. The others are for long runs.
 _WAYS = [MEMORY, SQLITE, POSTGRES, SQLITE_HTTP, POSTGRES_HTTP] if IS_TORTURE else [SQLITE, POSTGRES_HTTP]
 
+ON_SQLITE = pytest.mark.parametrize("way", _WAYS if IS_TORTURE else [SQLITE], indirect=True)
+"""For modules about graphs and plans, which are made of events in Python; the other modules read them from Postgres."""
+
 
 @pytest.fixture(params=_WAYS)
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:

@@ -12,8 +12,11 @@ import pytest
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, NodeDifference, RunEvent, Span
+from tests.runs.conftest import ON_SQLITE
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, node
 from tests.runs.trading_runs import auto_run, begin, complete_rerun, rerun, say, seen
+
+pytestmark = ON_SQLITE
 
 
 async def test_each_scope_is_a_column_of_its_kind_in_the_order_first_seen(store: Store) -> None:

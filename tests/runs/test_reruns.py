@@ -11,8 +11,11 @@ from store.errors import AttemptActive, Invalid, NotFound
 from store.interface.store import Store
 from store.models import RolloutConfig, RunEvent
 from store.testing import ManualClock
+from tests.runs.conftest import ON_SQLITE
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, node, phase
 from tests.runs.trading_runs import auto_run, begin, complete_rerun, do_phase, ended, nodes_of, rerun, say, seen
+
+pytestmark = ON_SQLITE
 
 TICKER = {*ANALYSTS, *DEBATE, *RISK, "tool_x"}
 
