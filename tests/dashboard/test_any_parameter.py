@@ -19,14 +19,15 @@ from tests.dashboard.filled import Filled, address, fill
 from tests.dashboard.page_helpers import ON_BOTH
 from tests.dashboard.traces import member
 from tests.server.api import Api
+from tests.torture import IS_TORTURE
 
 ODD = (
     "0", "-1", "9" * 30, "9" * 5_000, str(2**63), "1.5", "1e308", "5e-324", "nan", "-inf", "٣", "1_0", "\0",
     "'", '"', "\\", "%", "_", "..", "x.json", "a/b", "//[", "\r\nX: y", "attempt:1", "attempt:" + "9" * 5_000, "own:99",
     '{"a":' * 300, "\u2028", "(none)", "rollout/x", "latest", "é" * 2_000,
 )  # fmt: skip
-MOST = 4
-"""Parameters of each page that are tried."""
+MOST = 8 if IS_TORTURE else 2
+"""The number of parameters of a page that are tried."""
 RAW = ("%ff", "%ed%a0%80", "%", "%zz", "")
 
 
@@ -54,6 +55,7 @@ def _addresses(filled: Filled) -> Iterator[str]:
 
 @ON_BOTH
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_no_parameter_breaks_a_page(api: Api, store: SQLStore) -> None:
     filled = await fill(store)
     for reward in (1.7e308, -1.7e308, 5e-324):

@@ -49,7 +49,6 @@ async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: 
         assert (row["commit_id"], row["at"] / 1e6, row["data"]) == (event.commit_id, event.at, event.data)
 
 
-@ON_BOTH
 async def test_events_are_described_as_the_command_line_describes_them(api: Api, store: Store) -> None:
     run = await failed(store, AttemptError(type="ToolError", message="exited with 137"), worker="w-1")
     narrator = Narrator(time_text)

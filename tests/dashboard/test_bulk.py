@@ -32,7 +32,6 @@ async def statuses(store: Store) -> dict[str, str]:
     return {rollout.rollout_id: rollout.status for rollout in await store.query_rollouts()}
 
 
-@ON_BOTH
 async def test_retry_of_a_selection_queues_its_ended_rollouts_with_one_event_each(api: Api, store: Store) -> None:
     first, second = await failed(store), await failed(store)
     kept = await succeeded(store)

@@ -219,7 +219,6 @@ async def test_comparisons_of_a_server_are_those_of_its_database(store: Store, s
                 await effect(client, "p/ö@7")
 
 
-@ON_BOTH
 async def test_selections_of_two_partitions_are_compared_where_the_key_permits_it(
     store: Store, store_url: str, server: Served
 ) -> None:

@@ -124,7 +124,6 @@ async def test_invalid_reward_is_a_fact_of_a_rollout_until_it_has_a_valid_one(st
     assert [row["value"] for row in past["invalid_rewards"]] == ["NaN", "inf"]
 
 
-@ON_BOTH
 async def test_invalid_reward_inside_a_long_attempt_is_on_its_page_of_the_transcript(store: SQLStore, api: Api) -> None:
     begun = await store.start_rollout(1)
     spans = [_span(begun.rollout_id, begun.attempt.attempt_id, number) for number in range(1, 20)]
@@ -349,7 +348,6 @@ async def test_facts_of_a_rollout_lead_to_its_version_and_leave_unknown_tokens_o
     assert "0 in" not in page.text
 
 
-@ON_BOTH
 async def test_image_of_a_message_has_a_route_of_its_own_and_only_images_have(store: SQLStore, api: Api) -> None:
     begun = await store.start_rollout(1)
     ids = (begun.rollout_id, begun.attempt.attempt_id)
@@ -376,7 +374,6 @@ async def test_image_of_a_message_has_a_route_of_its_own_and_only_images_have(st
     assert "1 attachment, text/html · 3 B" in page.text
 
 
-@ON_BOTH
 async def test_events_are_sentences_with_the_numbers_of_attempts_and_causes(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     events = (await _twin(api, rollout_id, "/events"))["events"]

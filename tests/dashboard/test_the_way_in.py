@@ -19,7 +19,6 @@ from store.server.auth import admission
 from store.server.routes.dashboard import COOKIE
 from store.testing import ManualClock
 from tests.conftest import SQLITE
-from tests.dashboard.page_helpers import ON_BOTH
 from tests.server.api import Answer
 from tests.server.keyed import Keyed, isolated_database, keyed_server
 
@@ -182,7 +181,6 @@ async def test_reader_may_not_change_anything(keyed: Keyed, subtests: pytest.Sub
             assert "requires the role" in refused.body.decode()
 
 
-@ON_BOTH
 async def test_a_key_of_a_partition_opens_its_partition_alone(keyed: Keyed) -> None:
     url = with_partition(keyed.url, "mine")
     async with await open_store(url, scan_debounce_seconds=0) as mine:

@@ -13,7 +13,7 @@ from store.errors import NotFound
 from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.webhooks.management import WebhookService
-from tests.dashboard.page_helpers import ON_BOTH, Read
+from tests.dashboard.page_helpers import Read
 from tests.server.api import Answer, Api, speaking_to
 from tests.webhooks.receivers import receiving
 
@@ -39,7 +39,6 @@ async def texts(api: Api) -> list[str]:
     return [(await api.get(path)).body.decode() for path in paths]
 
 
-@ON_BOTH
 async def test_webhook_is_added_tested_and_removed_on_the_page(api: Api) -> None:
     assert "rollbook webhooks add" in Read((await api.get("//ui/webhooks")).body).text
     async with receiving(204, 500) as receiver:
