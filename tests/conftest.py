@@ -58,6 +58,13 @@ if "TMPDIR" not in os.environ and _has_enough_memory():
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
 
+# A client of HTTP reads all authorities that the system trusts, which takes 20 ms. No test calls another machine.
+_AUTHORITY = str(Path(__file__).with_name("authority.pem"))
+if os.environ.get("SSL_CERT_FILE") != _AUTHORITY:
+    # Test processes inherit both variables. `tests.peer_environment` installs packages with the second.
+    os.environ["ROLLBOOK_TEST_AUTHORITIES"] = os.environ.get("SSL_CERT_FILE", "")
+    os.environ["SSL_CERT_FILE"] = _AUTHORITY
+
 # The duration of an example has no limit, because the machine may be loaded. Each run uses the same examples, so a
 # failure can be reproduced. The torture tests use new examples.
 settings.register_profile(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENT = "agentlightning==0.3.0"
@@ -59,8 +61,13 @@ class PeerEnvironment:
 
 
 def _run(*command: str) -> None:
+    # `tests.conftest` replaces the authorities, which pip needs.
+    environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    if authorities := os.environ.get("ROLLBOOK_TEST_AUTHORITIES"):
+        environment["SSL_CERT_FILE"] = authorities
+    options: dict[str, Any] = {"timeout": _INSTALL_SECONDS, "cwd": ROOT, "env": environment}
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS, cwd=ROOT)
+        subprocess.run(command, check=True, capture_output=True, text=True, **options)
     except subprocess.CalledProcessError as error:
         said = [line for line in error.stderr.splitlines() if line.startswith("ERROR")] or error.stderr.splitlines()
         raise PeerMissing(f"{REQUIREMENT} could not be installed: {' '.join(said[-2:])}") from error
