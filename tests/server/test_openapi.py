@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from tests.server.api import Api
 from tests.server.front_end import ROUTES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = openapi(TradingFrontEnd)
 BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in UNSUPPORTED_OTLP_PATHS)} | {
     ("get", path) for path in ("/livez", "/readyz", "/metrics")
 }
@@ -33,10 +33,16 @@ def store_url() -> str:
     return "memory://"
 
 
+@cache
+def document() -> dict[str, Any]:
+    """Return the document. It takes a second, which only the process of these tests spends."""
+    return openapi(TradingFrontEnd)
+
+
 def _operations() -> dict[tuple[str, str], Any]:
     return {
         (method, path): operation
-        for path, methods in DOCUMENT["paths"].items()
+        for path, methods in document()["paths"].items()
         for method, operation in methods.items()
     }
 
@@ -44,11 +50,11 @@ def _operations() -> dict[tuple[str, str], Any]:
 async def test_served_openapi_document_equals_the_one_in_docs(api: Api) -> None:
     written = (ROOT / "docs/openapi.json").read_text()
     assert (await api.get("//openapi.json")).ok() == json.loads(written), "run `make openapi`"
-    assert written == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "run `make openapi`"
+    assert written == json.dumps(document(), indent=1, ensure_ascii=False) + "\n", "run `make openapi`"
 
 
 def test_it_is_a_document_of_openapi() -> None:
-    validate(DOCUMENT)
+    validate(document())
 
 
 def test_it_holds_every_route_and_no_other() -> None:
@@ -58,7 +64,7 @@ def test_it_holds_every_route_and_no_other() -> None:
 
 
 def test_every_operation_describes_its_parameters_and_answers() -> None:
-    models = DOCUMENT["components"]["schemas"]
+    models = document()["components"]["schemas"]
     assert {model.__name__ for model in (Span, Rollout, ObservedWorker, LLM)} <= set(models)
     for route in ROUTES:
         described = _operations()[route.method.lower(), route.path]
@@ -81,21 +87,21 @@ def test_the_logs_are_streams_too() -> None:
 
 
 def test_error_schema_matches_the_bodies_of_errors() -> None:
-    described = DOCUMENT["components"]["schemas"]["Error"]
+    described = document()["components"]["schemas"]["Error"]
     assert set(described["required"]) <= error_body(StoreError("x")).keys()
     assert set(described["properties"]) <= error_body(StoreError("x")).keys()
 
 
 def test_keys_are_declared_and_not_demanded_of_everybody() -> None:
-    schemes = DOCUMENT["components"]["securitySchemes"]
+    schemes = document()["components"]["securitySchemes"]
     assert (schemes["bearer"]["scheme"], schemes["apiKey"]["name"]) == ("bearer", "x-api-key")
-    assert {name for requirement in DOCUMENT["security"] for name in requirement} == set(schemes)
-    assert {} in DOCUMENT["security"]
+    assert {name for requirement in document()["security"] for name in requirement} == set(schemes)
+    assert {} in document()["security"]
 
 
 def test_all_references_of_the_document_resolve() -> None:
-    for kind, name in re.findall(r'"#/components/(\w+)/([^"]+)"', json.dumps(DOCUMENT)):
-        assert name in DOCUMENT["components"][kind], (kind, name)
+    for kind, name in re.findall(r'"#/components/(\w+)/([^"]+)"', json.dumps(document())):
+        assert name in document()["components"][kind], (kind, name)
 
 
 def test_an_operation_without_an_answer_is_not_overlooked() -> None:
