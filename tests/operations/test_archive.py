@@ -365,7 +365,7 @@ async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
 ) -> None:
     payload = await _stored(place.url)
     kills, complete = 0, list[Path]()
-    while kills < rounds(200, few=2):
+    while kills < rounds(200, few=1):
         file = archive.with_name(f"{len(complete)}.archive")
         with processes.running(archive_in_small_steps, (place.url, file)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0.5, 1.2))

@@ -127,7 +127,7 @@ async def test_a_compaction_killed_at_any_instant_changes_nothing(place: Place, 
     with processes.running(compact_store, (place.url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for _ in range(rounds(100, few=2)):
+    for _ in range(rounds(100, few=1)):
         with processes.running(compact_store, (place.url,)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(needed / 2, needed))
         async with await open_store(place.url) as store:

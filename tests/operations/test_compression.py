@@ -623,7 +623,7 @@ async def test_a_compression_killed_at_any_instant_continues(filled: Filled, rou
     with processes.running(work.compress_store, (filled.url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for turn in range(rounds(100, few=2)):
+    for turn in range(rounds(100, few=1)):
         async with await open_store(filled.url) as store:
             (attempt,) = await store.query_attempts(filled.first)
             numbers = range(SPANS + 100 * turn, SPANS + 100 * (turn + 1))

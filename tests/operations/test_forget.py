@@ -207,7 +207,7 @@ async def test_a_removal_killed_at_any_instant_is_completed_by_the_same_call(dur
     with processes.running(forget_secret, (durable_url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for number in range(rounds(100, few=2)):
+    for number in range(rounds(100, few=1)):
         async with await open_store(durable_url) as store:
             await store.enqueue_rollout({"text": SECRET})
             spans = [make_span(attempt, 100 * number + index, attributes={"text": SECRET}) for index in range(1, 100)]

@@ -241,7 +241,7 @@ async def test_a_compaction_killed_at_any_instant_continues(place: Place, rounds
         seen = {rollout.rollout_id for rollout in await store.query_rollouts(limit=-1)}
     # Kills in the middle of the packing leave events that could be in a block.
     interrupted = 0
-    for turn in range(rounds(100, few=2)):
+    for turn in range(rounds(100, few=1)):
         async with await open_store(place.url) as store:
             numbers = range(20 * EVENTS)
             seen.update([(await store.enqueue_rollout(number)).rollout_id for number in numbers])

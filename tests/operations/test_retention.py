@@ -278,7 +278,7 @@ async def test_a_removal_killed_at_any_moment_is_continued_by_the_same_call(plac
     before = await verified(place.url)
     counted = await removed(place, apply=False)
     bodies = (await payload_rows(place.url))["bodies"]
-    for _ in range(rounds(100, few=2)):
+    for _ in range(rounds(100, few=1)):
         with processes.running(remove_in_small_steps, (place.url,)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0, 0.4))
     async with await open_store(place.url) as store:
