@@ -27,9 +27,14 @@ from store.operations import Redaction, RetentionPolicy, drop_partition, redact,
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests.conftest import SQLITE
 from tests.indexing.test_following import dialect_of, followed
 
 SECRET = "zanzibar4711"
+
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For texts and excerpts, which are made in Python. The other tests show the statements on both databases."""
 
 
 def chat(*messages: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +129,7 @@ async def test_errors_of_attempts_and_of_spans_are_found(store: Store) -> None:
     assert await ids(store, "error:brave") == set()
 
 
+@ON_SQLITE
 async def test_excerpts_mark_matches_as_ranges_and_name_their_span(filled: tuple[Store, str, str]) -> None:
     store, red, _ = filled
     page = await store.log.search("tool:bash:red")
@@ -223,6 +229,7 @@ async def test_hostile_queries_and_texts_are_only_text(store: Store) -> None:
             continue
 
 
+@ON_SQLITE
 async def test_base64_and_images_are_not_found(store: Store) -> None:
     picture = "iVBORw0KGgo" + "QUJDRGVm0a" * 40
     parts = [{"type": "text", "content": "look here"}, {"type": "blob", "mime_type": "image/png", "content": picture}]
@@ -236,6 +243,7 @@ async def test_base64_and_images_are_not_found(store: Store) -> None:
     assert await ids(store, "QUJDRGVm0a*") == set()
 
 
+@ON_SQLITE
 async def test_regular_expression_is_a_second_step(filled: tuple[Store, str, str]) -> None:
     pytest.importorskip("re2")
     store, red, blue = filled
@@ -398,6 +406,7 @@ async def test_retention_of_one_span_keeps_repeated_texts_that_remain(durable_ur
         assert await ids(store, "role:user:shared") == set()
 
 
+@ON_SQLITE
 async def test_body_over_the_limit_is_left_out_and_blocks_nothing(store: Store, monkeypatch: Any) -> None:
     monkeypatch.setattr("store.indexing.following.LARGEST_BODY", 20_000)
     small = await conversation(store, "pebble")
@@ -408,6 +417,7 @@ async def test_body_over_the_limit_is_left_out_and_blocks_nothing(store: Store, 
     await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
 
 
+@ON_SQLITE
 async def test_long_text_is_found_beyond_its_first_part(store: Store) -> None:
     rollout = await store.start_rollout({"question": "filler " * 25_000 + "treasure at the end"})
     page = await store.log.search('"treasure at"')
