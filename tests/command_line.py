@@ -5,6 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+_typer: Any = import_module("typer.main")
+# Typer reads the parameters of all functions of a module for each command. That takes 4 ms, and tests run thousands.
+_typer.get_params_from_function = cache(_typer.get_params_from_function)
 
 
 @contextmanager
