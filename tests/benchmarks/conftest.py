@@ -56,6 +56,15 @@ def load() -> str:
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
 
 
+def stored_before(new_url: str) -> str | None:
+    """Return the URL of a store of an earlier run in the same kind of database; None if there is none.
+
+    ROLLBOOK_BENCH_STORE has the URLs of such stores, separated by spaces.
+    """
+    scheme = new_url.partition(":")[0]
+    return next((url for url in os.environ.get("ROLLBOOK_BENCH_STORE", "").split() if url.startswith(scheme)), None)
+
+
 @pytest.fixture(scope="session")
 def directory() -> Iterator[Path]:
     """A directory on the checkout's own disk, since /tmp may be memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from store.indexing.reading import catch_up
 from store.indexing.search.index import SearchIndex
 from store.indexing.usage_index import UsageIndex
 from store.sql.store import SQLStore
-from tests.benchmarks.conftest import IS_QUICK, load
+from tests.benchmarks.conftest import IS_QUICK, load, stored_before
 from tests.benchmarks.dashboard_store import ROLLOUTS, SPANS, generate
 from tests.benchmarks.report import Report, at_most
 from tests.dashboard.browsing import running, watched
@@ -123,14 +122,10 @@ def report() -> Iterator[Report]:
 
 
 def _filled(new_url: str) -> tuple[str, str]:
-    """Return the URL of a store, and the id of its large rollout.
-
-    ROLLBOOK_BENCH_STORE names stores that were filled before, separated by spaces.
-    """
-    scheme = new_url.partition(":")[0]
-    for url in os.environ.get("ROLLBOOK_BENCH_STORE", "").split():
-        if url.startswith(scheme):
-            return url, asyncio.run(_large(url))
+    """Return the URL of a store, and the id of its large rollout."""
+    url = stored_before(new_url)
+    if url is not None:
+        return url, asyncio.run(_large(url))
     return new_url, asyncio.run(generate(new_url, *SCALE))
 
 

@@ -25,7 +25,7 @@ from store.indexing.search.index import SearchIndex
 from store.models import AttemptedRollout, EnqueueRolloutRequest, TraceStatus
 from store.models.queries import RolloutQuery
 from store.sql.store import SQLStore
-from tests.benchmarks.conftest import IS_QUICK, load
+from tests.benchmarks.conftest import IS_QUICK, load, stored_before
 from tests.benchmarks.report import TIMES, Report, Target, at_most
 from tests.benchmarks.texts import words
 
@@ -78,7 +78,7 @@ def test_postgres(postgres_url: Callable[[], str], figures: Report) -> None:
 
 
 async def _measure(database: str, name: str, url: str, figures: Report) -> None:
-    async with await open_store(url) as store:
+    async with await open_store(stored_before(url) or url) as store:
         assert isinstance(store, SQLStore)
         figures.figure(f"{database}.recording", await _recorded_beside(store))
         figures.fact(f"{name}: lag after a burst", await _lag(store))
