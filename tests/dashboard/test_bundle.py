@@ -19,7 +19,6 @@ from store.dashboard.bundle.writing import write_bundle
 from store.errors import Conflict, Invalid
 from store.models.queries import RolloutQuery
 from store.sql.store import SQLStore
-from tests.conftest import SQLITE
 from tests.dashboard.browsing import watched
 from tests.dashboard.filled import IMAGE
 from tests.rescoring.conftest import add_rollouts
@@ -48,6 +47,12 @@ async def fill(url: str) -> None:
             await store.update_attempt(hostile.rollout_id, attempt.attempt_id, "failed")
             if attempt.sequence_id == 1:
                 await store.start_attempt(hostile.rollout_id)
+
+
+@pytest.fixture
+def durable_url(tmp_path: Path) -> str:
+    """The URL of a file. The pages on Postgres are those of a file, as test_databases shows."""
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 @pytest.fixture
@@ -114,7 +119,6 @@ async def test_every_link_leads_to_a_page_of_the_bundle(filled: str, tmp_path: P
 
 
 # Pages are read as those of the dashboard, and files do not depend on the database.
-@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_equal_rollouts_give_equal_bytes_and_a_bundle_is_not_overwritten(filled: str, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     await bundle(filled, first)
@@ -146,7 +150,6 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 # The directory is checked before the database is read.
-@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_directory_with_files_of_other_programs_is_not_overwritten(filled: str, tmp_path: Path) -> None:
     for number, manifest in enumerate((b'{"format":"other","files":{}}', b"[]", b"{")):
         foreign = tmp_path / f"foreign {number}"
@@ -165,7 +168,6 @@ async def test_directory_with_files_of_other_programs_is_not_overwritten(filled:
 
 
 # Files do not depend on the database.
-@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_bundle_in_the_current_directory_is_replaced(
     filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +183,6 @@ async def test_bundle_in_the_current_directory_is_replaced(
 
 
 # Pages are read as those of the dashboard, and files do not depend on the database.
-@pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_size_of_a_bundle_is_bounded(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_MOST_PAGES", 2)
     report = await bundle(filled, tmp_path / "small")
