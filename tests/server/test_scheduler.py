@@ -41,12 +41,14 @@ __all__ = ["forked_operations"]
 
 HANG = 200
 QUICK = Schedule(sample_seconds=0.2, verify_at=None)
-BOTH = pytest.mark.parametrize("url", [SQLITE, POSTGRES], indirect=True)
+# That a lease belongs to one process is tested on both databases in tests/operations/test_runs.py.
+_SQLITE_IN_TORTURE = pytest.param("sqlite", id="sqlite", marks=pytest.mark.torture_only)
+ON_POSTGRES = pytest.mark.parametrize("url", [_SQLITE_IN_TORTURE, POSTGRES], indirect=True)
 
 
 @pytest.fixture
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A file, or with the mark `BOTH` each database in turn: a process takes a second of processor time."""
+    """A file, or with the mark `ON_POSTGRES` that database: a process takes a second of processor time."""
     kind = getattr(request, "param", "sqlite")
     return f"sqlite:///{tmp_path / 'rollbook.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
 
@@ -110,7 +112,7 @@ async def has_no_processes() -> bool:
     return processes() == []
 
 
-@BOTH
+@ON_POSTGRES
 async def test_of_two_servers_one_runs_each_operation(store: SQLStore, url: str) -> None:
     schedule = Schedule(sample_seconds=3600.0, verify_at=None)
     first, second = (Scheduler(Partitions(store, url), url, schedule) for _ in range(2))
