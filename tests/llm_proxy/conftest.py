@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,11 +14,18 @@ import pytest
 
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy, ProxySettings
+from tests.conftest import SQLITE
 from tests.llm_proxy.model_server import ModelServer, model_server
 from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
-from tests.training.stores import live, memory, place, training_server
+from tests.training.stores import HTTP, POSTGRES_IN_TORTURE, Place, live, memory, place_of, training_server
 
 __all__ = ["live", "memory", "place", "training_server"]
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES_IN_TORTURE, HTTP])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A file and a server: the proxy records calls into both."""
+    return place_of(request, tmp_path)
 
 
 @pytest.fixture

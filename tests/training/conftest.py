@@ -17,7 +17,7 @@ __all__ = ["forked_parts", "live", "memory", "place", "timed", "training_server"
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
-    """The URL of a file of SQLite: the loop works alike on every database. Tests with `live` show so."""
+    """The URL of a file of SQLite: the loop works alike on every database. Tests marked `ON_EACH_STORE` show so."""
     return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 

@@ -16,6 +16,7 @@ from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
 
 HTTP = pytest.param("http", id="http")
+HTTP_IN_TORTURE = pytest.param("http", id="http", marks=pytest.mark.torture_only)
 SQLITE_IN_TORTURE = pytest.param("sqlite", id="sqlite", marks=pytest.mark.torture_only)
 POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
 
@@ -41,13 +42,18 @@ class Place(NamedTuple):
     server: Served | None = None
 
 
-ON_POSTGRES_TOO = pytest.mark.parametrize("place", [SQLITE, POSTGRES, HTTP], indirect=True)
-"""For tests of claims, waits and events. The contract tests the calls that other tests make on Postgres."""
+ON_EACH_STORE = pytest.mark.parametrize("place", [SQLITE, POSTGRES, HTTP], indirect=True)
+"""For tests of claims, waits and events. The contract tests the calls of the others on Postgres and over HTTP."""
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES_IN_TORTURE, HTTP])
+@pytest.fixture(params=[SQLITE, POSTGRES_IN_TORTURE, HTTP_IN_TORTURE])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A file and a server; on Postgres, a few tests run outside of torture (`ON_POSTGRES_TOO`)."""
+    """A file; on Postgres and over HTTP, a few tests run outside of torture (`ON_EACH_STORE`)."""
+    return place_of(request, tmp_path)
+
+
+def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Return the place of an empty store for the parameter of a fixture."""
     if request.param == "postgres":
         return Place(request.getfixturevalue("postgres_url"))
     url = f"sqlite:///{tmp_path}/rollbook.db"

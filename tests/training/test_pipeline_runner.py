@@ -38,7 +38,7 @@ from store.runtime.process import this_process
 from store.training import Pipeline, PipelineBundle, PipelineRunner, SharedMemoryExecutionStrategy, Step
 from store.training.running.runner import ExecutionEvent
 from store.training.running.stop_event import StopEvent
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 
 pytestmark = pytest.mark.slow
 
@@ -170,7 +170,7 @@ async def orphaned(store: Store, *, until_phase: str) -> AttemptedRollout:
     raise AssertionError(until_phase)
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_a_posted_run_is_executed_and_a_requested_rerun_by_one_of_two_runners(live: Store) -> None:
     ran: list[tuple[str, str]] = []
     run = await posted(live)

@@ -12,7 +12,7 @@ from store.errors import Conflict, Invalid
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, ProxyLLM, RolloutConfig
 from store.training.algorithms.plan import STEADY, Plan
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 
 ITEMS = [{"question": number} for number in range(7)]
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}
@@ -23,7 +23,7 @@ def ids(rollouts: list[object]) -> list[str]:
     return [getattr(rollout, "rollout_id") for rollout in rollouts]  # noqa: B009 - of any model that has one
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_a_plan_enqueued_twice_is_enqueued_once(live: Store) -> None:
     first = await Plan("r").enqueue(live, ITEMS, replicas=2)
     again = await Plan("r").enqueue(live, ITEMS, replicas=2)

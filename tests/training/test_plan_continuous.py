@@ -14,7 +14,7 @@ from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import Rollout, RolloutConfig, RolloutStatus
 from store.training.algorithms.rollout_ends import Finished, finished, follow, left_the_queue
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 from tests.training.unreliable import Unreliable
 
 
@@ -52,7 +52,7 @@ async def test_batch_contains_ended_rollouts_in_order_of_their_end(live: Store) 
     assert [rollout.status for rollout in batch.rollouts] == ["succeeded", "succeeded", "cancelled"]
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_a_follower_hears_of_ends_that_are_yet_to_come(live: Store) -> None:
     rollouts = await enqueued(live, 4)
     following = asyncio.ensure_future(take(follow(live, min_rollouts=2), 2))

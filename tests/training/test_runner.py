@@ -38,11 +38,11 @@ from tests.training.doing import (
     running,
     status_of,
 )
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 from tests.training.training_helpers import RESOURCES, spans_of, until
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_rollouts_of_the_queue_are_run_and_reported(live: Store) -> None:
     def agent(task: Any, *_: Any) -> float:
         emit_message(str(task))
@@ -264,7 +264,7 @@ async def test_an_event_of_any_kind_ends_the_wait_for_rollouts_at_once(memory: S
     await end_wait_for_rollouts(memory, kinds[kind]())
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_an_event_ends_the_wait_for_rollouts_of_any_store(live: Store) -> None:
     await end_wait_for_rollouts(live, threading.Event())
 
@@ -296,7 +296,7 @@ async def test_cancelled_runner_interrupts_its_running_attempts(live: Store) -> 
     assert [rollout.attempt.metadata for rollout in current[:2]] == [{"reason": "interrupted"}] * 2
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_no_claim_is_lost_when_the_runner_is_cancelled_while_it_waits(live: Store) -> None:
     await live.add_resources(dict(RESOURCES))
     runner: Runner[Any] = Runner(heartbeat_interval=0)

@@ -22,7 +22,7 @@ from tests.training.doing import (
     running,
     status_of,
 )
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 from tests.training.training_helpers import names_of, until
 
 
@@ -81,7 +81,7 @@ async def test_a_sync_agent_whose_rollout_is_cancelled_is_abandoned(memory: Stor
     assert await names_of(memory, rollout) == [ATTEMPT_SPAN]
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_an_attempt_that_another_one_replaces_stops_and_moves_nothing(live: Store) -> None:
     gate = Gate()
     async with running(live, gate.agent()):

@@ -33,7 +33,7 @@ from tests.training.doing import (
     returning,
     step,
 )
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 from tests.training.training_helpers import RESOURCES, names_of, spans_of
 from tests.training.unreliable import Unreliable
 
@@ -247,7 +247,7 @@ async def claimed(store: Store, **config: Any) -> Any:
     return await store.enqueue_rollout("t", config=RolloutConfig(**config))
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 async def test_an_attempt_that_takes_too_long_is_ended_at_its_deadline(live: Store, is_async: bool) -> None:
     release = threading.Event()

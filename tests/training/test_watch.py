@@ -11,7 +11,7 @@ import pytest
 from store.interface.store import Store
 from store.models import Rollout, RolloutConfig
 from store.training.running.rollout_watch import Watch
-from tests.training.stores import ON_POSTGRES_TOO
+from tests.training.stores import ON_EACH_STORE
 from tests.training.training_helpers import started, until
 
 
@@ -51,7 +51,7 @@ async def test_decision_reaches_the_runner_while_the_attempt_runs(live: Store, t
     await watch.close()
 
 
-@ON_POSTGRES_TOO
+@ON_EACH_STORE
 async def test_decision_between_claim_and_start_reaches_the_runner(live: Store) -> None:
     watch, told = Watch(live), Decisions()
     await caught_up(live, watch)
