@@ -61,7 +61,6 @@ def figures() -> Iterator[Report]:
     print()
     report = Report(TARGETS, "bench-search")
     report.fact("load average before", load())
-    report.fact("size", f"{ROLLOUTS:,} rollouts with {2 * TURNS} spans each")
     try:
         yield report
     finally:
@@ -87,12 +86,14 @@ async def _measure(database: str, name: str, url: str, figures: Report) -> None:
         while total < max(ROLLOUTS, before + AT_ONCE):
             characters += await _record(store, AT_ONCE)
             total += AT_ONCE
-        began = time.perf_counter()
+        began, first = time.perf_counter(), await store.core.read(lambda session: lag_of(session, SearchIndex()))
         lag = await catch_up(store.core.dialect, SearchIndex(), None)
-        figures.fact(f"{name}: making the index", f"{lag.position:,} events in {time.perf_counter() - began:.1f} s")
+        added = lag.position - (0 if first is None else first.position)
+        figures.fact(f"{name}: adding to the index", f"{added:,} events in {time.perf_counter() - began:.1f} s")
         size = await _size(store)
         share = characters * total / max(total - before, AT_ONCE)
         figures.figure(f"{database}.size", size / share)
+        figures.fact(f"{name}: rollouts with {2 * TURNS} spans each", f"{total:,}")
         figures.fact(f"{name}: index and text", f"{size / 1e6:,.1f} MB and {share / 1e6:,.1f} MB")
         await _search(database, name, store, figures)
 
